@@ -1,0 +1,68 @@
+//! File data on its way up: bytes in memory, or a pinned range of a file of this machine.
+
+use std::fmt;
+use std::fs::File;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+/// The data of a READ.
+#[derive(Clone, Debug)]
+pub enum Data {
+    /// Bytes in memory, shared.
+    Bytes(Bytes),
+    /// A range of a local file that stays as it is until the value is dropped. A front sends it with `sendfile`.
+    File(FileRange),
+}
+
+impl Data {
+    /// How many bytes.
+    pub fn len(&self) -> usize {
+        match self {
+            Data::Bytes(bytes) => bytes.len(),
+            Data::File(range) => range.length as usize,
+        }
+    }
+
+    /// None at all?
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The bytes, read from the file if they are not in memory. Blocks while the disk does.
+    pub fn to_bytes(&self) -> std::io::Result<Bytes> {
+        match self {
+            Data::Bytes(bytes) => Ok(bytes.clone()),
+            Data::File(range) => {
+                let mut buffer = vec![0; range.length as usize];
+                std::os::unix::fs::FileExt::read_exact_at(&*range.file, &mut buffer, range.offset)?;
+                Ok(buffer.into())
+            }
+        }
+    }
+}
+
+impl Default for Data {
+    fn default() -> Data {
+        Data::Bytes(Bytes::new())
+    }
+}
+
+/// A range of an open file, and whatever keeps it from changing.
+#[derive(Clone)]
+pub struct FileRange {
+    /// The file, open for reading.
+    pub file: Arc<File>,
+    /// First byte.
+    pub offset: u64,
+    /// Number of bytes; all of them are there.
+    pub length: u32,
+    /// Held until the range has been sent; dropping it lets the owner of the file change the range again.
+    pub pin: Option<Arc<dyn std::any::Any + Send + Sync>>,
+}
+
+impl fmt::Debug for FileRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "FileRange({}..+{})", self.offset, self.length)
+    }
+}

@@ -1,0 +1,132 @@
+//! The one error of the interface: an NFS status, and the attributes that came with it.
+//!
+//! The set is closed. Each layer maps what went wrong below it to one of these in one place, and each front maps these
+//! to its protocol's codes in one place.
+
+use crate::attributes::Attributes;
+
+/// What every operation of the interface returns.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why an operation failed: the error names of RFC 1813 (section 2.6) and RFC 8881 (section 15), less the prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum Status {
+    /// Not the owner.
+    #[error("operation not permitted")]
+    Perm,
+    /// No such file or directory.
+    #[error("no such file or directory")]
+    NoEnt,
+    /// A hard error of a device or of the origin, or an origin that did not answer a `soft` client.
+    #[error("input/output error")]
+    Io,
+    /// No such device or address.
+    #[error("no such device or address")]
+    Nxio,
+    /// Permission denied.
+    #[error("permission denied")]
+    Access,
+    /// The name exists.
+    #[error("file exists")]
+    Exist,
+    /// A link or rename across file systems.
+    #[error("cross-device link")]
+    Xdev,
+    /// No such device.
+    #[error("no such device")]
+    NoDev,
+    /// Not a directory.
+    #[error("not a directory")]
+    NotDir,
+    /// A directory where none may be.
+    #[error("is a directory")]
+    IsDir,
+    /// An argument that makes no sense for the operation.
+    #[error("invalid argument")]
+    Inval,
+    /// The file would be too large.
+    #[error("file too large")]
+    FBig,
+    /// No space left.
+    #[error("no space left on device")]
+    NoSpc,
+    /// A read-only file system or export.
+    #[error("read-only file system")]
+    Rofs,
+    /// Too many hard links.
+    #[error("too many links")]
+    Mlink,
+    /// The name is longer than the file system allows.
+    #[error("file name too long")]
+    NameTooLong,
+    /// The directory is not empty.
+    #[error("directory not empty")]
+    NotEmpty,
+    /// Over quota.
+    #[error("disk quota exceeded")]
+    Dquot,
+    /// The handle was good once and names nothing now.
+    #[error("stale file handle")]
+    Stale,
+    /// The handle was never one of ours.
+    #[error("bad file handle")]
+    BadHandle,
+    /// The guard of a SETATTR does not hold.
+    #[error("guard does not match")]
+    NotSync,
+    /// The cookie of a directory read means nothing any more.
+    #[error("bad directory cookie")]
+    BadCookie,
+    /// The back end does not offer the operation.
+    #[error("operation not supported")]
+    NotSupp,
+    /// The buffer given is too small for even one entry.
+    #[error("buffer too small")]
+    TooSmall,
+    /// A fault of our own making.
+    #[error("server fault")]
+    ServerFault,
+    /// A type of file that the back end cannot make.
+    #[error("bad file type")]
+    BadType,
+    /// Try again a little later: JUKEBOX of v3, DELAY of v4.
+    #[error("try again later")]
+    Delay,
+    /// An open of another owner denies this share.
+    #[error("share denied")]
+    ShareDenied,
+    /// A byte-range lock of another owner is in the way.
+    #[error("lock denied")]
+    Denied,
+    /// The open or lock named does not exist.
+    #[error("bad state id")]
+    BadStateId,
+}
+
+/// A failed operation.
+///
+/// `attributes` are those of the object that the operation was asked of (the directory, where it takes a name), if the
+/// failure brought them: v3 answers carry them even with an error.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{status}")]
+pub struct Error {
+    /// Why.
+    pub status: Status,
+    /// Attributes of the object or directory asked, after the failure.
+    pub attributes: Option<Box<Attributes>>,
+}
+
+impl Error {
+    /// The same failure with attributes of the object asked.
+    #[must_use]
+    pub fn with(mut self, attributes: Option<Attributes>) -> Error {
+        self.attributes = attributes.map(Box::new);
+        self
+    }
+}
+
+impl From<Status> for Error {
+    fn from(status: Status) -> Error {
+        Error { status, attributes: None }
+    }
+}

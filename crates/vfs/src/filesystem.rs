@@ -1,0 +1,410 @@
+//! The trait between every two layers, and what its operations return.
+//!
+//! Every operation is one NFS operation with its arguments parsed; its errors are those of RFC 1813 for the procedure
+//! of the same name. Post-operation attributes are `Option`s where the protocol below may leave them out: a layer
+//! passes on what it got and never invents. A handle that the back end does not know gives `BadHandle` or `Stale`.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+use crate::attributes::{Attributes, Device, FileType, SetAttributes, Wcc};
+use crate::caller::{AccessMask, Caller};
+use crate::data::Data;
+use crate::error::{Result, Status};
+use crate::handle::Handle;
+use crate::lease::{LeaseId, Recalls};
+use crate::name::Name;
+use crate::open::{By, Lock, OpenId, OpenRequest, Opened, Owner, Share};
+use crate::time::Timestamp;
+use crate::Verifier;
+
+/// A file with its handle: what names lead to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// Its handle.
+    pub handle: Handle,
+    /// Its attributes, if they came along.
+    pub attributes: Option<Attributes>,
+}
+
+/// The result of a LOOKUP.
+#[derive(Clone, Copy, Debug)]
+pub struct Looked {
+    /// What the name leads to.
+    pub node: Node,
+    /// The directory, if its attributes came along.
+    pub directory: Option<Attributes>,
+}
+
+/// The result of an ACCESS.
+#[derive(Clone, Copy, Debug)]
+pub struct Accessed {
+    /// Those of the asked bits that are granted.
+    pub granted: AccessMask,
+    /// The object.
+    pub attributes: Option<Attributes>,
+}
+
+/// The result of a READ.
+#[derive(Clone, Debug)]
+pub struct Read {
+    /// At most as many bytes as asked; fewer only at the end of the file, or where the back end's own limit is lower.
+    pub data: Data,
+    /// The data reaches the end of the file.
+    pub eof: bool,
+    /// The file.
+    pub attributes: Option<Attributes>,
+}
+
+/// `stable_how` of RFC 1813: how far a WRITE must have come before it is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Stability {
+    /// May be lost until COMMIT.
+    Unstable,
+    /// The data is durable.
+    DataSync,
+    /// The data and all metadata are durable.
+    FileSync,
+}
+
+/// The result of a WRITE.
+#[derive(Clone, Copy, Debug)]
+pub struct Written {
+    /// How many bytes were taken; at least one, if any were given.
+    pub count: u32,
+    /// How durable they are: at least as asked.
+    pub stability: Stability,
+    /// Changes when unstable data may have been lost.
+    pub verifier: Verifier,
+    /// The file.
+    pub wcc: Wcc,
+}
+
+/// The result of a COMMIT.
+#[derive(Clone, Copy, Debug)]
+pub struct Commit {
+    /// Compared with those of the writes.
+    pub verifier: Verifier,
+    /// The file.
+    pub wcc: Wcc,
+}
+
+/// `createmode3`, for CREATE and OPEN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CreateHow {
+    /// An existing file will do; if the attributes give a size, it is set.
+    Unchecked,
+    /// The name must not exist.
+    Guarded,
+    /// The name must not exist, unless it was made with this verifier. Attributes given along are ignored.
+    Exclusive(Verifier),
+}
+
+/// The result of whatever makes a name.
+#[derive(Clone, Copy, Debug)]
+pub struct Created {
+    /// The new object.
+    pub node: Node,
+    /// The directory.
+    pub directory: Wcc,
+}
+
+/// The result of a RENAME.
+#[derive(Clone, Copy, Debug)]
+pub struct Renamed {
+    /// The directory that the name left.
+    pub from: Wcc,
+    /// The directory that it came to.
+    pub to: Wcc,
+}
+
+/// What part of a directory to read.
+#[derive(Clone, Copy, Debug)]
+pub struct ReadDir {
+    /// Where to go on; zero from the start.
+    pub cookie: u64,
+    /// That of the first answer; zero with cookie zero.
+    pub verifier: Verifier,
+    /// About how many bytes of encoded entries are wanted; a back end may give fewer or a few more, and at least one
+    /// entry unless the directory has ended. A front cuts what does not fit.
+    pub bytes: u32,
+    /// Handles and attributes of the entries are wanted (READDIRPLUS).
+    pub plus: bool,
+}
+
+/// One entry of a directory. `.` and `..` are never among them: fronts add them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    /// Its name.
+    pub name: Name,
+    /// Its inode number.
+    pub fileid: u64,
+    /// Reading from here goes on behind this entry. Never below [`Entry::FIRST_COOKIE`].
+    pub cookie: u64,
+    /// What it is, if asked for and known.
+    pub node: Option<Node>,
+}
+
+impl Entry {
+    /// Cookies 0, 1 and 2 are the fronts' (start, behind `.`, behind `..`).
+    pub const FIRST_COOKIE: u64 = 3;
+}
+
+/// Part of a directory.
+#[derive(Clone, Debug)]
+pub struct Listing {
+    /// In the order of the back end.
+    pub entries: Vec<Entry>,
+    /// To be given with the next cookie.
+    pub verifier: Verifier,
+    /// The directory ends here.
+    pub eof: bool,
+    /// The directory.
+    pub directory: Option<Attributes>,
+}
+
+/// Space and files of a file system (FSSTAT).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FsStat {
+    /// Bytes in all.
+    pub total_bytes: u64,
+    /// Bytes free.
+    pub free_bytes: u64,
+    /// Bytes free for the caller.
+    pub available_bytes: u64,
+    /// Files in all.
+    pub total_files: u64,
+    /// Files free.
+    pub free_files: u64,
+    /// Files free for the caller.
+    pub available_files: u64,
+    /// For how many seconds the above is not expected to change.
+    pub invariant_seconds: u32,
+}
+
+/// What a file system can do (FSINFO and PATHCONF).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FsLimits {
+    /// Most bytes in a READ.
+    pub read_max: u32,
+    /// Preferred bytes in a READ.
+    pub read_preferred: u32,
+    /// Most bytes in a WRITE.
+    pub write_max: u32,
+    /// Preferred bytes in a WRITE.
+    pub write_preferred: u32,
+    /// Preferred bytes in a READDIR.
+    pub readdir_preferred: u32,
+    /// Largest file.
+    pub file_size_max: u64,
+    /// Granule of its time stamps, in nanoseconds.
+    pub time_delta_nanoseconds: u64,
+    /// Hard links work.
+    pub hard_links: bool,
+    /// Symbolic links work.
+    pub symlinks: bool,
+    /// PATHCONF is the same for all of the file system.
+    pub homogeneous: bool,
+    /// Times can be set.
+    pub can_set_time: bool,
+    /// Most links to a file.
+    pub link_max: u32,
+    /// Longest name.
+    pub name_max: u32,
+    /// Longer names are an error, not cut.
+    pub no_trunc: bool,
+    /// Only the superuser may change an owner.
+    pub chown_restricted: bool,
+    /// Case does not matter in names.
+    pub case_insensitive: bool,
+    /// Case is kept in names.
+    pub case_preserving: bool,
+}
+
+impl Default for FsLimits {
+    /// A Linux file system behind 1 MiB transfers.
+    fn default() -> FsLimits {
+        FsLimits {
+            read_max: 1 << 20,
+            read_preferred: 1 << 20,
+            write_max: 1 << 20,
+            write_preferred: 1 << 20,
+            readdir_preferred: 1 << 16,
+            file_size_max: i64::MAX as u64,
+            time_delta_nanoseconds: 1,
+            hard_links: true,
+            symlinks: true,
+            homogeneous: true,
+            can_set_time: true,
+            link_max: 32_000,
+            name_max: 255,
+            no_trunc: true,
+            chown_restricted: true,
+            case_insensitive: false,
+            case_preserving: true,
+        }
+    }
+}
+
+/// A file system, as seen from the layer above. Object-safe; every method may be called concurrently.
+#[async_trait]
+pub trait FileSystem: Send + Sync + 'static {
+    /// The root of what is exported, with attributes.
+    async fn root(&self, caller: &Caller) -> Result<Node>;
+
+    /// Attributes of a file.
+    async fn getattr(&self, caller: &Caller, handle: &Handle) -> Result<Attributes>;
+
+    /// Sets attributes; with `guard`, only if ctime still equals it (else `NotSync`).
+    async fn setattr(
+        &self,
+        caller: &Caller,
+        handle: &Handle,
+        set: &SetAttributes,
+        guard: Option<Timestamp>,
+    ) -> Result<Wcc>;
+
+    /// Which of the `asked` rights the caller has. Only ever an answer of the authority, fresh or remembered.
+    async fn access(&self, caller: &Caller, handle: &Handle, asked: AccessMask) -> Result<Accessed>;
+
+    /// What a name in a directory leads to.
+    async fn lookup(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<Looked>;
+
+    /// The directory that a directory is in; of the root, the root itself.
+    async fn parent(&self, caller: &Caller, directory: &Handle) -> Result<Looked>;
+
+    /// The target of a symbolic link, at most 4,096 bytes.
+    async fn readlink(&self, caller: &Caller, handle: &Handle) -> Result<(Bytes, Option<Attributes>)>;
+
+    /// Reads at most `count` bytes at `offset`.
+    async fn read(&self, caller: &Caller, handle: &Handle, by: By, offset: u64, count: u32) -> Result<Read>;
+
+    /// Writes `data` at `offset`.
+    async fn write(
+        &self,
+        caller: &Caller,
+        handle: &Handle,
+        by: By,
+        offset: u64,
+        data: Bytes,
+        stability: Stability,
+    ) -> Result<Written>;
+
+    /// Makes unstable writes of `count` bytes at `offset` durable; a `count` of zero is to the end of the file.
+    async fn commit(&self, caller: &Caller, handle: &Handle, offset: u64, count: u32) -> Result<Commit>;
+
+    /// Makes a regular file.
+    async fn create(
+        &self,
+        caller: &Caller,
+        directory: &Handle,
+        name: &Name,
+        how: CreateHow,
+        set: &SetAttributes,
+    ) -> Result<Created>;
+
+    /// Makes a directory.
+    async fn mkdir(
+        &self,
+        caller: &Caller,
+        directory: &Handle,
+        name: &Name,
+        set: &SetAttributes,
+    ) -> Result<Created>;
+
+    /// Makes a symbolic link to `target`, which is any bytes but NUL, at most 4,096 of them.
+    async fn symlink(
+        &self,
+        caller: &Caller,
+        directory: &Handle,
+        name: &Name,
+        target: &[u8],
+        set: &SetAttributes,
+    ) -> Result<Created>;
+
+    /// Makes a device, socket or named pipe.
+    async fn mknod(
+        &self,
+        caller: &Caller,
+        directory: &Handle,
+        name: &Name,
+        file_type: FileType,
+        device: Device,
+        set: &SetAttributes,
+    ) -> Result<Created>;
+
+    /// Removes a name that is not a directory's.
+    async fn remove(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<Wcc>;
+
+    /// Removes an empty directory.
+    async fn rmdir(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<Wcc>;
+
+    /// Renames, replacing what the new name led to.
+    async fn rename(
+        &self,
+        caller: &Caller,
+        from: &Handle,
+        from_name: &Name,
+        to: &Handle,
+        to_name: &Name,
+    ) -> Result<Renamed>;
+
+    /// Makes another name for a file. `node` of the result is the file.
+    async fn link(&self, caller: &Caller, file: &Handle, directory: &Handle, name: &Name) -> Result<Created>;
+
+    /// Reads part of a directory.
+    async fn readdir(&self, caller: &Caller, directory: &Handle, part: ReadDir) -> Result<Listing>;
+
+    /// Space and files.
+    async fn fsstat(&self, caller: &Caller, handle: &Handle) -> Result<FsStat>;
+
+    /// What the file system can do.
+    async fn limits(&self, caller: &Caller, handle: &Handle) -> Result<FsLimits>;
+
+    /// Opens a file, atomically with its creation, the grant of a lease and the reading of its attributes.
+    async fn open(&self, _caller: &Caller, _request: &OpenRequest) -> Result<Opened> {
+        Err(Status::NotSupp.into())
+    }
+
+    /// Gives up part of an open's share; `access` and `deny` must be a combination that the open once had.
+    async fn downgrade(&self, _caller: &Caller, _open: OpenId, _access: Share, _deny: Share) -> Result<()> {
+        Err(Status::NotSupp.into())
+    }
+
+    /// Ends an open.
+    async fn close(&self, _caller: &Caller, _open: OpenId) -> Result<()> {
+        Err(Status::NotSupp.into())
+    }
+
+    /// Takes a byte-range lock; never waits.
+    ///
+    /// # Errors
+    /// `Denied` if another owner's lock is in the way.
+    async fn lock(&self, _caller: &Caller, _open: OpenId, _lock: &Lock) -> Result<()> {
+        Err(Status::NotSupp.into())
+    }
+
+    /// Gives up whatever `owner` holds of a range.
+    async fn unlock(&self, _caller: &Caller, _open: OpenId, _owner: &Owner, _range: (u64, u64)) -> Result<()> {
+        Err(Status::NotSupp.into())
+    }
+
+    /// The lock that would deny this one, if any.
+    async fn test(&self, _caller: &Caller, _handle: &Handle, _lock: &Lock) -> Result<Option<Lock>> {
+        Err(Status::NotSupp.into())
+    }
+
+    /// The stream of recalls of the leases that this layer grants. There is one; it can be taken once. `None` if the
+    /// layer recalls nothing, or the stream has been taken.
+    fn recalls(&self) -> Option<Recalls> {
+        None
+    }
+
+    /// A lease comes back, recalled or not.
+    async fn returned(&self, _caller: &Caller, _lease: LeaseId) -> Result<()> {
+        Err(Status::NotSupp.into())
+    }
+
+    /// Leaves nothing behind: stores what is only in memory. Called once, before the process ends in order.
+    async fn shutdown(&self) {}
+}

@@ -1,0 +1,87 @@
+//! What a back end calls a file.
+//!
+//! A handle is opaque to everyone but the back end that made it, stays good across restarts and renames, and is small
+//! enough to be passed by value. Which export it belongs to, and the check against forgery, are the server's business
+//! (law 6): below the front every handle has already been proven to be one that the back end gave out.
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+
+/// An opaque file handle of at most [`Handle::MAX`] bytes.
+#[derive(Clone, Copy)]
+pub struct Handle {
+    length: u8,
+    bytes: [u8; Handle::MAX],
+}
+
+impl Handle {
+    /// The longest handle of any protocol we speak: `NFS4_FHSIZE` (RFC 8881, section 3.2).
+    pub const MAX: usize = 128;
+
+    /// The handle with these bytes, or `None` if there are more than [`Handle::MAX`] of them.
+    pub fn new(bytes: &[u8]) -> Option<Handle> {
+        if bytes.len() > Handle::MAX {
+            return None;
+        }
+        let mut handle = Handle { length: bytes.len() as u8, bytes: [0; Handle::MAX] };
+        handle.bytes[..bytes.len()].copy_from_slice(bytes);
+        Some(handle)
+    }
+
+    /// The bytes, as the back end made them.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.length as usize]
+    }
+}
+
+impl PartialEq for Handle {
+    fn eq(&self, other: &Handle) -> bool {
+        self.as_bytes() == other.as_bytes()
+    }
+}
+
+impl Eq for Handle {}
+
+impl Hash for Handle {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.as_bytes().hash(state);
+    }
+}
+
+impl PartialOrd for Handle {
+    fn partial_cmp(&self, other: &Handle) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Handle {
+    fn cmp(&self, other: &Handle) -> std::cmp::Ordering {
+        self.as_bytes().cmp(other.as_bytes())
+    }
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.as_bytes().iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_is_its_bytes() {
+        let handle = Handle::new(b"\x01\xff").unwrap();
+        assert_eq!(handle.as_bytes(), b"\x01\xff");
+        assert_eq!(handle.to_string(), "01ff");
+        assert_ne!(handle, Handle::new(b"\x01\xff\x00").unwrap());
+        assert!(Handle::new(&[0; 129]).is_none());
+    }
+}

@@ -1,0 +1,39 @@
+//! The stackable file system interface of Leasehold, after the VFS/vnode split of Sun's NFS (1985).
+//!
+//! One trait, [`FileSystem`], stands between every two layers of the stack. Back ends implement it (`local`, `client`),
+//! layers implement it over another one (`cache`, `arbiter`), fronts consume it (`server`, `mount`). No front knows
+//! which back it has; no back knows who asks. What travels downward is a [`Caller`] with every operation; what travels
+//! upward besides the answers are [`Lease`]s and their recalls.
+//!
+//! The vocabulary is that of NFS: handles, attributes with weak-cache-consistency data, the error names of RFC 1813
+//! and RFC 8881, opens with owners and share reservations.
+
+pub mod attributes;
+pub mod caller;
+pub mod data;
+pub mod error;
+pub mod filesystem;
+pub mod handle;
+pub mod lease;
+pub mod name;
+pub mod open;
+pub mod replay;
+pub mod time;
+
+pub use attributes::{Attributes, Device, FileType, Fsid, SetAttributes, SetTime, Wcc, WccAttributes};
+pub use caller::{AccessMask, Caller, Credential, Freshness, Principal};
+pub use data::{Data, FileRange};
+pub use error::{Error, Result, Status};
+pub use filesystem::{
+    Accessed, Commit, CreateHow, Created, Entry, FileSystem, FsLimits, FsStat, Listing, Looked, Node, Read,
+    ReadDir, Renamed, Stability, Written,
+};
+pub use handle::Handle;
+pub use lease::{Lease, LeaseId, LeaseKind, Recall, Recalls, Want};
+pub use name::Name;
+pub use open::{By, Lock, LockKind, OpenId, OpenRequest, Opened, Owner, Share};
+pub use time::{Clock, SystemClock, Timestamp};
+
+/// Eight opaque bytes that change when a server may have lost unstable writes (RFC 1813, section 3.3.7), or that tell
+/// one listing of a directory from another (cookie verifier).
+pub type Verifier = [u8; 8];

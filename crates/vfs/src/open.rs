@@ -1,0 +1,97 @@
+//! Opens, share reservations and byte-range locks, for the stateful protocols.
+//!
+//! v2 and v3 do without: their READ and WRITE come [`By::Anonymous`].
+
+use bitflags::bitflags;
+use bytes::Bytes;
+
+use crate::attributes::{Attributes, SetAttributes, Wcc};
+use crate::filesystem::CreateHow;
+use crate::handle::Handle;
+use crate::lease::{Lease, Want};
+use crate::name::Name;
+
+bitflags! {
+    /// A share: what an open reads and writes, or what it denies to others (RFC 8881, section 9.7).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct Share: u8 {
+        /// Read.
+        const READ = 1;
+        /// Write.
+        const WRITE = 2;
+    }
+}
+
+/// Who holds an open or a lock, in words of the front: a v4 owner string with its client id, an NLM holder, a FUSE
+/// lock owner. Opaque below.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Owner(pub Bytes);
+
+/// Names an open between two layers. Never reused within a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct OpenId(pub u64);
+
+/// On what ground a READ or WRITE comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// Without an open, as v2 and v3 do.
+    Anonymous,
+    /// Under this open.
+    Open(OpenId),
+}
+
+/// An OPEN.
+#[derive(Clone, Debug)]
+pub struct OpenRequest {
+    /// By name in a directory, or the file itself if `name` is `None`.
+    pub handle: Handle,
+    /// The name to open in the directory `handle`.
+    pub name: Option<Name>,
+    /// Who will hold it.
+    pub owner: Owner,
+    /// What it will do.
+    pub access: Share,
+    /// What others may not do meanwhile.
+    pub deny: Share,
+    /// Make the file, if it is not there.
+    pub create: Option<(CreateHow, SetAttributes)>,
+    /// What lease would be welcome.
+    pub want: Want,
+}
+
+/// What an OPEN gives, atomically.
+#[derive(Clone, Debug)]
+pub struct Opened {
+    /// The open.
+    pub id: OpenId,
+    /// The file.
+    pub handle: Handle,
+    /// Its attributes at the open.
+    pub attributes: Attributes,
+    /// A lease, if one was granted.
+    pub lease: Option<Lease>,
+    /// The directory before and after, if a name was opened.
+    pub directory: Wcc,
+}
+
+/// Shared or exclusive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LockKind {
+    /// A read lock.
+    Shared,
+    /// A write lock.
+    Exclusive,
+}
+
+/// A byte-range lock, held or asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lock {
+    /// Who.
+    pub owner: Owner,
+    /// How.
+    pub kind: LockKind,
+    /// First byte.
+    pub offset: u64,
+    /// Number of bytes; `u64::MAX` is to the end of the file, however far it grows.
+    pub length: u64,
+}
