@@ -44,12 +44,12 @@ impl Visit for Body<'_> {
 
     fn visit<C: Call>(self) {
         let bytes = Bytes::copy_from_slice(self.0);
-        round_trip::<C::Args>(bytes.clone());
-        round_trip::<C::Results>(bytes);
+        round_trip::<C::Args>(&bytes);
+        round_trip::<C::Results>(&bytes);
     }
 }
 
-fn round_trip<T: Encode + Decode + PartialEq + std::fmt::Debug>(bytes: Bytes) {
+fn round_trip<T: Encode + Decode + PartialEq + std::fmt::Debug>(bytes: &Bytes) {
     let Ok(value) = xdr::from_bytes::<T>(bytes.clone()) else { return };
     let Ok(again) = xdr::to_bytes(&value) else { unreachable!("decoded data is in memory") };
     // Bytes may differ in padding alone, so the length may not.

@@ -1,5 +1,5 @@
-//! MOUNT: how a path becomes the first handle. Version 1 (RFC 1094, appendix A) for NFSv2, version 3 (RFC 1813,
-//! appendix I) for NFSv3; they differ in the handle and in what a success says besides.
+//! MOUNT: how a path becomes the first handle. Version 1 (RFC 1094, appendix A) for `NFSv2`, version 3 (RFC 1813,
+//! appendix I) for `NFSv3`; they differ in the handle and in what a success says besides.
 
 use xdr::{Chain, Inline, List, Opaque, Xdr};
 
