@@ -7,6 +7,7 @@
 use async_trait::async_trait;
 use bytes::Bytes;
 
+use crate::Verifier;
 use crate::attributes::{Attributes, Device, FileType, SetAttributes, Wcc};
 use crate::caller::{AccessMask, Caller};
 use crate::data::Data;
@@ -16,7 +17,6 @@ use crate::lease::{LeaseId, Recalls};
 use crate::name::Name;
 use crate::open::{By, Lock, OpenId, OpenRequest, Opened, Owner, Share};
 use crate::time::Timestamp;
-use crate::Verifier;
 
 /// A file with its handle: what names lead to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -385,7 +385,13 @@ pub trait FileSystem: Send + Sync + 'static {
     }
 
     /// Gives up whatever `owner` holds of a range.
-    async fn unlock(&self, _caller: &Caller, _open: OpenId, _owner: &Owner, _range: (u64, u64)) -> Result<()> {
+    async fn unlock(
+        &self,
+        _caller: &Caller,
+        _open: OpenId,
+        _owner: &Owner,
+        _range: (u64, u64),
+    ) -> Result<()> {
         Err(Status::NotSupp.into())
     }
 

@@ -72,6 +72,9 @@ mod tests {
         for stamp in [Timestamp::new(0, 0), Timestamp::new(-1, 999_999_999), Timestamp::new(1 << 40, 5)] {
             assert_eq!(Timestamp::from_nanos(stamp.as_nanos()), stamp);
         }
-        assert_eq!(Timestamp::new(1, 900_000_000).plus(Duration::from_millis(200)), Timestamp::new(2, 100_000_000));
+        assert_eq!(
+            Timestamp::new(1, 900_000_000).plus(Duration::from_millis(200)),
+            Timestamp::new(2, 100_000_000)
+        );
     }
 }

@@ -112,7 +112,8 @@ fn a_file_range_is_a_segment() {
 
 fn tempfile() -> std::fs::File {
     let path = std::env::temp_dir().join(format!("xdr-test-{}", std::process::id()));
-    let file = std::fs::File::options().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
+    let file =
+        std::fs::File::options().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
     std::fs::remove_file(path).unwrap();
     file
 }

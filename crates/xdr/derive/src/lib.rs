@@ -15,7 +15,9 @@ pub fn derive_xdr(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
 fn derive(input: &DeriveInput) -> syn::Result<TokenStream> {
     let (encode, decode) = match &input.data {
         Data::Struct(data) => struct_bodies(&data.fields),
-        Data::Enum(data) if data.variants.iter().any(|variant| !variant.attrs.is_empty() && case(variant).is_ok()) => {
+        Data::Enum(data)
+            if data.variants.iter().any(|variant| !variant.attrs.is_empty() && case(variant).is_ok()) =>
+        {
             union_bodies(&input.ident, data.variants.iter())?
         }
         Data::Enum(data) => enum_bodies(&input.ident, data.variants.iter())?,
@@ -24,13 +26,19 @@ fn derive(input: &DeriveInput) -> syn::Result<TokenStream> {
     Ok(implementations(&input.ident, &input.generics, &encode, &decode))
 }
 
-fn implementations(name: &Ident, generics: &Generics, encode: &TokenStream, decode: &TokenStream) -> TokenStream {
+fn implementations(
+    name: &Ident,
+    generics: &Generics,
+    encode: &TokenStream,
+    decode: &TokenStream,
+) -> TokenStream {
     let with = |bound: syn::TypeParamBound| {
         let mut generics = generics.clone();
         generics.type_params_mut().for_each(|parameter| parameter.bounds.push(bound.clone()));
         generics
     };
-    let (encode_generics, decode_generics) = (with(parse_quote!(::xdr::Encode)), with(parse_quote!(::xdr::Decode)));
+    let (encode_generics, decode_generics) =
+        (with(parse_quote!(::xdr::Encode)), with(parse_quote!(::xdr::Decode)));
     let (_, arguments, bounds) = generics.split_for_impl();
     let (encode_impl, _, _) = encode_generics.split_for_impl();
     let (decode_impl, _, _) = decode_generics.split_for_impl();
@@ -61,7 +69,10 @@ fn enum_bodies<'a>(
     for variant in variants {
         let ident = &variant.ident;
         let Some((_, value)) = &variant.discriminant else {
-            return Err(Error::new(variant.span(), "give the value on the wire: `= N`, or `#[xdr(case = N)]`"));
+            return Err(Error::new(
+                variant.span(),
+                "give the value on the wire: `= N`, or `#[xdr(case = N)]`",
+            ));
         };
         encodes.push(quote! { Self::#ident => #value });
         decodes.push(quote! { #value => Ok(Self::#ident) });
@@ -90,12 +101,14 @@ fn union_bodies<'a>(
                 encodes.push(quote! {
                     Self::#ident { #(#members: #bound),* } => { encoder.u32(#value); #(::xdr::Encode::encode(#bound, encoder);)* }
                 });
-                decodes.push(quote! { #value => Ok(Self::#ident { #(#members: ::xdr::Decode::decode(decoder)?),* }) });
+                decodes.push(
+                    quote! { #value => Ok(Self::#ident { #(#members: ::xdr::Decode::decode(decoder)?),* }) },
+                );
             }
             Case::Default => {
-                let (first, rest) = match members.split_first() {
-                    Some(split) => split,
-                    None => return Err(Error::new(variant.span(), "the default case holds its discriminant: `Other(u32)`")),
+                let Some((first, rest)) = members.split_first() else {
+                    let hint = "the default case holds its discriminant: `Other(u32)`";
+                    return Err(Error::new(variant.span(), hint));
                 };
                 encodes.push(quote! {
                     Self::#ident { #(#members: #bound),* } => { #(::xdr::Encode::encode(#bound, encoder);)* }
@@ -104,10 +117,7 @@ fn union_bodies<'a>(
             }
         }
     }
-    Ok((
-        quote! { match self { #(#encodes)* } },
-        quote! { match decoder.u32()? { #(#decodes,)* #otherwise } },
-    ))
+    Ok((quote! { match self { #(#encodes)* } }, quote! { match decoder.u32()? { #(#decodes,)* #otherwise } }))
 }
 
 enum Case {
@@ -130,5 +140,7 @@ fn case(variant: &Variant) -> syn::Result<Case> {
             }
         })?;
     }
-    found.ok_or_else(|| Error::new(variant.span(), "each case of a union needs `#[xdr(case = N)]` or `#[xdr(default)]`"))
+    found.ok_or_else(|| {
+        Error::new(variant.span(), "each case of a union needs `#[xdr(case = N)]` or `#[xdr(default)]`")
+    })
 }

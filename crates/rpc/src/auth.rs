@@ -1,0 +1,96 @@
+//! Authentication flavors: AUTH_NONE and AUTH_SYS (RFC 5531, section 8 and appendix A).
+
+use xdr::{Decode, Decoder, Encode, Encoder, List, Opaque, Xdr};
+
+/// `AUTH_NONE`.
+pub const AUTH_NONE: u32 = 0;
+/// `AUTH_SYS`.
+pub const AUTH_SYS: u32 = 1;
+/// Longest body of a credential or verifier.
+const BODY_MAX_BYTES: usize = 400;
+
+/// `authsys_parms`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Xdr)]
+pub struct AuthSys {
+    /// Arbitrary.
+    pub stamp: u32,
+    /// The client's name for itself.
+    pub machine: Opaque<255>,
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Supplementary groups.
+    pub gids: List<u32, 16>,
+}
+
+/// Who a call says it is from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Credential {
+    /// Nobody.
+    None,
+    /// A Unix user, unproven.
+    Sys(AuthSys),
+    /// A flavor we do not speak.
+    Other(u32),
+}
+
+impl Encode for Credential {
+    fn encode(&self, encoder: &mut Encoder) {
+        match self {
+            Credential::None => encoder.u64(0),
+            Credential::Sys(sys) => {
+                encoder.u32(AUTH_SYS);
+                let padded = |bytes: usize| bytes + xdr::padding(bytes);
+                encoder.u32((20 + padded(sys.machine.len()) + 4 * sys.gids.len()) as u32);
+                sys.encode(encoder);
+            }
+            Credential::Other(flavor) => {
+                encoder.u32(*flavor);
+                encoder.u32(0);
+            }
+        }
+    }
+}
+
+impl Decode for Credential {
+    fn decode(decoder: &mut Decoder) -> Result<Credential, xdr::Error> {
+        let flavor = decoder.u32()?;
+        let body = decoder.shared(BODY_MAX_BYTES)?;
+        Ok(match flavor {
+            AUTH_NONE => Credential::None,
+            AUTH_SYS => Credential::Sys(xdr::from_bytes(body)?),
+            other => Credential::Other(other),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn auth_sys_is_an_opaque_body() {
+        let sys = AuthSys {
+            stamp: 1,
+            machine: Opaque::new(&b"host1"[..]).unwrap(),
+            uid: 2,
+            gid: 3,
+            gids: List::new(vec![4, 5]).unwrap(),
+        };
+        let bytes = xdr::to_bytes(&Credential::Sys(sys.clone())).unwrap();
+        assert_eq!(&bytes[..8], b"\0\0\0\x01\0\0\0\x24");
+        assert_eq!(bytes.len(), 8 + 0x24);
+        assert_eq!(xdr::from_bytes::<Credential>(bytes).unwrap(), Credential::Sys(sys));
+    }
+
+    #[test]
+    fn more_than_sixteen_groups_are_refused() {
+        let mut encoder = Encoder::new();
+        encoder.u32(AUTH_SYS);
+        encoder.u32(20 + 4 * 17);
+        (0..5).for_each(|word| encoder.u32(if word == 4 { 17 } else { 0 }));
+        (0..17).for_each(|group| encoder.u32(group));
+        assert!(xdr::from_bytes::<Credential>(encoder.finish().to_bytes().unwrap()).is_err());
+    }
+}

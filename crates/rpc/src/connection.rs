@@ -1,0 +1,276 @@
+//! One TCP connection, on which both ends may call.
+//!
+//! A reader task takes records off the stream. A call is polled once on the spot: what can be answered without waiting
+//! is, and the answers to everything that one read brought leave together. What has to wait becomes a task. A writer
+//! task sends what the reader could not, and what the tasks bring.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
+
+use tokio::net::TcpStream;
+use tokio::sync::{Notify, Semaphore};
+use tokio::time::Instant;
+use xdr::{Decoder, Encode, Encoder, Message};
+
+use crate::message::{self, CallHeader, Incoming, Refusal};
+use crate::outbox::{Flushed, Outbox};
+use crate::pending::Pending;
+use crate::record::Assembler;
+use crate::server::Dispatcher;
+use crate::service::{Answering, Call, Outcome};
+
+/// Bounds of one connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Largest message taken, in bytes.
+    pub record_bytes: usize,
+    /// Calls that may wait for their answer at once; beyond it nothing more is read.
+    pub calls_in_flight: usize,
+    /// Bytes of unsent replies beyond which nothing more is read.
+    pub outbox_bytes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { record_bytes: crate::RECORD_MAX_BYTES, calls_in_flight: 512, outbox_bytes: 8 << 20 }
+    }
+}
+
+/// A connection and its two tasks, which end with it.
+#[derive(Debug)]
+pub struct Connection {
+    stream: TcpStream,
+    peer: SocketAddr,
+    outbox: Outbox,
+    pending: Arc<Pending>,
+    writer: Notify,
+    drained: Notify,
+    closing: AtomicBool,
+    closed: Notify,
+    started: Instant,
+    last_received_ms: AtomicU64,
+}
+
+impl Connection {
+    /// Takes over a stream. Replies go to `pending`; calls to `dispatcher`, and without one they are refused.
+    pub(crate) fn start(
+        stream: TcpStream,
+        pending: Arc<Pending>,
+        dispatcher: Option<Arc<Dispatcher>>,
+        limits: Limits,
+    ) -> io::Result<Arc<Connection>> {
+        stream.set_nodelay(true)?;
+        let connection = Arc::new(Connection {
+            peer: stream.peer_addr()?,
+            stream,
+            outbox: Outbox::default(),
+            pending,
+            writer: Notify::new(),
+            drained: Notify::new(),
+            closing: AtomicBool::new(false),
+            closed: Notify::new(),
+            started: Instant::now(),
+            last_received_ms: AtomicU64::new(0),
+        });
+        tokio::spawn(connection.clone().write_all());
+        tokio::spawn(connection.clone().read_all(dispatcher, limits));
+        Ok(connection)
+    }
+
+    /// The other end.
+    pub fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// Queues a message; it leaves with whatever else is queued by the tasks that are ready now.
+    pub fn send(&self, message: Message) {
+        self.outbox.push(message);
+        self.writer.notify_one();
+    }
+
+    /// Calls the other end. Fails when the connection ends; the caller puts a bound on the wait.
+    pub async fn call(&self, header: CallHeader, arguments: Message) -> io::Result<Result<Decoder, Refusal>> {
+        let message = encode_call(&header, arguments);
+        let mut ticket = self.pending.enter(header.xid, message);
+        if let Some(message) = self.pending.sending(header.xid) {
+            self.send(message);
+        }
+        let closed = self.closed();
+        let reply = tokio::select! {
+            reply = &mut ticket.reply => reply.map_err(|_| io::ErrorKind::ConnectionReset)?,
+            () = closed => return Err(io::ErrorKind::ConnectionReset.into()),
+        };
+        message::parse_reply(reply.rest).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+    }
+
+    /// An xid for a call on this connection.
+    pub fn xid(&self) -> u32 {
+        self.pending.xid()
+    }
+
+    /// Ends the connection; what is queued may be lost.
+    pub fn close(&self) {
+        if !self.closing.swap(true, Ordering::AcqRel) {
+            // Makes both tasks fail at their next system call; an error means that the stream is gone already.
+            let _ = rustix::net::shutdown(&self.stream, rustix::net::Shutdown::Both);
+            self.writer.notify_one();
+            self.drained.notify_one();
+            self.closed.notify_waiters();
+        }
+    }
+
+    /// Waits for the end of the connection.
+    pub async fn closed(&self) {
+        loop {
+            let closed = self.closed.notified();
+            if self.is_closed() {
+                return;
+            }
+            closed.await;
+        }
+    }
+
+    /// Has it ended?
+    pub fn is_closed(&self) -> bool {
+        self.closing.load(Ordering::Acquire)
+    }
+
+    /// When something was received last.
+    pub fn last_received(&self) -> Instant {
+        self.started + std::time::Duration::from_millis(self.last_received_ms.load(Ordering::Relaxed))
+    }
+
+    async fn write_all(self: Arc<Connection>) {
+        loop {
+            self.writer.notified().await;
+            // Let the tasks that are ready bring theirs first: then all leave in one system call.
+            tokio::task::yield_now().await;
+            loop {
+                match self.outbox.flush(&self.stream) {
+                    Ok(Flushed::All) => break,
+                    Ok(Flushed::Blocked) => {
+                        if self.is_closed() || self.stream.writable().await.is_err() {
+                            return self.close();
+                        }
+                    }
+                    Err(error) => {
+                        tracing::debug!(peer = %self.peer, %error, "sending failed");
+                        return self.close();
+                    }
+                }
+            }
+            self.drained.notify_one();
+            if self.is_closed() {
+                return;
+            }
+        }
+    }
+
+    async fn read_all(self: Arc<Connection>, dispatcher: Option<Arc<Dispatcher>>, limits: Limits) {
+        let in_flight = Arc::new(Semaphore::new(limits.calls_in_flight));
+        let mut assembler = Assembler::new(limits.record_bytes);
+        if let Err(error) = self.read_loop(&mut assembler, dispatcher.as_ref(), limits, &in_flight).await {
+            tracing::debug!(peer = %self.peer, %error, "connection ends");
+        }
+        self.close();
+    }
+
+    async fn read_loop(
+        self: &Arc<Connection>,
+        assembler: &mut Assembler,
+        dispatcher: Option<&Arc<Dispatcher>>,
+        limits: Limits,
+        in_flight: &Arc<Semaphore>,
+    ) -> io::Result<()> {
+        let invalid =
+            |error: &dyn std::error::Error| io::Error::new(io::ErrorKind::InvalidData, error.to_string());
+        loop {
+            while let Some(record) = assembler.take().map_err(|error| invalid(&error))? {
+                match Incoming::parse(record).map_err(|error| invalid(&error))? {
+                    Incoming::Reply { xid, rest } => self.pending.complete(xid, rest),
+                    Incoming::Mismatch { xid } => {
+                        self.outbox.push(message::refuse(xid, Refusal::RpcMismatch))
+                    }
+                    Incoming::BadCredential { xid } => {
+                        self.outbox.push(message::refuse(xid, Refusal::Auth(message::AUTH_BADCRED)));
+                    }
+                    Incoming::Call(header, arguments) => match dispatcher {
+                        None => self.outbox.push(message::refuse(header.xid, Refusal::ProgramUnavailable)),
+                        Some(dispatcher) => self.answer(dispatcher, header, arguments, in_flight).await,
+                    },
+                }
+            }
+            if self.outbox.queued_bytes() > 0 && self.outbox.flush(&self.stream)? == Flushed::Blocked {
+                self.writer.notify_one();
+            }
+            while self.outbox.queued_bytes() > limits.outbox_bytes && !self.is_closed() {
+                self.drained.notified().await;
+            }
+            self.stream.readable().await?;
+            match self.stream.try_read_buf(&mut assembler.buffer) {
+                Ok(0) => return Ok(()),
+                Ok(_) => {
+                    let elapsed = self.started.elapsed().as_millis() as u64;
+                    self.last_received_ms.store(elapsed, Ordering::Relaxed);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    async fn answer(
+        self: &Arc<Connection>,
+        dispatcher: &Arc<Dispatcher>,
+        header: CallHeader,
+        arguments: Decoder,
+        in_flight: &Arc<Semaphore>,
+    ) {
+        let xid = header.xid;
+        let connection = Some(self.clone());
+        let call = Call { header, arguments, peer: self.peer, connection, resent: false };
+        let mut answering = dispatcher.answer(call);
+        if let Poll::Ready(outcome) = poll_once(&mut answering) {
+            if let Some(message) = reply_message(xid, outcome) {
+                self.outbox.push(message);
+            }
+            return;
+        }
+        // The semaphore is never closed.
+        let Ok(permit) = in_flight.clone().acquire_owned().await else { return };
+        let connection = self.clone();
+        tokio::spawn(async move {
+            let outcome = answering.await;
+            if let Some(message) = reply_message(xid, outcome) {
+                connection.send(message);
+            }
+            drop(permit);
+        });
+    }
+}
+
+/// Polls with a waker that wakes nobody: whoever goes on with the future polls it again with one that does.
+fn poll_once(answering: &mut Answering) -> Poll<Outcome> {
+    Pin::new(answering).poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// What goes out for an outcome, if anything does.
+pub(crate) fn reply_message(xid: u32, outcome: Outcome) -> Option<Message> {
+    match outcome {
+        Outcome::Reply(message) => Some(message),
+        Outcome::Refuse(refusal) => Some(message::refuse(xid, refusal)),
+        Outcome::Drop => None,
+    }
+}
+
+/// A whole call.
+pub(crate) fn encode_call(header: &CallHeader, arguments: Message) -> Message {
+    let mut encoder = Encoder::with_capacity(128 + arguments.first.len());
+    header.encode(&mut encoder);
+    encoder.message(arguments);
+    encoder.finish()
+}

@@ -1,0 +1,425 @@
+//! A lasting way to call one server: over one connection at a time, made anew when it is lost, or over datagrams.
+//!
+//! A call is sent until it is answered or its caller's patience ends, always with the same xid, so that a server with
+//! a reply cache carries it out once. Over TCP it is sent again only on a new connection; one that has answered nothing
+//! for `timeo` while calls wait is given up. Over UDP a timer that adapts to the path sends it again.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use parking_lot::Mutex;
+use tokio::net::{TcpSocket, TcpStream, UdpSocket};
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+use xdr::{Decoder, Message};
+
+use crate::auth::Credential;
+use crate::connection::{Connection, Limits, encode_call};
+use crate::message::{self, CallHeader, Incoming, Refusal};
+use crate::pending::{Pending, Ticket};
+use crate::replay::ReplyCache;
+use crate::rtt::Estimator;
+use crate::server::Dispatcher;
+use crate::service::Service;
+use crate::udp::DATAGRAM_MAX_BYTES;
+
+/// TCP or UDP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// A stream of records.
+    Tcp,
+    /// Datagrams.
+    Udp,
+}
+
+/// From which port to call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SourcePort {
+    /// Any.
+    Any,
+    /// Below 1024, if this process may and one is free: nfs(5) `resvport`. Otherwise any.
+    Reserved,
+}
+
+/// How to reach a server.
+#[derive(Clone, Copy, Debug)]
+pub struct LinkOptions {
+    /// Where it listens.
+    pub server: SocketAddr,
+    /// Over what.
+    pub transport: Transport,
+    /// From where.
+    pub source: SourcePort,
+    /// nfs(5) `timeo`: over TCP, how long a silent connection is waited for; over UDP, the first timer.
+    pub timeo: Duration,
+    /// The longest pause between two attempts to connect.
+    pub backoff_max: Duration,
+    /// Bounds of the connection.
+    pub limits: Limits,
+}
+
+impl LinkOptions {
+    /// TCP from any port, a `timeo` of 60 s as nfs(5) has it.
+    pub fn new(server: SocketAddr) -> LinkOptions {
+        LinkOptions {
+            server,
+            transport: Transport::Tcp,
+            source: SourcePort::Any,
+            timeo: Duration::from_secs(60),
+            backoff_max: Duration::from_secs(3),
+            limits: Limits::default(),
+        }
+    }
+}
+
+/// A call to be made.
+#[derive(Clone, Debug)]
+pub struct Outgoing {
+    /// Program number.
+    pub program: u32,
+    /// Version of the program.
+    pub version: u32,
+    /// Procedure of the version.
+    pub procedure: u32,
+    /// Who calls.
+    pub credential: Credential,
+    /// Encoded arguments.
+    pub arguments: Message,
+}
+
+/// How long a caller waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    /// For ever: nfs(5) `hard`.
+    Hard,
+    /// This long: nfs(5) `soft`, or a caller's deadline.
+    Until(Instant),
+}
+
+/// A successful reply.
+#[derive(Debug)]
+pub struct Answer {
+    /// The results, not yet decoded.
+    pub results: Decoder,
+    /// The call was sent more than once: it may have been carried out more than once.
+    pub retransmitted: bool,
+}
+
+/// Why a call brought no results.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    /// Patience ended.
+    #[error("no answer in time")]
+    TimedOut,
+    /// The server would not.
+    #[error("refused: {0}")]
+    Refused(#[from] Refusal),
+    /// The reply is not one.
+    #[error("malformed reply: {0}")]
+    Malformed(#[from] xdr::Error),
+    /// The call does not fit into a datagram.
+    #[error("a call of {0} bytes does not fit into a datagram")]
+    TooLarge(usize),
+    /// The link was closed.
+    #[error("the link is closed")]
+    Closed,
+}
+
+/// See the module. Cheap to share behind an `Arc`; dropping it ends its tasks.
+#[derive(Debug)]
+pub struct Link {
+    shared: Arc<Shared>,
+    task: JoinHandle<()>,
+}
+
+struct Shared {
+    options: LinkOptions,
+    pending: Arc<Pending>,
+    way: Mutex<Option<Way>>,
+    wanted: Notify,
+    estimator: Mutex<Estimator>,
+    answering: AtomicBool,
+    dispatcher: Option<Arc<Dispatcher>>,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Link({})", self.options.server)
+    }
+}
+
+/// The present way to the server.
+#[derive(Clone)]
+enum Way {
+    Stream(Arc<Connection>),
+    Datagrams(Arc<UdpSocket>),
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.task.abort();
+        if let Some(Way::Stream(connection)) = self.shared.way.lock().take() {
+            connection.close();
+        }
+        self.shared.pending.abandon();
+    }
+}
+
+impl Link {
+    /// A link that connects when it is first called. Calls of the server on the connection are refused.
+    pub fn new(options: LinkOptions) -> Link {
+        Link::start(options, None)
+    }
+
+    /// A link whose connections also answer calls of the server: a back channel.
+    pub fn with_service(options: LinkOptions, service: Arc<dyn Service>, replies: Arc<ReplyCache>) -> Link {
+        Link::start(options, Some(Arc::new(Dispatcher { service, replies })))
+    }
+
+    fn start(options: LinkOptions, dispatcher: Option<Arc<Dispatcher>>) -> Link {
+        let shared = Arc::new(Shared {
+            options,
+            pending: Arc::default(),
+            way: Mutex::default(),
+            wanted: Notify::new(),
+            estimator: Mutex::new(Estimator::new(options.timeo)),
+            answering: AtomicBool::new(true),
+            dispatcher,
+        });
+        let task = match options.transport {
+            Transport::Tcp => tokio::spawn(keep_connected(shared.clone())),
+            Transport::Udp => tokio::spawn(receive_datagrams(shared.clone())),
+        };
+        Link { shared, task }
+    }
+
+    /// Where it leads.
+    pub fn server(&self) -> SocketAddr {
+        self.shared.options.server
+    }
+
+    /// Makes a call and waits for its results. Dropping the future forgets the call, which may be carried out still.
+    pub async fn call(&self, call: Outgoing, patience: Patience) -> Result<Answer, CallError> {
+        let shared = &self.shared;
+        let (program, version, procedure) = (call.program, call.version, call.procedure);
+        let header = CallHeader {
+            xid: shared.pending.xid(),
+            program,
+            version,
+            procedure,
+            credential: call.credential,
+        };
+        let message = encode_call(&header, call.arguments);
+        if shared.options.transport == Transport::Udp && message.len() > DATAGRAM_MAX_BYTES {
+            return Err(CallError::TooLarge(message.len()));
+        }
+        let mut ticket = shared.pending.enter(header.xid, message);
+        shared.send(header.xid);
+        let reply = self.wait(&mut ticket, patience).await?;
+        if !shared.answering.swap(true, Ordering::Relaxed) {
+            tracing::warn!("server {} OK", shared.options.server);
+        }
+        if reply.sends == 1 {
+            shared.estimator.lock().sample(reply.last_sent.elapsed());
+        }
+        let results = message::parse_reply(reply.rest)??;
+        Ok(Answer { results, retransmitted: reply.sends > 1 })
+    }
+
+    async fn wait(
+        &self,
+        ticket: &mut Ticket,
+        patience: Patience,
+    ) -> Result<crate::pending::Reply, CallError> {
+        let shared = &self.shared;
+        for sends in 1u32.. {
+            let timer = match shared.options.transport {
+                Transport::Tcp => shared.options.timeo,
+                Transport::Udp => shared.estimator.lock().timer(sends),
+            };
+            let left = match patience {
+                Patience::Hard => timer,
+                Patience::Until(deadline) => deadline.saturating_duration_since(Instant::now()).min(timer),
+            };
+            match timeout(left, &mut ticket.reply).await {
+                Ok(Ok(reply)) => return Ok(reply),
+                Ok(Err(_)) => return Err(CallError::Closed),
+                Err(_) if left < timer || patience == Patience::Until(Instant::now()) => break,
+                Err(_) => {}
+            }
+            if sends > 2 || shared.options.transport == Transport::Tcp {
+                shared.not_answering();
+            }
+            if shared.options.transport == Transport::Udp {
+                shared.send(ticket.xid);
+            }
+        }
+        Err(CallError::TimedOut)
+    }
+}
+
+impl Shared {
+    /// Sends a call the present way; without one, the task that makes ways will.
+    fn send(&self, xid: u32) {
+        let way = self.way.lock();
+        match &*way {
+            None => self.wanted.notify_one(),
+            Some(Way::Stream(connection)) => {
+                if let Some(message) = self.pending.sending(xid) {
+                    connection.send(message);
+                }
+            }
+            Some(Way::Datagrams(socket)) => {
+                if let Some(message) = self.pending.sending(xid)
+                    && let Ok(bytes) = message.to_bytes()
+                {
+                    // A full buffer or an unreachable host is a lost datagram: the timer sends the next.
+                    let _ = socket.try_send(&bytes);
+                }
+            }
+        }
+    }
+
+    /// Makes this the way, and sends everything that waits.
+    fn adopt(&self, way: Way) {
+        *self.way.lock() = Some(way);
+        for xid in self.pending.xids() {
+            self.send(xid);
+        }
+    }
+
+    fn not_answering(&self) {
+        if self.answering.swap(false, Ordering::Relaxed) {
+            tracing::warn!("server {} not responding, still trying", self.options.server);
+        }
+    }
+}
+
+/// Connects whenever there is something to send, and gives up connections that have fallen silent.
+async fn keep_connected(shared: Arc<Shared>) {
+    let mut backoff = Duration::from_millis(50);
+    loop {
+        while shared.pending.is_empty() {
+            shared.wanted.notified().await;
+        }
+        let connecting = timeout(shared.options.timeo.max(Duration::from_secs(1)), connect(&shared.options));
+        let started = match connecting.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+            Ok(stream) => Connection::start(
+                stream,
+                shared.pending.clone(),
+                shared.dispatcher.clone(),
+                shared.options.limits,
+            ),
+            Err(error) => Err(error),
+        };
+        match started {
+            Ok(connection) => {
+                shared.adopt(Way::Stream(connection.clone()));
+                watch(&shared, &connection).await;
+                *shared.way.lock() = None;
+                if connection.last_received() > Instant::now() - Duration::from_secs(1) {
+                    backoff = Duration::from_millis(50);
+                }
+            }
+            Err(error) => {
+                tracing::debug!(server = %shared.options.server, %error, "cannot connect");
+                if backoff >= shared.options.backoff_max {
+                    shared.not_answering();
+                }
+            }
+        }
+        sleep(backoff).await;
+        backoff = (backoff * 2).min(shared.options.backoff_max);
+    }
+}
+
+/// Returns when the connection has ended, or has been silent for `timeo` with calls waiting.
+async fn watch(shared: &Shared, connection: &Connection) {
+    let timeo = shared.options.timeo;
+    loop {
+        if timeout(timeo / 4, connection.closed()).await.is_ok() {
+            return;
+        }
+        let silent = connection.last_received().elapsed() > timeo;
+        let waited = shared.pending.oldest_sent().is_some_and(|sent| sent.elapsed() > timeo);
+        if silent && waited {
+            tracing::debug!(server = %shared.options.server, "silent connection given up");
+            connection.close();
+            return;
+        }
+    }
+}
+
+async fn connect(options: &LinkOptions) -> io::Result<TcpStream> {
+    if options.source == SourcePort::Reserved {
+        for port in reserved_ports() {
+            let socket = new_socket(options.server)?;
+            match socket.bind(SocketAddr::new(unspecified(options.server), port)) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => break,
+                Err(_) => continue,
+            }
+            match socket.connect(options.server).await {
+                // The same pair of ports may linger from an earlier connection.
+                Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {}
+                other => return other,
+            }
+        }
+    }
+    new_socket(options.server)?.connect(options.server).await
+}
+
+fn new_socket(server: SocketAddr) -> io::Result<TcpSocket> {
+    if server.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }
+}
+
+fn unspecified(server: SocketAddr) -> std::net::IpAddr {
+    match server {
+        SocketAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
+    }
+}
+
+/// Linux's range for RPC clients, 665 to 1023, starting anywhere in it.
+fn reserved_ports() -> impl Iterator<Item = u16> {
+    const RANGE: std::ops::Range<u16> = 665..1024;
+    let mut start = [0; 2];
+    let _ = getrandom::fill(&mut start);
+    let offset = u16::from_ne_bytes(start) % RANGE.end.abs_diff(RANGE.start);
+    RANGE.skip(offset as usize).chain(RANGE.take(offset as usize))
+}
+
+async fn receive_datagrams(shared: Arc<Shared>) {
+    let Some(socket) = datagram_socket(&shared.options).await else { return shared.pending.abandon() };
+    let socket = Arc::new(socket);
+    shared.adopt(Way::Datagrams(socket.clone()));
+    let mut buffer = BytesMut::new();
+    loop {
+        buffer.resize(DATAGRAM_MAX_BYTES, 0);
+        // An error is an ICMP message about an earlier datagram: its call's timer takes care.
+        let Ok(length) = socket.recv(&mut buffer).await else { continue };
+        let datagram = buffer.split_to(length).freeze();
+        if let Ok(Incoming::Reply { xid, rest }) = Incoming::parse(datagram) {
+            shared.pending.complete(xid, rest);
+        }
+    }
+}
+
+async fn datagram_socket(options: &LinkOptions) -> Option<UdpSocket> {
+    let from = unspecified(options.server);
+    let ports = match options.source {
+        SourcePort::Reserved => reserved_ports().collect(),
+        SourcePort::Any => Vec::new(),
+    };
+    for port in ports.into_iter().chain([0]) {
+        if let Ok(socket) = UdpSocket::bind((from, port)).await {
+            return socket.connect(options.server).await.ok().map(|()| socket);
+        }
+    }
+    None
+}

@@ -1,0 +1,136 @@
+//! Record marking (RFC 5531, section 11): messages in a byte stream, each in one or more fragments.
+//!
+//! Sans-I/O: bytes are read into [`Assembler::buffer`], whole messages come out. A message in one fragment (as everybody
+//! sends them) shares the receive buffer; one in many is copied together once.
+
+use bytes::{Bytes, BytesMut};
+
+const LAST_FRAGMENT: u32 = 1 << 31;
+/// More fragments than this in one message is somebody playing.
+const FRAGMENTS_MAX: u32 = 4096;
+/// Room kept free for the next read.
+const READ_BYTES: usize = 128 << 10;
+
+/// Why a stream cannot be followed any further.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// A message over the bound.
+    #[error("a message of {0} bytes and more is over the bound")]
+    TooLong(usize),
+    /// A message in too many fragments.
+    #[error("a message in more than {FRAGMENTS_MAX} fragments")]
+    TooManyFragments,
+}
+
+/// Puts messages together.
+#[derive(Debug)]
+pub struct Assembler {
+    /// Where the transport appends what it read.
+    pub buffer: BytesMut,
+    partial: BytesMut,
+    fragments: u32,
+    bound: usize,
+}
+
+impl Assembler {
+    /// For messages of at most `bound` bytes.
+    pub fn new(bound: usize) -> Assembler {
+        Assembler {
+            buffer: BytesMut::with_capacity(READ_BYTES),
+            partial: BytesMut::new(),
+            fragments: 0,
+            bound,
+        }
+    }
+
+    /// The next whole message, or `None` until more is read. Then there is room in the buffer for it.
+    pub fn take(&mut self) -> Result<Option<Bytes>, Error> {
+        loop {
+            let Some(mark) = self.buffer.first_chunk::<4>().copied().map(u32::from_be_bytes) else {
+                self.buffer.reserve(READ_BYTES);
+                return Ok(None);
+            };
+            let length = (mark & !LAST_FRAGMENT) as usize;
+            if self.partial.len() + length > self.bound {
+                return Err(Error::TooLong(self.partial.len() + length));
+            }
+            if self.buffer.len() < 4 + length {
+                self.buffer.reserve((4 + length - self.buffer.len()).max(READ_BYTES));
+                return Ok(None);
+            }
+            let fragment = self.buffer.split_to(4 + length).freeze().slice(4..);
+            let last = mark & LAST_FRAGMENT != 0;
+            if last && self.partial.is_empty() {
+                self.fragments = 0;
+                return Ok(Some(fragment));
+            }
+            self.partial.extend_from_slice(&fragment);
+            self.fragments += 1;
+            if last {
+                self.fragments = 0;
+                return Ok(Some(self.partial.split().freeze()));
+            }
+            if self.fragments > FRAGMENTS_MAX {
+                return Err(Error::TooManyFragments);
+            }
+        }
+    }
+}
+
+/// The mark in front of a message that is sent in one fragment.
+pub fn mark(length: usize) -> [u8; 4] {
+    (length as u32 | LAST_FRAGMENT).to_be_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn bounds_hold_before_bytes_come() {
+        let mut assembler = Assembler::new(100);
+        assembler.buffer.extend_from_slice(&mark(101));
+        assert_eq!(assembler.take(), Err(Error::TooLong(101)));
+        let mut assembler = Assembler::new(100);
+        assembler.buffer.extend_from_slice(b"\0\0\0\x3cxx");
+        assert_eq!(assembler.take(), Ok(None));
+        assembler.buffer.extend_from_slice(&[0; 58]);
+        assembler.buffer.extend_from_slice(&mark(60));
+        assert_eq!(assembler.take(), Err(Error::TooLong(120)));
+        let mut assembler = Assembler::new(100);
+        (0..=FRAGMENTS_MAX).for_each(|_| assembler.buffer.extend_from_slice(&[0; 4]));
+        assert_eq!(assembler.take(), Err(Error::TooManyFragments));
+    }
+
+    proptest! {
+        #[test]
+        fn messages_come_out_however_they_are_cut(
+            messages in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..50), 1..6),
+            fragment in 1usize..20,
+            chunk in 1usize..30,
+        ) {
+            let mut stream = Vec::new();
+            for message in &messages {
+                let pieces = message.chunks(fragment).collect::<Vec<_>>();
+                for (index, piece) in pieces.iter().enumerate() {
+                    let last = if index + 1 == pieces.len() { LAST_FRAGMENT } else { 0 };
+                    stream.extend_from_slice(&(piece.len() as u32 | last).to_be_bytes());
+                    stream.extend_from_slice(piece);
+                }
+                if pieces.is_empty() {
+                    stream.extend_from_slice(&mark(0));
+                }
+            }
+            let mut assembler = Assembler::new(1000);
+            let mut out = Vec::new();
+            for bytes in stream.chunks(chunk) {
+                assembler.buffer.extend_from_slice(bytes);
+                while let Some(message) = assembler.take().unwrap() {
+                    out.push(message.to_vec());
+                }
+            }
+            prop_assert_eq!(out, messages);
+        }
+    }
+}

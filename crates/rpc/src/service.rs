@@ -1,0 +1,65 @@
+//! What answers calls.
+
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use xdr::{Decoder, Message};
+
+use crate::connection::Connection;
+use crate::message::{self, CallHeader, Refusal};
+
+/// A call on its way to a service.
+#[derive(Debug)]
+pub struct Call {
+    /// Program, version, procedure, credential, xid.
+    pub header: CallHeader,
+    /// The arguments.
+    pub arguments: Decoder,
+    /// Where it came from.
+    pub peer: SocketAddr,
+    /// The connection it came on, which can be called back; `None` over UDP.
+    pub connection: Option<Arc<Connection>>,
+    /// The call was received before by a process that died before it answered: it may have taken effect.
+    pub resent: bool,
+}
+
+impl Call {
+    /// A successful reply, to which the results are appended.
+    pub fn reply(&self) -> xdr::Encoder {
+        message::success(self.header.xid)
+    }
+}
+
+/// How a call ended.
+#[derive(Debug)]
+pub enum Outcome {
+    /// Answered; the message is what [`Call::reply`] began.
+    Reply(Message),
+    /// Not carried out.
+    Refuse(Refusal),
+    /// No answer at all: the client will ask again.
+    Drop,
+}
+
+/// Whether a call may be carried out again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remember {
+    /// Doing it again does no harm.
+    No,
+    /// The reply is remembered and given to whoever sends the same call again.
+    Reply,
+}
+
+/// The future of an answer.
+pub type Answering = Pin<Box<dyn Future<Output = Outcome> + Send>>;
+
+/// Answers calls of one or more programs.
+pub trait Service: Send + Sync + 'static {
+    /// Answers a call. The future is polled at once on the connection's own task, and becomes a task of its own only
+    /// if it has to wait.
+    fn call(self: Arc<Self>, call: Call) -> Answering;
+
+    /// Whether a procedure must not be carried out twice.
+    fn remember(&self, header: &CallHeader) -> Remember;
+}

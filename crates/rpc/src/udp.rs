@@ -1,0 +1,63 @@
+//! Calls in datagrams: one message each, no marks.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use tokio::net::UdpSocket;
+use tokio::sync::Semaphore;
+
+use crate::connection::reply_message;
+use crate::message::{self, Incoming, Refusal};
+use crate::server::Dispatcher;
+use crate::service::Call;
+
+/// The largest datagram there is.
+pub(crate) const DATAGRAM_MAX_BYTES: usize = 65_507;
+
+/// Answers datagrams until the task is aborted. At most `in_flight` calls run at once; what comes meanwhile waits in
+/// the socket's buffer or is lost there, as datagrams are.
+pub(crate) async fn serve(socket: UdpSocket, dispatcher: Arc<Dispatcher>, in_flight: usize) {
+    let socket = Arc::new(socket);
+    let places = Arc::new(Semaphore::new(in_flight));
+    let mut buffer = BytesMut::new();
+    loop {
+        buffer.resize(DATAGRAM_MAX_BYTES, 0);
+        let (length, peer) = match socket.recv_from(&mut buffer).await {
+            Ok(received) => received,
+            Err(error) => {
+                // ICMP errors of earlier replies come up here; nothing is wrong with the socket.
+                tracing::debug!(%error, "receiving a datagram failed");
+                continue;
+            }
+        };
+        let datagram = Bytes::copy_from_slice(&buffer[..length]);
+        let refused = match Incoming::parse(datagram) {
+            Ok(Incoming::Call(header, arguments)) => {
+                let Ok(place) = places.clone().acquire_owned().await else { return };
+                let call = Call { header, arguments, peer, connection: None, resent: false };
+                tokio::spawn(answer(socket.clone(), dispatcher.clone(), call, place));
+                continue;
+            }
+            Ok(Incoming::Mismatch { xid }) => message::refuse(xid, Refusal::RpcMismatch),
+            Ok(Incoming::BadCredential { xid }) => message::refuse(xid, Refusal::Auth(message::AUTH_BADCRED)),
+            Ok(Incoming::Reply { .. }) | Err(_) => continue,
+        };
+        let _ = socket.send_to(&refused.first, peer).await;
+    }
+}
+
+async fn answer(
+    socket: Arc<UdpSocket>,
+    dispatcher: Arc<Dispatcher>,
+    call: Call,
+    place: tokio::sync::OwnedSemaphorePermit,
+) {
+    let (xid, peer) = (call.header.xid, call.peer);
+    let outcome = dispatcher.answer(call).await;
+    if let Some(Ok(bytes)) = reply_message(xid, outcome).map(|message| message.to_bytes())
+        && let Err(error) = socket.send_to(&bytes, peer).await
+    {
+        tracing::debug!(%peer, %error, "a reply could not be sent");
+    }
+    drop(place);
+}
