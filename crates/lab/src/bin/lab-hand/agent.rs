@@ -1,0 +1,116 @@
+//! The agent: runs scripts and acts on files inside a guest for the test outside, one connection each.
+//!
+//! A connection either runs one script (`run`: output as it comes, then the exit code; closing the connection kills the script) or
+//! carries any number of acts, one reply to each. Connections are independent: a script that hangs on a dead server holds up nobody.
+
+use crate::{act, wire};
+use std::ffi::OsStr;
+use std::io::{self, Read};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread;
+use std::time::Duration;
+
+/// How long what a script leaves running may still write after it ended and was killed.
+const DRAIN: Duration = Duration::from_secs(1);
+
+/// Serves connections on `address` for ever.
+pub fn serve(address: &str) -> io::Result<()> {
+    let listener = TcpListener::bind(address)?;
+    println!("LAB-READY");
+    for connection in listener.incoming() {
+        let connection = connection?;
+        thread::spawn(move || {
+            if let Err(error) = converse(connection) {
+                eprintln!("lab-hand: {error}");
+            }
+        });
+    }
+    Ok(())
+}
+
+fn converse(mut connection: TcpStream) -> io::Result<()> {
+    connection.set_nodelay(true)?;
+    while let Some(message) = wire::receive(&mut connection)? {
+        match &message[..] {
+            [verb, script] if verb == b"run" => return run(&connection, script),
+            [verb, arguments @ ..] => match act::act(verb, arguments) {
+                Ok(reply) => wire::send(&mut connection, &[b"ok", &reply])?,
+                Err(error) => {
+                    let errno = error.raw_os_error().unwrap_or(0).to_string();
+                    wire::send(&mut connection, &[b"err", errno.as_bytes(), error.to_string().as_bytes()])?;
+                }
+            },
+            [] => return Err(io::Error::other("an empty message")),
+        }
+    }
+    Ok(())
+}
+
+/// Runs a script in a process group of its own; whatever of it is left when it ends, or when the test goes away, is killed.
+fn run(connection: &TcpStream, script: &[u8]) -> io::Result<()> {
+    let (output, input) = io::pipe()?;
+    let mut command = Command::new("bash");
+    command.arg("-c").arg(OsStr::from_bytes(script)).current_dir("/tmp").process_group(0);
+    command.stdin(Stdio::null()).stdout(input.try_clone()?).stderr(input);
+    let mut child = command.spawn()?;
+    drop(command); // closes our ends of the pipe, so that it ends with the script
+    let group = child.id();
+
+    let replies = Arc::new(Mutex::new(connection.try_clone()?));
+    let ended = Arc::new(AtomicBool::new(false));
+    let (drained, until_drained) = mpsc::channel::<()>();
+    thread::spawn({
+        let replies = Arc::clone(&replies);
+        move || {
+            let _dropped_at_the_end = drained;
+            forward(output, &replies)
+        }
+    });
+    thread::spawn({
+        let (mut connection, ended) = (connection.try_clone()?, Arc::clone(&ended));
+        move || {
+            let _ = connection.read(&mut [0u8]); // the test says nothing more: this returns when it has gone
+            if !ended.load(Ordering::SeqCst) {
+                kill_group(group);
+            }
+        }
+    });
+
+    let status = child.wait()?;
+    ended.store(true, Ordering::SeqCst);
+    kill_group(group);
+    let _ = until_drained.recv_timeout(DRAIN);
+    let code = exit_code(status).to_string();
+    wire::send(&mut *locked(&replies), &[b"exit", code.as_bytes()])?;
+    connection.shutdown(Shutdown::Both)
+}
+
+fn forward(mut output: impl Read, to: &Mutex<TcpStream>) -> io::Result<()> {
+    let mut buffer = vec![0u8; 32 << 10];
+    loop {
+        let count = output.read(&mut buffer)?;
+        if count == 0 {
+            return Ok(());
+        }
+        wire::send(&mut *locked(to), &[b"out", &buffer[..count]])?;
+    }
+}
+
+fn locked(stream: &Mutex<TcpStream>) -> MutexGuard<'_, TcpStream> {
+    stream.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Kills a process group; one that has ended already is no error.
+fn kill_group(group: u32) {
+    let _ = Command::new("kill").args(["-KILL", "--", &format!("-{group}")]).stderr(Stdio::null()).status();
+}
+
+/// What a shell would call the exit code: 128 and the number of the signal for a process that was killed.
+fn exit_code(status: ExitStatus) -> i32 {
+    status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
+}

@@ -1,0 +1,220 @@
+//! Tries to break the close-to-open promise: who opens a file after a writer closed it reads what the writer wrote.
+//!
+//! Several seats (a mount in a guest, a directory of the host) share a few files. Each round a random seat changes a random file in a
+//! random manner, nearly always to other content of the same size, and closes it; then other seats read it, in random order, at once.
+//! Two changes of one file are at least one timestamp granule of the origin apart: closer together no version 2 or 3 client can tell
+//! them apart. That wait is the promise's own condition; there is no other.
+
+use crate::hand::Hand;
+use crate::rng::Rng;
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Steps of the history that a failure shows.
+const HISTORY_STEPS: usize = 24;
+/// Sizes that files have: below a page, a page, odd ones, several transfers.
+const SIZES: [usize; 5] = [40, 4096, 10_007, 65_536, 300_000];
+
+/// Somebody who writes and reads the shared files.
+#[derive(Debug)]
+pub struct Seat {
+    /// What failures call it.
+    pub name: String,
+    /// How it reaches files.
+    pub hand: Hand,
+    /// Where the shared directory is for it.
+    pub directory: PathBuf,
+}
+
+impl Seat {
+    /// A seat called `name` that sees the shared directory at `directory`.
+    pub fn new(name: &str, hand: Hand, directory: impl Into<PathBuf>) -> Seat {
+        Seat { name: name.to_owned(), hand, directory: directory.into() }
+    }
+}
+
+/// How hard to try.
+#[derive(Debug, Clone)]
+pub struct CloseToOpen {
+    /// Changes made.
+    pub rounds: usize,
+    /// Files shared.
+    pub files: usize,
+    /// One timestamp granule of the origin; Linux file systems before 6.13 have a jiffy, 10 ms in a guest and 4 ms on a usual host.
+    pub granule: Duration,
+}
+
+impl Default for CloseToOpen {
+    fn default() -> CloseToOpen {
+        CloseToOpen { rounds: 300, files: 6, granule: Duration::from_millis(11) }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Manner {
+    Rewrite,
+    Overwrite,
+    Replace,
+    Resize,
+}
+
+struct SharedFile {
+    name: String,
+    content: Vec<u8>,
+    changed: Instant,
+}
+
+impl CloseToOpen {
+    /// Plays all rounds and returns the number of reads checked; panics at the first read of anything but the last content, with the
+    /// seed, the history and what every seat sees.
+    #[track_caller]
+    pub fn run(&self, seats: &mut [Seat], rng: &mut Rng) -> usize {
+        assert!(seats.len() > 1, "lab: close-to-open takes two");
+        let mut history = VecDeque::new();
+        let mut files = self.create(&mut seats[0]);
+        let mut reads = 0;
+        for round in 0..self.rounds {
+            let file = rng.below(files.len());
+            let writer = rng.below(seats.len());
+            let manner = *rng.pick(&[
+                Manner::Rewrite,
+                Manner::Overwrite,
+                Manner::Overwrite,
+                Manner::Replace,
+                Manner::Resize,
+            ]);
+            change(&mut files[file], &mut seats[writer], manner, round, self.granule, &mut history);
+            let mut readers: Vec<usize> = (0..seats.len()).collect();
+            rng.shuffle(&mut readers);
+            for reader in readers {
+                // Now and then somebody misses a change, and reads the next one with older things cached.
+                if rng.below(5) > 0 {
+                    check(&files[file], seats, reader, round, &mut history);
+                    reads += 1;
+                }
+            }
+        }
+        reads
+    }
+
+    fn create(&self, seat: &mut Seat) -> Vec<SharedFile> {
+        let create = |index: usize| {
+            let name = format!("file-{index}");
+            let content = content_of(&name, 0, "nobody", SIZES[index % SIZES.len()]);
+            let path = seat.directory.join(&name);
+            let written = seat.hand.write(&path, &content);
+            written.unwrap_or_else(|error| {
+                panic!("lab: {} cannot create {}: {error}", seat.name, path.display())
+            });
+            SharedFile { name, content, changed: Instant::now() }
+        };
+        (0..self.files).map(create).collect()
+    }
+}
+
+fn change(
+    file: &mut SharedFile,
+    seat: &mut Seat,
+    manner: Manner,
+    round: usize,
+    granule: Duration,
+    history: &mut VecDeque<String>,
+) {
+    let size = file.content.len();
+    let size = if manner == Manner::Resize { size / 2 + 20 + round % 1000 } else { size };
+    file.content = content_of(&file.name, round + 1, &seat.name, size);
+    std::thread::sleep((file.changed + granule).saturating_duration_since(Instant::now()));
+    let path = seat.directory.join(&file.name);
+    let done = match manner {
+        Manner::Rewrite | Manner::Resize => seat.hand.write(&path, &file.content),
+        Manner::Overwrite => seat.hand.overwrite(&path, &file.content),
+        Manner::Replace => seat.hand.replace(&path, &file.content),
+    };
+    file.changed = Instant::now();
+    note(history, format!("{round}: {} {manner:?} {} ({size} bytes)", seat.name, file.name));
+    if let Err(error) = done {
+        panic!("lab: {} cannot change {}: {error}\n{}", seat.name, path.display(), told(history));
+    }
+}
+
+#[track_caller]
+fn check(file: &SharedFile, seats: &mut [Seat], reader: usize, round: usize, history: &mut VecDeque<String>) {
+    let seat = &mut seats[reader];
+    let path = seat.directory.join(&file.name);
+    let read = seat.hand.read(&path);
+    note(history, format!("{round}: {} reads {}", seat.name, file.name));
+    if read.as_ref().is_ok_and(|content| *content == file.content) {
+        return;
+    }
+    let got = read.map_or_else(|error| error.to_string(), |content| describe(&content));
+    let wanted = describe(&file.content);
+    let seen: Vec<String> = seats.iter_mut().map(|seat| seen_by(seat, &file.name)).collect();
+    panic!(
+        "lab: close-to-open is broken in round {round}: reader {} of {} got\n  {got}\nand not\n  {wanted}\n{}\nhistory:\n{}",
+        seats[reader].name,
+        file.name,
+        seen.join("\n"),
+        told(history)
+    );
+}
+
+/// Content that says what it is in every line, so that a stale or torn read shows which version it is of.
+fn content_of(file: &str, version: usize, writer: &str, bytes: usize) -> Vec<u8> {
+    let line = format!("{file} version {version:06} by {writer:.8}\n");
+    line.as_bytes().iter().copied().cycle().take(bytes).collect()
+}
+
+fn describe(content: &[u8]) -> String {
+    let first = content.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let odd =
+        content.chunks(first.len() + 1).position(|line| !line.starts_with(first) && line.len() > first.len());
+    let torn = odd.map_or_else(String::new, |line| format!(", other text from line {line}"));
+    format!("{} bytes of {:?}{torn}", content.len(), String::from_utf8_lossy(&first[..first.len().min(80)]))
+}
+
+fn seen_by(seat: &mut Seat, name: &str) -> String {
+    let path: &Path = &seat.directory.join(name);
+    let stat = seat.hand.stat(path);
+    let now = seat.hand.read(path).map_or_else(|error| error.to_string(), |content| describe(&content));
+    format!("  {} sees {stat:?} and now reads {now}", seat.name)
+}
+
+fn note(history: &mut VecDeque<String>, step: String) {
+    history.push_back(step);
+    if history.len() > HISTORY_STEPS {
+        history.pop_front();
+    }
+}
+
+fn told(history: &VecDeque<String>) -> String {
+    history.iter().map(|step| format!("  {step}")).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CloseToOpen, Seat};
+    use crate::{Hand, Rng};
+    use std::time::Duration;
+
+    fn seats_at(directories: [&std::path::Path; 2]) -> [Seat; 2] {
+        ["a", "b"].map(|name| Seat::new(name, Hand::on_host(), directories[usize::from(name == "b")]))
+    }
+
+    #[test]
+    fn one_directory_keeps_the_promise() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let checker = CloseToOpen { rounds: 50, granule: Duration::ZERO, ..CloseToOpen::default() };
+        let reads = checker.run(&mut seats_at([directory.path(); 2]), &mut Rng::new(1));
+        assert!(reads > 50);
+    }
+
+    #[test]
+    #[should_panic(expected = "close-to-open is broken")]
+    fn two_directories_do_not() {
+        let directories = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
+        let checker = CloseToOpen { granule: Duration::ZERO, ..CloseToOpen::default() };
+        checker.create(&mut seats_at([directories[1].path(); 2])[0]);
+        checker.run(&mut seats_at([directories[0].path(), directories[1].path()]), &mut Rng::new(1));
+    }
+}

@@ -1,0 +1,250 @@
+//! A guest: Debian's user-mode Linux, a kernel that runs as an ordinary process, with the host's `/` as its read-only root.
+//!
+//! Whatever the host has installed is there; `/tmp`, `/run` and `/mnt` are the guest's own. It boots in about two seconds to an agent
+//! that runs scripts. One guest has one processor and is pinned to one of the host's: that makes its system calls several times faster.
+
+mod nfs;
+mod task;
+
+pub use nfs::{V2, V3};
+pub use task::{Output, Task};
+
+use crate::hand::Hand;
+use crate::log::Log;
+use crate::session::{Lab, host_command};
+use rustix::process::{Pid, Signal};
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// The kernel.
+const KERNEL: &str = "linux.uml";
+/// What a guest's first process runs.
+const INIT: &str = include_str!("guest/init.sh");
+/// The port of the agent.
+const AGENT_PORT: u16 = 7;
+/// How long a boot may take on a busy machine.
+const BOOT_PATIENCE: Duration = Duration::from_secs(60);
+/// How long a script may take unless its caller says otherwise.
+const SCRIPT_PATIENCE: Duration = Duration::from_secs(180);
+/// In front of each script: stop at the first failure and say which line it was.
+const STRICT: &str = "set -eEu -o pipefail\n\
+    trap 'code=$?; echo \"lab: line $((LINENO - 2)) failed with $code: $BASH_COMMAND\" >&2' ERR\n";
+
+/// How a guest is to be.
+#[derive(Debug, Clone)]
+pub struct GuestOptions {
+    /// Its host name.
+    pub name: String,
+    /// Its memory in MiB.
+    pub memory_mib: u32,
+    /// Images that it sees as `/dev/ubda`, `/dev/ubdb`, ….
+    pub disks: Vec<PathBuf>,
+}
+
+impl GuestOptions {
+    /// The usual guest: 768 MiB, no disks.
+    pub fn named(name: &str) -> GuestOptions {
+        GuestOptions { name: name.to_owned(), memory_mib: 768, disks: Vec::new() }
+    }
+}
+
+/// A running guest; dropping it is pulling its plug.
+#[derive(Debug)]
+pub struct Guest {
+    options: GuestOptions,
+    number: u8,
+    child: Child,
+    console: Log,
+    lab: Lab,
+}
+
+impl Guest {
+    pub(crate) fn boot(lab: &Lab, options: GuestOptions) -> Guest {
+        let number = lab.next_guest_number();
+        create_tap(lab, number);
+        let (child, console) = start_kernel(lab, &options, number);
+        lab.guard().add(&format!("group {}", child.id()));
+        let mut guest = Guest { options, number, child, console, lab: lab.clone() };
+        guest.wait_until_ready();
+        guest
+    }
+
+    /// Its host name.
+    pub fn name(&self) -> &str {
+        &self.options.name
+    }
+
+    /// Its address; the host reaches it, other guests do not.
+    pub fn address(&self) -> IpAddr {
+        IpAddr::V4(address_of(self.number, 2))
+    }
+
+    /// The lab it is in.
+    pub fn lab(&self) -> &Lab {
+        &self.lab
+    }
+
+    /// What the kernel and the first process printed last.
+    pub fn console(&self) -> String {
+        self.console.text()
+    }
+
+    /// Runs a bash script that stops at the first command that fails, and waits for it: up to three minutes.
+    pub fn run(&self, script: &str) -> Output {
+        self.run_for(SCRIPT_PATIENCE, script)
+    }
+
+    /// Runs a script for `patience` at most; then it is killed and the code is 124, as timeout(1) has it. A guest that dies gives 255.
+    pub fn run_for(&self, patience: Duration, script: &str) -> Output {
+        self.spawn(script).wait(patience)
+    }
+
+    /// Runs a script that must succeed and returns what it printed.
+    #[track_caller]
+    pub fn sh(&self, script: &str) -> String {
+        let output = self.run(script);
+        assert!(
+            output.code == 0,
+            "lab: {}: script failed with {}:\n{}",
+            self.name(),
+            output.code,
+            output.tail()
+        );
+        output.text
+    }
+
+    /// Starts a script and goes on; dropping the task kills it.
+    pub fn spawn(&self, script: &str) -> Task {
+        Task::start(self.connect(), &format!("{STRICT}{script}"))
+    }
+
+    /// A hand in this guest.
+    pub fn hand(&self) -> Hand {
+        let hand = self.connect().and_then(Hand::in_guest);
+        hand.unwrap_or_else(|error| panic!("lab: no hand in {}: {error}\n{}", self.name(), self.last_words()))
+    }
+
+    /// Shuts down in order, file systems synced, and waits for the end.
+    pub fn halt(mut self) {
+        let _ = self.run("sync");
+        let _ = self.spawn("echo o >/proc/sysrq-trigger").wait(Duration::from_secs(5));
+        let started = Instant::now();
+        while started.elapsed() < Duration::from_secs(10) && matches!(self.child.try_wait(), Ok(None)) {
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn connect(&self) -> std::io::Result<TcpStream> {
+        let address = SocketAddr::new(self.address(), AGENT_PORT);
+        TcpStream::connect_timeout(&address, Duration::from_secs(10))
+    }
+
+    fn wait_until_ready(&mut self) {
+        let ready = self.console.wait_for_line("LAB-", BOOT_PATIENCE);
+        assert!(
+            ready.as_deref().is_some_and(|line| line.contains("LAB-READY")),
+            "lab: guest {} did not come up within {BOOT_PATIENCE:?}\n{}",
+            self.name(),
+            self.last_words()
+        );
+    }
+
+    fn last_words(&self) -> String {
+        let console = self.console.text();
+        let lines: Vec<&str> = console.lines().collect();
+        let tail = &lines[lines.len().saturating_sub(40)..];
+        format!("console of {}:\n{}", self.name(), tail.join("\n"))
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("{}", self.last_words());
+        }
+        let group = self.child.id();
+        if let Some(pid) = Pid::from_raw(group as i32) {
+            let _ = rustix::process::kill_process_group(pid, Signal::KILL);
+        }
+        let _ = self.child.wait();
+        self.lab.guard().forget(&format!("group {group}"));
+        let device = device_of(self.number);
+        let _ = Command::new("ip").args(["link", "del", &device]).stderr(Stdio::null()).status();
+        self.lab.guard().forget(&format!("link {device}"));
+    }
+}
+
+fn create_tap(lab: &Lab, number: u8) {
+    let device = device_of(number);
+    let _ = Command::new("ip").args(["link", "del", &device]).stderr(Stdio::null()).status(); // of a stay that ended badly
+    host_command("ip", &["tuntap", "add", "dev", &device, "mode", "tap"]);
+    lab.guard().add(&format!("link {device}"));
+    host_command("ip", &["addr", "add", &format!("{}/24", address_of(number, 1)), "dev", &device]);
+    host_command("ip", &["link", "set", &device, "up"]);
+}
+
+fn start_kernel(lab: &Lab, options: &GuestOptions, number: u8) -> (Child, Log) {
+    let directory = lab.directory().display();
+    let init = lab.directory().join("init");
+    let written =
+        fs::write(&init, INIT).and_then(|()| fs::set_permissions(&init, fs::Permissions::from_mode(0o755)));
+    written.unwrap_or_else(|error| panic!("lab: cannot write {}: {error}", init.display()));
+    let mut command = Command::new("taskset");
+    command.args(["-c", &processor_for(number).to_string(), KERNEL]);
+    command.arg(format!("mem={}M", options.memory_mib)).arg(format!("umid={}", options.name));
+    command.arg(format!("uml_dir={directory}/uml")).args(["rootfstype=hostfs", "rootflags=/", "ro", "quiet"]);
+    command.arg(format!("init={}", init.display())).args(["con=null", "ssl=null", "con0=null,fd:1"]);
+    // Without gro=1 bulk reads hang.
+    command.arg(format!("vec0:transport=tap,ifname={},depth=128,gro=1", device_of(number)));
+    for (index, disk) in options.disks.iter().enumerate() {
+        command.arg(format!("ubd{index}={}", disk.display()));
+    }
+    command.arg(format!("LAB_NAME={}", options.name)).arg(format!("LAB_DIRECTORY={directory}"));
+    command
+        .arg(format!("LAB_ADDRESS={}", address_of(number, 2)))
+        .arg(format!("LAB_GATEWAY={}", address_of(number, 1)));
+    command
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+        .env("HOME", lab.directory());
+    command.env("TMPDIR", memory_directory(lab, options.memory_mib)).process_group(0);
+
+    let (reader, writer) = std::io::pipe().unwrap_or_else(|error| panic!("lab: no pipe: {error}"));
+    let errors = writer.try_clone().unwrap_or_else(|error| panic!("lab: no pipe: {error}"));
+    command.stdin(Stdio::null()).stdout(writer).stderr(errors);
+    let child = command.spawn().unwrap_or_else(|error| panic!("lab: cannot start {KERNEL}: {error}"));
+    let console = Log::default();
+    console.collect(reader);
+    (child, console)
+}
+
+/// The guest's memory is a file: in memory where that has room, so that it stays off the disk.
+fn memory_directory(lab: &Lab, memory_mib: u32) -> PathBuf {
+    let shared = PathBuf::from("/dev/shm");
+    let free =
+        rustix::fs::statvfs(&shared).map_or(0, |status| status.f_bavail.saturating_mul(status.f_frsize));
+    if free >> 20 > u64::from(memory_mib) + 64 { shared } else { lab.directory().to_owned() }
+}
+
+/// The processors this process may use, from the last: the first guest gets one that nothing else prefers.
+fn processor_for(number: u8) -> usize {
+    let allowed = rustix::thread::sched_getaffinity(None).ok();
+    let processors: Vec<usize> =
+        allowed.map_or(vec![0], |set| (0..1024).filter(|cpu| set.is_set(*cpu)).collect());
+    let last = processors.len().max(1) - 1;
+    processors.get(last - (usize::from(number) - 1) % (last + 1)).copied().unwrap_or(0)
+}
+
+fn device_of(number: u8) -> String {
+    format!("lhlab{number}")
+}
+
+fn address_of(number: u8, host: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 77, number, host)
+}

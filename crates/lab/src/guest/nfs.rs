@@ -1,0 +1,48 @@
+//! The guest's own NFS client: mounting, unmounting, counting the calls it made.
+
+use crate::guest::{Guest, Output};
+use crate::origin::{CallCounts, Origin};
+
+/// Mount options of the main job: version 3 over TCP, locks local.
+pub const V3: &str = "vers=3,proto=tcp,nolock,hard";
+/// The same in version 2.
+pub const V2: &str = "vers=2,proto=tcp,nolock,hard";
+
+impl Guest {
+    /// Mounts what `origin` exports at `mountpoint`, which is created; `options` are those of nfs(5), ports are added. Panics with
+    /// what mount(8) says.
+    #[track_caller]
+    pub fn mount_nfs(&self, origin: &Origin, mountpoint: &str, options: &str) {
+        let output = self.try_mount_nfs(origin, mountpoint, options);
+        assert!(output.ok(), "lab: {}: cannot mount {}: {}", self.name(), origin.url(), output.tail());
+    }
+
+    /// Mounts, and says how that went.
+    pub fn try_mount_nfs(&self, origin: &Origin, mountpoint: &str, options: &str) -> Output {
+        let old = options.contains("vers=2") || options.contains("vers=3");
+        let mount =
+            if old { format!(",mountport={},mountproto=tcp", origin.mountport) } else { String::new() };
+        self.run(&format!(
+            "mkdir -p {mountpoint}; mount -t nfs -o {options},port={}{mount} '{}:{}' {mountpoint}",
+            origin.port, origin.host, origin.export
+        ))
+    }
+
+    /// Unmounts; panics with what umount(8) says.
+    #[track_caller]
+    pub fn unmount(&self, mountpoint: &str) {
+        self.sh(&format!("umount {mountpoint}"));
+    }
+
+    /// Forgets what the guest's kernel caches: its next reads go over the wire.
+    #[track_caller]
+    pub fn drop_caches(&self) {
+        self.sh("sync; echo 3 >/proc/sys/vm/drop_caches");
+    }
+
+    /// Calls that the guest's NFS client has sent since boot, by version-3 procedure.
+    #[track_caller]
+    pub fn nfs3_calls(&self) -> CallCounts {
+        CallCounts::parse(&self.sh("cat /proc/net/rpc/nfs"))
+    }
+}

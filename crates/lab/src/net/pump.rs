@@ -1,0 +1,77 @@
+//! One direction of a relayed connection.
+
+use super::{Cut, Shared, State};
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+use std::time::Instant;
+
+/// Bytes moved at once.
+const CHUNK_BYTES: usize = 256 << 10;
+/// Chunks under way in one direction: 16 MiB, enough for a gigabit at 100 ms.
+const CHUNKS_MAX: usize = 64;
+
+/// Moves bytes from one stream to another, each chunk no sooner than the delay after it came.
+pub(super) struct Pump<'a> {
+    pub(super) shared: &'a Shared,
+    pub(super) from: &'a TcpStream,
+    pub(super) to: &'a TcpStream,
+    pub(super) counter: &'a AtomicU64,
+    /// The count of resets when the connection was made.
+    pub(super) resets: u64,
+}
+
+type Chunk = (Instant, Vec<u8>);
+
+impl Pump<'_> {
+    /// Runs until either stream ends; the end is passed on.
+    pub(super) fn run(&self) {
+        let (queue, due) = sync_channel(CHUNKS_MAX);
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                self.write(&due);
+                drop(due); // the reader must not wait for room in a queue that nobody empties
+            });
+            self.read(&queue);
+            drop(queue);
+        });
+    }
+
+    fn read(&self, queue: &SyncSender<Chunk>) {
+        let mut buffer = vec![0u8; CHUNK_BYTES];
+        let mut from = self.from;
+        while self.whole() {
+            let count = match from.read(&mut buffer) {
+                Ok(count) if count > 0 => count,
+                _ => return,
+            };
+            let due = Instant::now() + self.shared.locked().delay;
+            if queue.send((due, buffer[..count].to_vec())).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn write(&self, queue: &Receiver<Chunk>) {
+        let mut to = self.to;
+        for (due, bytes) in queue {
+            thread::sleep(due.saturating_duration_since(Instant::now()));
+            let whole = self.whole();
+            self.counter.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+            if !whole || to.write_all(&bytes).is_err() {
+                let _ = self.from.shutdown(Shutdown::Both);
+                return;
+            }
+        }
+        let _ = to.shutdown(Shutdown::Write);
+    }
+
+    /// Waits out a black hole; false when the connection was reset.
+    fn whole(&self) -> bool {
+        let dead = |state: &State| state.ended || state.resets != self.resets;
+        let state = self.shared.wait_while(|state| state.cut == Some(Cut::BlackHole) && !dead(state));
+        !dead(&state)
+    }
+}

@@ -1,0 +1,90 @@
+//! nfs-ganesha on the host: an NFS server in user space, with a directory of the host behind it.
+//!
+//! It caches attributes and names of what it exports: change files through it, never behind its back. Its VFS back end grants no
+//! delegations.
+
+use crate::origin::Origin;
+use crate::process::{Process, Program};
+use crate::session::{Lab, free_port};
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const CONFIGURATION: &str = include_str!("ganesha.conf.in");
+/// How long a start may take.
+const START_PATIENCE: Duration = Duration::from_secs(30);
+
+/// A running nfs-ganesha.
+#[derive(Debug)]
+pub struct Ganesha {
+    process: Process,
+    origin: Origin,
+    directory: PathBuf,
+}
+
+impl Ganesha {
+    /// Exports a new empty directory as `/export`, on free ports of the lab's address, and waits until it answers.
+    pub fn start(lab: &Lab) -> Ganesha {
+        let directory = lab.subdirectory("ganesha-export");
+        Ganesha::serve(lab, &directory)
+    }
+
+    /// Exports `directory`, which must be on a file system with handles (ext4, xfs, btrfs, tmpfs).
+    pub fn serve(lab: &Lab, directory: &Path) -> Ganesha {
+        let host = lab.address();
+        let port = free_port(host);
+        let origin = Origin { host, port, mountport: free_port(host), export: "/export".to_owned() };
+        let state = lab.subdirectory(&format!("ganesha-{port}"));
+        fs::create_dir_all(state.join("recovery"))
+            .unwrap_or_else(|error| panic!("lab: ganesha's state: {error}"));
+        let configuration = CONFIGURATION
+            .replace("@ADDRESS@", &host.to_string())
+            .replace("@PORT@", &port.to_string())
+            .replace("@MOUNTPORT@", &origin.mountport.to_string())
+            .replace("@RQUOTAPORT@", &free_port(host).to_string())
+            .replace("@STATE@", &state.to_string_lossy())
+            .replace("@PATH@", &directory.to_string_lossy());
+        let file = state.join("ganesha.conf");
+        fs::write(&file, configuration).unwrap_or_else(|error| panic!("lab: {}: {error}", file.display()));
+        let program = Program::new("ganesha.nfsd")
+            .arg("-F")
+            .arg("-f")
+            .arg(&file)
+            .arg("-p")
+            .arg(state.join("pid"))
+            .arg("-L")
+            .arg(state.join("ganesha.log"))
+            .log_file(state.join("ganesha.log"));
+        let ganesha = Ganesha { process: program.start(lab), origin, directory: directory.to_owned() };
+        ganesha.wait_until_ready();
+        ganesha
+    }
+
+    /// Where it exports.
+    pub fn origin(&self) -> Origin {
+        self.origin.clone()
+    }
+
+    /// The directory it exports. Look, and do not touch while it runs.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Kills it with SIGKILL.
+    pub fn kill(&mut self) {
+        self.process.kill();
+    }
+
+    /// Starts it again on the same ports after [`Ganesha::kill`], and waits until it answers.
+    pub fn restart(&mut self) {
+        self.process.restart();
+        self.wait_until_ready();
+    }
+
+    fn wait_until_ready(&self) {
+        for port in [self.origin.port, self.origin.mountport] {
+            self.process.wait_for_connect(SocketAddr::new(self.origin.host, port), START_PATIENCE);
+        }
+    }
+}

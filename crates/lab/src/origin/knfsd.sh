@@ -1,0 +1,13 @@
+# In a guest: the kernel's own NFS server, versions 3 and 4, on the ext4 image /dev/ubda at /mnt/exp. MOUNT answers on port 20048.
+modprobe nfsd
+mount -t nfsd nfsd /proc/fs/nfsd
+mkdir -p /mnt/exp
+mount -t ext4 /dev/ubda /mnt/exp
+rpcbind -w
+rpc.statd --no-notify 2>/dev/null || true
+printf '/mnt/exp *(rw,sync,no_subtree_check,no_root_squash,insecure,fsid=0)\n' >/run/lab/exports
+mount --bind /run/lab/exports /etc/exports
+echo 15 >/proc/fs/nfsd/nfsv4leasetime
+echo 15 >/proc/fs/nfsd/nfsv4gracetime
+exportfs -ar
+rpc.mountd -p 20048

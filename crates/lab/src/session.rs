@@ -1,0 +1,175 @@
+//! A test's stay in the lab: the lock, the guard, a directory, an address that every guest can reach.
+//!
+//! Addresses: the host is 10.77.0.1 for everybody (on `lo`); guest N is 10.77.N.2 on a tap device `lhlabN`, whose host end is 10.77.N.1.
+//! Guests reach the host and not each other; a relay on 10.77.0.1 joins them (see `Link`). Because one test at a time is in the lab,
+//! numbers need no further arbitration.
+
+use crate::guard::Guard;
+use crate::guest::{Guest, GuestOptions};
+use crate::require::require;
+use rustix::fs::FlockOperation;
+use std::fs::{self, File, OpenOptions};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+/// Who holds this is in the lab.
+const LOCK: &str = "/var/tmp/leasehold-lab.lock";
+/// The host as every guest sees it.
+const HOST: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+/// The program that build.rs made.
+const HAND: &str = env!("LAB_HAND");
+
+/// A test's stay in the lab; clones are the same stay, which ends with the last of them and of what was started in it.
+#[derive(Debug, Clone)]
+pub struct Lab {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    name: String,
+    directory: PathBuf,
+    guests: AtomicU8,
+    guard: Guard,
+}
+
+impl Lab {
+    /// Enters the lab, waiting for whoever is in it. `None` where the lab's tests are left out on purpose (`LEASEHOLD_LAB=skip`); a
+    /// machine that cannot run them otherwise is a panic with the way out. A test enters once: a second time waits for ever.
+    pub fn enter(name: &str) -> Option<Lab> {
+        if !require() {
+            eprintln!("lab: {name}: SKIPPED (LEASEHOLD_LAB=skip)");
+            return None;
+        }
+        let lock = take_lock();
+        let directory = create_directory();
+        let hand = directory.join("lab-hand");
+        fs::copy(HAND, &hand).unwrap_or_else(|error| panic!("lab: cannot copy {HAND}: {error}; build again"));
+        let guard = Guard::start(&hand, lock);
+        let inner = Inner { name: name.to_owned(), directory, guests: AtomicU8::new(0), guard };
+        let lab = Lab { inner: Arc::new(inner) };
+        lab.guard().add(&format!("directory {}", lab.inner.directory.display()));
+        lab.add_host_address();
+        Some(lab)
+    }
+
+    /// The name of the test.
+    pub fn name(&self) -> &str {
+        &self.inner.name
+    }
+
+    /// A directory on a real disk that lives as long as the stay; guests see it, read-only, at `/mnt/lab`.
+    pub fn directory(&self) -> &Path {
+        &self.inner.directory
+    }
+
+    /// A new empty directory in [`Lab::directory`].
+    pub fn subdirectory(&self, name: &str) -> PathBuf {
+        let path = self.inner.directory.join(name);
+        fs::create_dir_all(&path)
+            .unwrap_or_else(|error| panic!("lab: cannot create {}: {error}", path.display()));
+        path
+    }
+
+    /// The host's address as every guest and the host itself see it: servers under test listen here.
+    pub fn address(&self) -> IpAddr {
+        IpAddr::V4(HOST)
+    }
+
+    /// [`Lab::address`] with a TCP and UDP port that is free now.
+    pub fn free_address(&self) -> SocketAddr {
+        SocketAddr::new(self.address(), free_port(self.address()))
+    }
+
+    /// Boots a guest with the usual options.
+    pub fn guest(&self, name: &str) -> Guest {
+        self.boot(GuestOptions::named(name))
+    }
+
+    /// Boots a guest.
+    pub fn boot(&self, options: GuestOptions) -> Guest {
+        Guest::boot(self, options)
+    }
+
+    pub(crate) fn guard(&self) -> &Guard {
+        &self.inner.guard
+    }
+
+    /// A number no other guest of this stay has.
+    pub(crate) fn next_guest_number(&self) -> u8 {
+        let number = self.inner.guests.fetch_add(1, Ordering::SeqCst).saturating_add(1);
+        assert!(number < 250, "lab: {} boots too many guests", self.name());
+        number
+    }
+
+    fn add_host_address(&self) {
+        let cidr = format!("{HOST}/32");
+        let _ = Command::new("ip").args(["addr", "del", &cidr, "dev", "lo"]).stderr(Stdio::null()).status();
+        host_command("ip", &["addr", "add", &cidr, "dev", "lo"]);
+        self.guard().add(&format!("address {cidr} lo"));
+    }
+}
+
+/// Waits until `attempt` gives something; panics with `what` after `patience`.
+#[track_caller]
+pub fn wait_for<T>(what: &str, patience: Duration, mut attempt: impl FnMut() -> Option<T>) -> T {
+    let started = Instant::now();
+    loop {
+        if let Some(found) = attempt() {
+            return found;
+        }
+        assert!(started.elapsed() < patience, "lab: {what}: not within {patience:?}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A port of `address` that nobody has now, for TCP and for UDP.
+pub fn free_port(address: IpAddr) -> u16 {
+    for _ in 0..64 {
+        let Ok(tcp) = TcpListener::bind((address, 0)) else { break };
+        let Ok(bound) = tcp.local_addr() else { break };
+        if std::net::UdpSocket::bind(bound).is_ok() {
+            return bound.port();
+        }
+    }
+    panic!("lab: no free port on {address}");
+}
+
+/// Runs a program of the host to its end; what it says on failure is the panic's text.
+pub(crate) fn host_command(program: &str, arguments: &[&str]) {
+    let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
+    match output {
+        Ok(output) if output.status.success() => {}
+        Ok(output) => {
+            let said = String::from_utf8_lossy(&output.stderr);
+            panic!("lab: {program} {}: {}: {}", arguments.join(" "), output.status, said.trim());
+        }
+        Err(error) => panic!("lab: cannot run {program}: {error}"),
+    }
+}
+
+fn take_lock() -> File {
+    let mut options = OpenOptions::new();
+    let lock = options.create(true).truncate(false).write(true).mode(0o600).open(LOCK);
+    let lock = lock.unwrap_or_else(|error| panic!("lab: cannot open {LOCK}: {error}"));
+    rustix::fs::flock(&lock, FlockOperation::LockExclusive)
+        .unwrap_or_else(|error| panic!("lab: {LOCK}: {error}"));
+    lock
+}
+
+/// Under /var/tmp, which is meant to be a disk: a test puts gigabytes here.
+fn create_directory() -> PathBuf {
+    let under =
+        std::env::var_os("LEASEHOLD_LAB_DIR").map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from);
+    let mut builder = tempfile::Builder::new();
+    let directory =
+        builder.prefix("leasehold-lab.").permissions(fs::Permissions::from_mode(0o755)).tempdir_in(&under);
+    let directory =
+        directory.unwrap_or_else(|error| panic!("lab: no directory in {}: {error}", under.display()));
+    directory.keep() // the guard removes it
+}

@@ -1,0 +1,23 @@
+# A source tree of 540 files: copied in, compared, walked, archived and copied about.
+cp -a /mnt/lab/tree .
+forget
+(cd tree && sha256sum --quiet -c /mnt/lab/tree.sha256)
+walk() { (cd "$1" && find . -not -type d -printf '%P %y %s %m %T@ %l\n' -o -printf '%P %y %m\n' | sort); }
+walk /mnt/lab/tree >/tmp/wanted
+walk tree >/tmp/cold
+walk tree >/tmp/warm
+diff /tmp/wanted /tmp/cold
+diff /tmp/cold /tmp/warm
+files=$(find tree -type f | wc -l)
+[ "$files" -ge 500 ]
+tar cf tree.tar tree
+mkdir unpacked
+tar xf tree.tar -C unpacked
+forget
+diff -r tree unpacked/tree
+rm -r unpacked
+fails stat unpacked
+is "$(tar tf tree.tar | grep -c '[^/]$')" $((files + 1)) # and a symbolic link
+grep -rl vnode tree/doc | sort >/tmp/found
+grep -rl vnode tree/doc | sort | cmp - /tmp/found
+echo "# $files files"

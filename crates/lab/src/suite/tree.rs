@@ -1,0 +1,146 @@
+//! A source tree to copy about: a C program of 24 modules among 540 files, the same in every run.
+//!
+//! It builds with make and gcc; the program prints a number that is known here.
+
+use crate::rng::Rng;
+use crate::session::Lab;
+use std::fmt::Write as _;
+use std::fs;
+use std::io;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::process::Command;
+
+/// Translation units.
+const MODULES: usize = 24;
+/// Headers with a table each.
+const TABLES: usize = 192;
+/// Text files of all sizes.
+const DOCUMENTS: usize = 300;
+/// Entries of a table.
+const TABLE_ENTRIES: usize = 16;
+
+/// Writes the tree to `tree` in the lab's directory, and the checksums of its files to `tree.sha256` beside it, once per stay.
+pub fn provide(lab: &Lab) {
+    let root = lab.directory().join("tree");
+    if root.exists() {
+        return;
+    }
+    let made = generate(&root).and_then(|()| checksum(&root, &lab.directory().join("tree.sha256")));
+    made.unwrap_or_else(|error| panic!("lab: cannot make the source tree in {}: {error}", root.display()));
+}
+
+/// Writes the tree to `root`, which must not exist.
+pub fn generate(root: &Path) -> io::Result<()> {
+    let mut rng = Rng::new(1985);
+    let tables = write_tables(root, &mut rng)?;
+    let answer = write_modules(root, &mut rng, &tables)?;
+    write_documents(root, &mut rng)?;
+    fs::write(root.join("ANSWER"), format!("{answer}\n"))?;
+    fs::write(root.join("configure"), "#!/bin/sh\necho nothing to configure\n")?;
+    fs::set_permissions(root.join("configure"), fs::Permissions::from_mode(0o755))?;
+    symlink("doc/chapter-00/text-000.txt", root.join("README"))
+}
+
+/// Headers `tables/tNNN.h`; returns the sum of each.
+fn write_tables(root: &Path, rng: &mut Rng) -> io::Result<Vec<u64>> {
+    fs::create_dir_all(root.join("include/tables"))?;
+    (0..TABLES)
+        .map(|index| {
+            let entries: Vec<u64> = (0..TABLE_ENTRIES).map(|_| rng.next_u64() >> 32).collect();
+            let words: Vec<String> = entries.iter().map(|entry| format!("    {entry}ULL,\n")).collect();
+            let text =
+                format!("static const unsigned long long table_{index}[] = {{\n{}}};\n", words.concat());
+            fs::write(root.join(format!("include/tables/t{index:03}.h")), text)?;
+            Ok(entries.iter().sum())
+        })
+        .collect()
+}
+
+/// Modules `src/mNN.c` with a header each, a main program and a Makefile; returns what the program prints.
+fn write_modules(root: &Path, rng: &mut Rng, tables: &[u64]) -> io::Result<u64> {
+    fs::create_dir_all(root.join("src"))?;
+    let (mut includes, mut calls, mut answer) = (String::new(), String::new(), 0u64);
+    for module in 0..MODULES {
+        let mut text = format!("#include \"m{module:02}.h\"\n");
+        let mut sums = String::new();
+        let mine = TABLES / MODULES;
+        for (table, sum) in tables.iter().enumerate().skip(module * mine).take(mine) {
+            let _ = writeln!(text, "#include \"tables/t{table:03}.h\"");
+            let _ = writeln!(sums, "    for (int i = 0; i < {TABLE_ENTRIES}; i++) sum += table_{table}[i];");
+            answer = answer.wrapping_add(*sum);
+        }
+        let salt = rng.next_u64() >> 40;
+        answer = answer.wrapping_add(salt);
+        let _ = write!(
+            text,
+            "\nunsigned long long m{module:02}(void) {{\n    unsigned long long sum = {salt}ULL;\n{sums}    return sum;\n}}\n"
+        );
+        fs::write(root.join(format!("src/m{module:02}.c")), text)?;
+        let declaration = format!("#pragma once\nunsigned long long m{module:02}(void);\n");
+        fs::write(root.join(format!("include/m{module:02}.h")), declaration)?;
+        let _ = writeln!(includes, "#include \"m{module:02}.h\"");
+        let _ = writeln!(calls, "    sum += m{module:02}();");
+    }
+    let main = format!(
+        "{includes}#include <stdio.h>\n\nint main(void) {{\n    unsigned long long sum = 0;\n{calls}    printf(\"%llu\\n\", sum);\n    return 0;\n}}\n"
+    );
+    fs::write(root.join("src/main.c"), main)?;
+    fs::write(root.join("Makefile"), include_str!("tree.mk"))?;
+    Ok(answer)
+}
+
+/// Text files in nested directories, from nothing to 60 KiB.
+fn write_documents(root: &Path, rng: &mut Rng) -> io::Result<()> {
+    const WORDS: [&str; 12] = [
+        "lease", "vnode", "the", "cache", "of", "server", "handle", "and", "reply", "client", "is", "stable",
+    ];
+    for index in 0..DOCUMENTS {
+        let chapter =
+            root.join(format!("doc/chapter-{:02}", index % 10)).join(["", "notes", "notes/old"][index % 3]);
+        fs::create_dir_all(&chapter)?;
+        let bytes = match index % 7 {
+            0 => rng.below(60 << 10),
+            6 => 0,
+            _ => rng.below(4000),
+        };
+        let mut text = String::new();
+        while text.len() < bytes {
+            text.push_str(WORDS[rng.below(WORDS.len())]);
+            text.push(if rng.below(9) == 0 { '\n' } else { ' ' });
+        }
+        fs::write(chapter.join(format!("text-{index:03}.txt")), text)?;
+    }
+    Ok(())
+}
+
+fn checksum(root: &Path, to: &Path) -> io::Result<()> {
+    let command = "find . -type f -print0 | sort -z | xargs -0 sha256sum";
+    let output = Command::new("sh").args(["-c", command]).current_dir(root).output()?;
+    if !output.status.success() {
+        return Err(io::Error::other(String::from_utf8_lossy(&output.stderr).into_owned()));
+    }
+    fs::write(to, output.stdout)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::generate;
+    use std::fs;
+    use std::process::Command;
+
+    #[test]
+    fn the_tree_is_large_and_always_the_same() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let roots = ["a", "b"].map(|name| directory.path().join(name));
+        for root in &roots {
+            generate(root).expect("a tree");
+        }
+        let files = Command::new("find").arg(&roots[0]).args(["-type", "f"]).output().expect("find");
+        let count = files.stdout.split(|byte| *byte == b'\n').count();
+        assert!(count >= 500, "{count} files");
+        let same = Command::new("diff").arg("-r").args(&roots).status().expect("diff");
+        assert!(same.success());
+        assert!(fs::read_to_string(roots[0].join("ANSWER")).expect("ANSWER").trim().parse::<u64>().is_ok());
+    }
+}

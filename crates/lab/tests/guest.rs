@@ -1,0 +1,73 @@
+//! A guest boots, runs scripts, says how they ended, and leaves nothing behind.
+
+use lab::{Hand, Lab, wait_for};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+#[test]
+fn a_guest_runs_scripts_and_acts_on_files() {
+    let Some(lab) = Lab::enter("guest") else { return };
+    let started = Instant::now();
+    let guest = lab.guest("alone");
+    eprintln!("lab: booted in {:.1} s", started.elapsed().as_secs_f64());
+
+    let output = guest.run("echo out; echo err >&2; uname -s; exit 7");
+    assert_eq!((output.text.as_str(), output.code), ("out\nerr\nLinux\n", 7));
+    assert_eq!(guest.run("true").code, 0);
+    let output = guest.run("echo before\nfalse\necho after");
+    assert_eq!(output.code, 1);
+    assert!(
+        output.text.contains("line 2 failed with 1: false") && !output.text.contains("after"),
+        "{}",
+        output.text
+    );
+
+    // Time over, output whole, several at once, what a script leaves running is killed.
+    let output = guest.run_for(Duration::from_millis(300), "echo started; sleep 1000");
+    assert_eq!(output.code, 124);
+    assert!(output.text.starts_with("started\n"), "{}", output.text);
+    assert_eq!(
+        guest.run("seq 200000").text.len(),
+        (1..=200_000).map(|n: u32| n.to_string().len() + 1).sum::<usize>()
+    );
+    let task = guest.spawn("echo going; read -r line </tmp/fifo || true; echo \"got $line\"");
+    guest.sh("[ -p /tmp/fifo ] || { rm -f /tmp/fifo; mkfifo /tmp/fifo; }");
+    drop(task);
+    guest.sh("sleep 1000 & echo");
+    let sleepers = || (guest.run("pgrep -c sleep || true").text.trim() == "0").then_some(());
+    wait_for("the end of all sleepers", Duration::from_secs(10), sleepers);
+
+    let mut hand = guest.hand();
+    hand.write("/tmp/f", b"by hand").expect("write");
+    assert_eq!(guest.sh("cat /tmp/f"), "by hand");
+    assert_eq!(hand.read("/tmp/none").expect_err("no file").raw_os_error(), Some(2));
+    assert!(hand.write("/etc/leasehold-lab", b"").is_err(), "the host's tree is read-only");
+
+    let started = Instant::now();
+    for _ in 0..100 {
+        hand.stat("/tmp/f").expect("stat");
+    }
+    eprintln!("lab: an act takes {:.2} ms", started.elapsed().as_secs_f64() * 10.0);
+}
+
+#[test]
+fn what_a_stay_made_is_gone_after_it() {
+    let Some(lab) = Lab::enter("leavings") else { return };
+    let directory = lab.directory().to_owned();
+    let guest = lab.guest("short-lived");
+    let address = guest.address().to_string();
+    assert!(directory.join("lab-hand").exists());
+    drop(lab); // the guest keeps the stay open
+    assert!(guest.run("true").ok());
+    drop(guest);
+
+    assert!(!directory.exists(), "{}", directory.display());
+    assert!(!Path::new("/sys/class/net/lhlab1").exists(), "the tap of {address}");
+    let mut host = Hand::on_host();
+    for process in host.list("/proc").expect("/proc") {
+        let name = String::from_utf8_lossy(&process).into_owned();
+        let command = host.read(format!("/proc/{name}/cmdline")).unwrap_or_default();
+        let command = String::from_utf8_lossy(&command);
+        assert!(!command.contains(&*directory.to_string_lossy()), "left over: {name} {command}");
+    }
+}

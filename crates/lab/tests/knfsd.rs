@@ -1,0 +1,73 @@
+//! The suite on the kernel's NFS server in a guest, reached through a link that can be cut.
+
+use lab::{CloseToOpen, Cut, Knfsd, Lab, Link, Rng, Seat, V2, V3, suite};
+use std::time::Duration;
+
+#[test]
+fn the_suite_passes_on_knfsd() {
+    let Some(lab) = Lab::enter("knfsd") else { return };
+    let mut knfsd = Knfsd::start(&lab);
+    let link = Link::to(&lab, &knfsd.origin());
+    let guest = lab.guest("client");
+    guest.mount_nfs(&link.origin(), "/mnt/nfs", V3);
+    let before = knfsd.nfs3_calls();
+    suite::run(&guest, "/mnt/nfs");
+    eprintln!("lab: knfsd answered {}", knfsd.nfs3_calls().since(&before));
+
+    knfsd.sh("echo 'behind its back' >f");
+    assert_eq!(guest.sh("cat /mnt/nfs/f"), "behind its back\n");
+
+    // The service stops, the network goes, the plug is pulled: a hard mount waits.
+    let count = "cd /mnt/nfs; for i in $(seq 200); do echo $i >>log; done; sync log; wc -l <log; rm log";
+    let counted = |task: lab::Task| {
+        let output = task.wait(Duration::from_secs(120));
+        assert_eq!((output.text.as_str(), output.code), ("200\n", 0));
+    };
+    let task = guest.spawn(count);
+    knfsd.stop_service();
+    knfsd.start_service();
+    counted(task);
+
+    let task = guest.spawn(count);
+    link.cut(Cut::Reset);
+    assert!(task.ended_within(Duration::from_secs(1)).is_none(), "nothing answers");
+    link.restore();
+    counted(task);
+
+    let task = guest.spawn(count);
+    link.cut(Cut::BlackHole);
+    assert!(task.ended_within(Duration::from_secs(1)).is_none(), "nothing answers");
+    link.restore();
+    counted(task);
+
+    guest.sh("echo kept >/mnt/nfs/kept; sync /mnt/nfs/kept");
+    knfsd.crash();
+    drop(link);
+    assert_eq!(knfsd.sh("cat kept"), "kept\n");
+}
+
+#[test]
+fn version_2_works_against_whoever_still_speaks_it() {
+    let Some(lab) = Lab::enter("knfsd-v2") else { return };
+    let knfsd = Knfsd::start(&lab);
+    let link = Link::to(&lab, &knfsd.origin());
+    let guest = lab.guest("client");
+    let output = guest.try_mount_nfs(&link.origin(), "/mnt/nfs", V2);
+    eprintln!("v2: {output:?}");
+}
+
+#[test]
+fn two_clients_and_the_server_itself_keep_close_to_open() {
+    let Some(lab) = Lab::enter("knfsd-cto") else { return };
+    let knfsd = Knfsd::start(&lab);
+    let link = Link::to(&lab, &knfsd.origin());
+    let guests = ["a", "b"].map(|name| lab.guest(name));
+    let clients = guests.iter().map(|guest| {
+        guest.mount_nfs(&link.origin(), "/mnt/nfs", V3);
+        Seat::new(guest.name(), guest.hand(), "/mnt/nfs")
+    });
+    let server = Seat::new("server", knfsd.guest().hand(), "/mnt/exp");
+    let mut seats: Vec<Seat> = clients.chain([server]).collect();
+    let reads = CloseToOpen::default().run(&mut seats, &mut Rng::from_environment());
+    eprintln!("lab: {reads} reads, none stale");
+}
