@@ -1,1 +1,21 @@
-//! server
+//! The NFS fronts: what clients see of Leasehold.
+//!
+//! A [`Front`] answers NFS v3, NFS v2 and MOUNT, all on one port, over the exports of an [`Exports`] table. Each export
+//! is a `vfs::FileSystem`, and the front does not know which. It owns what is the front's alone: who may ask
+//! ([`exports`]), under which identity ([`caller`]), by which handles ([`handles`]), and the wire.
+//!
+//! From v2 and v3 clients GETATTR, ACCESS and LOOKUP count as opens (law 1 of the design): their callers demand
+//! `Freshness::Open`.
+
+pub mod caller;
+pub mod exports;
+pub mod front;
+pub mod handles;
+mod mount;
+mod nfs2;
+mod nfs3;
+pub mod rpcbind;
+
+pub use exports::{ClientList, Export, ExportOptions, Exports, Squash};
+pub use front::{Counts, Front};
+pub use handles::{HandleKey, Handles};

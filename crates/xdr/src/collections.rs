@@ -102,7 +102,7 @@ impl<const MAX: usize> Decode for Inline<MAX> {
 }
 
 /// A counted array of at most `MAX` elements.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct List<T, const MAX: usize>(Vec<T>);
 
 impl<T, const MAX: usize> List<T, MAX> {
@@ -114,6 +114,12 @@ impl<T, const MAX: usize> List<T, MAX> {
     /// The elements.
     pub fn into_vec(self) -> Vec<T> {
         self.0
+    }
+}
+
+impl<T, const MAX: usize> Default for List<T, MAX> {
+    fn default() -> List<T, MAX> {
+        List(Vec::new())
     }
 }
 
@@ -144,7 +150,7 @@ impl<T: Decode, const MAX: usize> Decode for List<T, MAX> {
 }
 
 /// A linked list of the wire (`entry *next`), of at most `MAX` elements.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Chain<T, const MAX: usize>(Vec<T>);
 
 impl<T, const MAX: usize> Chain<T, MAX> {
@@ -156,6 +162,12 @@ impl<T, const MAX: usize> Chain<T, MAX> {
     /// The elements.
     pub fn into_vec(self) -> Vec<T> {
         self.0
+    }
+}
+
+impl<T, const MAX: usize> Default for Chain<T, MAX> {
+    fn default() -> Chain<T, MAX> {
+        Chain(Vec::new())
     }
 }
 

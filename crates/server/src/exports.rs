@@ -1,0 +1,237 @@
+//! What is exported, to whom, and with which options: the words are those of exports(5).
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use siphasher::sip128::{Hasher128, SipHasher};
+use std::hash::Hasher;
+use vfs::FileSystem;
+
+/// The durable name of an export inside handles: derived from what it is, not from its place in a table, so that
+/// another proxy of the same origin finds the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ExportId(pub u32);
+
+impl ExportId {
+    /// The id of what `identity` names: `nfs://origin/export` of a proxy, the path of a local directory.
+    pub fn of(identity: &str) -> ExportId {
+        let mut hasher = SipHasher::new();
+        hasher.write(identity.as_bytes());
+        ExportId(hasher.finish128().h1 as u32)
+    }
+}
+
+/// Which users of a client become the anonymous one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Squash {
+    /// `root_squash`: user and group 0.
+    #[default]
+    Root,
+    /// `no_root_squash`: none.
+    None,
+    /// `all_squash`: all.
+    All,
+}
+
+/// Options of an export.
+#[derive(Clone, Debug)]
+pub struct ExportOptions {
+    /// `ro`
+    pub read_only: bool,
+    /// `root_squash`, `no_root_squash`, `all_squash`
+    pub squash: Squash,
+    /// `anonuid`
+    pub anonuid: u32,
+    /// `anongid`
+    pub anongid: u32,
+    /// `secure`: only clients that call from a port below 1024.
+    pub secure: bool,
+    /// Which clients; everybody, if empty.
+    pub clients: ClientList,
+}
+
+impl Default for ExportOptions {
+    /// As exports(5): `root_squash`, `secure`, the anonymous user 65534; writable, for everybody.
+    fn default() -> ExportOptions {
+        ExportOptions {
+            read_only: false,
+            squash: Squash::Root,
+            anonuid: 65534,
+            anongid: 65534,
+            secure: true,
+            clients: ClientList::default(),
+        }
+    }
+}
+
+/// Addresses and networks: `192.0.2.7`, `192.0.2.0/24`, `2001:db8::/32`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClientList(Vec<Network>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Network {
+    address: IpAddr,
+    prefix: u8,
+}
+
+impl ClientList {
+    /// Is this client among them? Everybody is in the empty list.
+    pub fn admits(&self, client: IpAddr) -> bool {
+        let client = client.to_canonical();
+        self.0.is_empty() || self.0.iter().any(|network| network.contains(client))
+    }
+
+    /// As text, one per network.
+    pub fn names(&self) -> impl Iterator<Item = String> {
+        self.0.iter().map(ToString::to_string)
+    }
+}
+
+impl Network {
+    fn contains(&self, client: IpAddr) -> bool {
+        match (self.address, client) {
+            (IpAddr::V4(network), IpAddr::V4(client)) => {
+                let shift = 32 - u32::from(self.prefix);
+                u32::from(network).checked_shr(shift) == u32::from(client).checked_shr(shift)
+            }
+            (IpAddr::V6(network), IpAddr::V6(client)) => {
+                let shift = 128 - u32::from(self.prefix);
+                u128::from(network).checked_shr(shift) == u128::from(client).checked_shr(shift)
+            }
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.prefix)
+    }
+}
+
+impl FromStr for ClientList {
+    type Err = String;
+
+    /// Parses addresses and networks separated by commas; `*` is everybody.
+    fn from_str(text: &str) -> Result<ClientList, String> {
+        if text.trim() == "*" {
+            return Ok(ClientList::default());
+        }
+        text.split(',').map(|one| one.trim().parse()).collect::<Result<_, _>>().map(ClientList)
+    }
+}
+
+impl FromStr for Network {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Network, String> {
+        let bad = || format!("`{text}` is no client address: give ADDRESS, ADDRESS/PREFIX or *");
+        let (address, prefix) = match text.split_once('/') {
+            None => (text, None),
+            Some((address, prefix)) => (address, Some(prefix.parse::<u8>().map_err(|_| bad())?)),
+        };
+        let address = address.parse::<IpAddr>().map_err(|_| bad())?;
+        let longest = if address.is_ipv4() { 32 } else { 128 };
+        let prefix = prefix.unwrap_or(longest);
+        if prefix > longest { Err(bad()) } else { Ok(Network { address, prefix }) }
+    }
+}
+
+/// One export.
+pub struct Export {
+    /// In handles.
+    pub id: ExportId,
+    /// What clients mount.
+    pub path: String,
+    /// What is behind it.
+    pub fs: Arc<dyn FileSystem>,
+    /// How.
+    pub options: ExportOptions,
+}
+
+impl fmt::Debug for Export {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Export({})", self.path)
+    }
+}
+
+/// All exports of a server.
+#[derive(Debug, Default)]
+pub struct Exports(Vec<Arc<Export>>);
+
+/// Why a table of exports is none.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ExportsError {
+    /// A path that clients could not name.
+    #[error("export path `{0}` must be absolute, for instance /srv")]
+    Relative(String),
+    /// One path twice.
+    #[error("`{0}` is exported twice: give one of the two another path")]
+    Twice(String),
+    /// Two exports that handles could not tell apart.
+    #[error("`{0}` and `{1}` get the same export id by chance: change one of the paths")]
+    SameId(String, String),
+}
+
+impl Exports {
+    /// Checks and keeps them.
+    pub fn new(exports: Vec<Export>) -> Result<Exports, ExportsError> {
+        for (index, export) in exports.iter().enumerate() {
+            if !export.path.starts_with('/') {
+                return Err(ExportsError::Relative(export.path.clone()));
+            }
+            for other in &exports[..index] {
+                if other.path == export.path {
+                    return Err(ExportsError::Twice(export.path.clone()));
+                }
+                if other.id == export.id {
+                    return Err(ExportsError::SameId(other.path.clone(), export.path.clone()));
+                }
+            }
+        }
+        Ok(Exports(exports.into_iter().map(Arc::new).collect()))
+    }
+
+    /// The export that a handle names.
+    pub fn by_id(&self, id: ExportId) -> Option<&Arc<Export>> {
+        self.0.iter().find(|export| export.id == id)
+    }
+
+    /// The export that a path is in, and the rest of the path below it.
+    pub fn by_path<'p>(&self, path: &'p [u8]) -> Option<(&Arc<Export>, &'p [u8])> {
+        let below = |export: &Export| -> Option<&'p [u8]> {
+            let rest = path.strip_prefix(export.path.trim_end_matches('/').as_bytes())?;
+            (rest.is_empty() || rest.starts_with(b"/")).then_some(rest)
+        };
+        let candidates = self.0.iter().filter_map(|export| below(export).map(|rest| (export, rest)));
+        candidates.min_by_key(|(_, rest)| rest.len())
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Export>> {
+        self.0.iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn client_lists_are_addresses_and_networks() {
+        let list: ClientList = "192.0.2.0/24, 2001:db8::/32,10.0.0.1".parse().unwrap();
+        for inside in ["192.0.2.255", "2001:db8:1::1", "10.0.0.1", "::ffff:192.0.2.1"] {
+            assert!(list.admits(inside.parse().unwrap()), "{inside}");
+        }
+        for outside in ["192.0.3.1", "2001:db9::1", "10.0.0.2"] {
+            assert!(!list.admits(outside.parse().unwrap()), "{outside}");
+        }
+        assert!("*".parse::<ClientList>().unwrap().admits("1.2.3.4".parse().unwrap()));
+        assert!("0.0.0.0/0".parse::<ClientList>().unwrap().admits("1.2.3.4".parse().unwrap()));
+        for bad in ["", "host", "1.2.3.4/33", "1.2.3.4/x"] {
+            assert!(bad.parse::<ClientList>().is_err(), "{bad}");
+        }
+    }
+}

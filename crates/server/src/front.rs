@@ -1,0 +1,183 @@
+//! The service behind the port: which program and version a call is for, and what all of them share.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use protocol::{mount, nfs2, nfs3};
+use rpc::message::{CallHeader, Refusal};
+use rpc::service::{Answering, Outcome, Remember};
+use rpc::{Call, Credential, Service};
+use vfs::{Caller, Handle, Status};
+use xdr::Encode;
+
+use crate::caller::{self, Denied};
+use crate::exports::{Export, Exports};
+use crate::handles::Handles;
+use crate::mount::Mounts;
+
+/// Answers NFS v3, NFS v2 and MOUNT v1 to v3 over a table of exports.
+#[derive(Debug)]
+pub struct Front {
+    pub(crate) exports: Exports,
+    pub(crate) handles: Handles,
+    pub(crate) mounts: Mounts,
+    pub(crate) cookies: crate::nfs2::Cookies,
+    counts: Counts,
+}
+
+/// How many calls of each procedure were answered.
+#[derive(Debug)]
+pub struct Counts {
+    nfs3: [AtomicU64; nfs3::Procedure::ALL.len()],
+    nfs2: [AtomicU64; nfs2::Procedure::ALL.len()],
+}
+
+impl Default for Counts {
+    fn default() -> Counts {
+        Counts {
+            nfs3: std::array::from_fn(|_| AtomicU64::new(0)),
+            nfs2: std::array::from_fn(|_| AtomicU64::new(0)),
+        }
+    }
+}
+
+impl Counts {
+    /// Calls of an NFSv3 procedure.
+    pub fn nfs3(&self, procedure: nfs3::Procedure) -> u64 {
+        self.nfs3[procedure as usize].load(Ordering::Relaxed)
+    }
+
+    /// Calls of an NFSv2 procedure.
+    pub fn nfs2(&self, procedure: nfs2::Procedure) -> u64 {
+        self.nfs2[procedure as usize].load(Ordering::Relaxed)
+    }
+
+    /// All that were called: version, name, count.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &'static str, u64)> {
+        let v3 = nfs3::Procedure::ALL.iter().map(|procedure| (3, procedure.name(), self.nfs3(*procedure)));
+        let v2 = nfs2::Procedure::ALL.iter().map(|procedure| (2, procedure.name(), self.nfs2(*procedure)));
+        v3.chain(v2).filter(|(_, _, count)| *count > 0)
+    }
+
+    fn add(&self, header: &CallHeader) {
+        let counts: &[AtomicU64] = if header.version == nfs2::VERSION { &self.nfs2 } else { &self.nfs3 };
+        if let Some(count) = counts.get(header.procedure as usize) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Front {
+    /// A front over `exports`, with handles made and read by `handles`.
+    pub fn new(exports: Exports, handles: Handles) -> Arc<Front> {
+        Arc::new(Front {
+            exports,
+            handles,
+            mounts: Mounts::default(),
+            cookies: crate::nfs2::Cookies::default(),
+            counts: Counts::default(),
+        })
+    }
+
+    /// Calls answered so far.
+    pub fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// What is exported.
+    pub fn exports(&self) -> &Exports {
+        &self.exports
+    }
+}
+
+impl Service for Front {
+    fn call(self: Arc<Self>, call: Call) -> Answering {
+        let (low, high) = match (call.header.program, call.header.version) {
+            (nfs3::PROGRAM, nfs3::VERSION) => {
+                self.counts.add(&call.header);
+                return Box::pin(crate::nfs3::answer(self, call));
+            }
+            (nfs2::PROGRAM, nfs2::VERSION) => {
+                self.counts.add(&call.header);
+                return Box::pin(crate::nfs2::answer(self, call));
+            }
+            (mount::v3::PROGRAM, 1..=3) => return Box::pin(crate::mount::answer(self, call)),
+            (nfs3::PROGRAM, _) => (nfs2::VERSION, nfs3::VERSION),
+            (mount::v3::PROGRAM, _) => (mount::v1::VERSION, mount::v3::VERSION),
+            _ => return Box::pin(std::future::ready(Refusal::ProgramUnavailable.into())),
+        };
+        Box::pin(std::future::ready(Refusal::ProgramMismatch { low, high }.into()))
+    }
+
+    fn remember(&self, header: &CallHeader) -> Remember {
+        let twice_is_harm = match (header.program, header.version) {
+            (nfs3::PROGRAM, nfs3::VERSION) => crate::nfs3::must_not_repeat(header.procedure),
+            (nfs2::PROGRAM, nfs2::VERSION) => crate::nfs2::must_not_repeat(header.procedure),
+            _ => false,
+        };
+        if twice_is_harm { Remember::Reply } else { Remember::No }
+    }
+}
+
+/// What every procedure needs to know of its call.
+pub(crate) struct Request<'c> {
+    pub(crate) front: &'c Front,
+    pub(crate) peer: SocketAddr,
+    pub(crate) credential: &'c Credential,
+    pub(crate) resent: bool,
+    /// It came in a datagram, and so must the reply.
+    pub(crate) datagram: bool,
+}
+
+/// An object that a request names, and who asks for it.
+pub(crate) struct Object {
+    pub(crate) export: Arc<Export>,
+    pub(crate) handle: Handle,
+    pub(crate) caller: Caller,
+}
+
+impl<'c> Request<'c> {
+    pub(crate) fn new(front: &'c Front, call: &'c Call) -> Request<'c> {
+        Request {
+            front,
+            peer: call.peer,
+            credential: &call.header.credential,
+            resent: call.resent,
+            datagram: call.connection.is_none(),
+        }
+    }
+
+    /// What a handle of a client stands for, if the client may use its export.
+    pub(crate) fn object(&self, wire: &[u8]) -> Result<Object, Status> {
+        let (id, handle) = self.front.handles.read(wire)?;
+        let export = self.front.exports.by_id(id).ok_or(Status::Stale)?;
+        let caller = self.caller(export).map_err(|_| Status::Access)?;
+        Ok(Object { export: export.clone(), handle, caller })
+    }
+
+    /// The same, for an operation that changes something.
+    pub(crate) fn writable(&self, wire: &[u8]) -> Result<Object, Status> {
+        let object = self.object(wire)?;
+        if object.export.options.read_only { Err(Status::Rofs) } else { Ok(object) }
+    }
+
+    pub(crate) fn caller(&self, export: &Export) -> Result<Caller, Denied> {
+        caller::caller(export, self.peer, self.credential, self.resent)
+    }
+}
+
+/// A successful reply with these results.
+pub(crate) fn reply<T: Encode>(call: &Call, results: &T) -> Outcome {
+    let mut encoder = call.reply();
+    results.encode(&mut encoder);
+    Outcome::Reply(encoder.finish())
+}
+
+/// The arguments of a call; anything left over makes them garbage.
+pub(crate) fn arguments<T: xdr::Decode>(call: &Call) -> Result<T, Refusal> {
+    let mut decoder = call.arguments.clone();
+    let value = T::decode(&mut decoder).map_err(|_| Refusal::GarbageArguments)?;
+    decoder.finish().map_err(|_| Refusal::GarbageArguments)?;
+    Ok(value)
+}

@@ -1,0 +1,75 @@
+//! The secret that handles are checked with. Losing it makes every handle that clients hold stale: it is user data.
+
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// Sixteen secret bytes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct HandleKey([u8; 16]);
+
+impl fmt::Debug for HandleKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HandleKey(…)")
+    }
+}
+
+impl HandleKey {
+    /// A key of these bytes.
+    pub fn new(bytes: [u8; 16]) -> HandleKey {
+        HandleKey(bytes)
+    }
+
+    /// The key in a file; if there is no file, a new random key that is durable there before this returns.
+    ///
+    /// # Errors
+    /// `InvalidData` if the file does not hold sixteen bytes.
+    pub fn load_or_create(path: &Path) -> io::Result<HandleKey> {
+        match File::open(path) {
+            Ok(mut file) => {
+                let mut bytes = Vec::new();
+                file.read_to_end(&mut bytes)?;
+                let bytes = bytes.try_into().map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
+                Ok(HandleKey(bytes))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => HandleKey::create(path),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn create(path: &Path) -> io::Result<HandleKey> {
+        let mut bytes = [0; 16];
+        getrandom::fill(&mut bytes).map_err(|error| io::Error::other(error.to_string()))?;
+        let partial = path.with_extension("new");
+        let mut file =
+            OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&partial)?;
+        file.write_all(&bytes)?;
+        file.sync_all()?;
+        std::fs::rename(&partial, path)?;
+        if let Some(directory) = path.parent() {
+            File::open(directory)?.sync_all()?;
+        }
+        Ok(HandleKey(bytes))
+    }
+
+    pub(super) fn bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("handle.key");
+        let key = HandleKey::load_or_create(&path).unwrap();
+        assert_eq!(HandleKey::load_or_create(&path).unwrap(), key);
+        std::fs::write(&path, b"short").unwrap();
+        assert_eq!(HandleKey::load_or_create(&path).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
+}

@@ -1,0 +1,143 @@
+//! MOUNT: paths become first handles (RFC 1813, appendix I; version 1 and 2: RFC 1094, appendix A).
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use protocol::mount::{self, Dirpath, Exportnode, MountOk, Mountbody, Stat};
+use rpc::message::Refusal;
+use rpc::service::Outcome;
+use vfs::{Handle, Name, Status};
+use xdr::{Chain, List};
+
+use crate::caller::Denied;
+use crate::exports::Export;
+use crate::front::{Front, Request, arguments, reply};
+
+/// Who has mounted what, as far as clients told us. Nothing depends on it: it answers DUMP.
+#[derive(Debug, Default)]
+pub(crate) struct Mounts(Mutex<BTreeSet<(IpAddr, Vec<u8>)>>);
+
+/// More mounts than this are not remembered.
+const MOUNTS_MAX: usize = 1024;
+
+impl Mounts {
+    fn add(&self, client: IpAddr, path: &[u8]) {
+        let mut mounts = self.0.lock();
+        if mounts.len() < MOUNTS_MAX {
+            mounts.insert((client, path.to_vec()));
+        }
+    }
+
+    fn list(&self) -> Vec<Mountbody> {
+        let body = |(client, path): &(IpAddr, Vec<u8>)| {
+            let hostname = mount::Name::new(client.to_string())?;
+            Some(Mountbody { hostname, directory: Dirpath::new(path.clone())? })
+        };
+        self.0.lock().iter().filter_map(body).collect()
+    }
+}
+
+/// Answers one call of version 1, 2 or 3. Version 2 is version 1 with a procedure that nobody calls.
+pub(crate) async fn answer(front: Arc<Front>, call: rpc::Call) -> Outcome {
+    let Ok(procedure) = mount::v3::Procedure::try_from(call.header.procedure) else {
+        return Refusal::ProcedureUnavailable.into();
+    };
+    let request = Request::new(&front, &call);
+    let client = request.peer.ip().to_canonical();
+    match procedure {
+        mount::v3::Procedure::Null => reply(&call, &()),
+        mount::v3::Procedure::Mnt => {
+            let path: Dirpath = match arguments(&call) {
+                Ok(path) => path,
+                Err(refusal) => return refusal.into(),
+            };
+            let root = walk(&request, &path).await;
+            if root.is_ok() {
+                front.mounts.add(client, &path);
+            }
+            if call.header.version == mount::v3::VERSION {
+                reply(&call, &mnt3(&front, root))
+            } else {
+                reply(&call, &mnt1(&front, root))
+            }
+        }
+        mount::v3::Procedure::Dump => reply(
+            &call,
+            &Chain::<Mountbody, { mount::LIST_MAX }>::new(front.mounts.list()).unwrap_or_default(),
+        ),
+        mount::v3::Procedure::Umnt => match arguments::<Dirpath>(&call) {
+            Ok(path) => {
+                front.mounts.0.lock().remove(&(client, path.to_vec()));
+                reply(&call, &())
+            }
+            Err(refusal) => refusal.into(),
+        },
+        mount::v3::Procedure::Umntall => {
+            front.mounts.0.lock().retain(|(who, _)| *who != client);
+            reply(&call, &())
+        }
+        mount::v3::Procedure::Export => reply(&call, &exports(&front)),
+    }
+}
+
+type Root = (Arc<Export>, Handle);
+
+fn mnt3(front: &Front, root: Result<Root, Stat>) -> mount::v3::MntRes {
+    let ok = root.and_then(|(export, handle)| {
+        let fhandle = front.handles.v3(export.id, &handle).map_err(stat)?;
+        let auth_flavors =
+            List::new(vec![rpc::auth::AUTH_SYS, rpc::auth::AUTH_NONE]).ok_or(Stat::ServerFault)?;
+        Ok(MountOk { fhandle, auth_flavors })
+    });
+    match ok {
+        Ok(ok) => protocol::Reply::Ok(ok),
+        Err(stat) => protocol::Reply::Fail(stat, ()),
+    }
+}
+
+fn mnt1(front: &Front, root: Result<Root, Stat>) -> mount::v1::MntRes {
+    match root.and_then(|(export, handle)| front.handles.v2(export.id, &handle).map_err(stat)) {
+        Ok(handle) => protocol::Reply::Ok(handle),
+        Err(stat) => protocol::Reply::Fail(stat, ()),
+    }
+}
+
+/// From a path that a client wants to mount to the directory: an export, or one below it.
+async fn walk(request: &Request<'_>, path: &[u8]) -> Result<Root, Stat> {
+    let (export, below) = request.front.exports.by_path(path).ok_or(Stat::NoEnt)?;
+    let caller = request.caller(export).map_err(|denied| match denied {
+        Denied::Client | Denied::Flavor => Stat::Acces,
+    })?;
+    let mut node = export.fs.root(&caller).await.map_err(|error| stat(error.status))?;
+    for name in below.split(|&byte| byte == b'/').filter(|name| !name.is_empty() && *name != b".") {
+        // `..` in a path to mount is nobody's honest wish.
+        let name = Name::new(name).map_err(|error| stat(error.status))?;
+        node = export.fs.lookup(&caller, &node.handle, &name).await.map_err(|error| stat(error.status))?.node;
+    }
+    Ok((export.clone(), node.handle))
+}
+
+fn exports(front: &Front) -> mount::Exports {
+    let node = |export: &Arc<Export>| {
+        let groups = export.options.clients.names().filter_map(mount::Name::new).collect();
+        Some(Exportnode { dir: Dirpath::new(export.path.clone())?, groups: Chain::new(groups)? })
+    };
+    Chain::new(front.exports.iter().filter_map(node).collect()).unwrap_or_default()
+}
+
+/// `mountstat3` of an error.
+fn stat(status: Status) -> Stat {
+    match status {
+        Status::Perm => Stat::Perm,
+        Status::NoEnt => Stat::NoEnt,
+        Status::Access => Stat::Acces,
+        Status::NotDir => Stat::NotDir,
+        Status::Inval => Stat::Inval,
+        Status::NameTooLong => Stat::NameTooLong,
+        Status::NotSupp => Stat::NotSupp,
+        Status::ServerFault => Stat::ServerFault,
+        _ => Stat::Io,
+    }
+}

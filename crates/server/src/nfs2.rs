@@ -1,0 +1,101 @@
+//! NFS v2 (RFC 1094) over a `vfs::FileSystem`: 32-bit sizes and cookies, synchronous writes, attributes in every answer.
+
+mod convert;
+mod cookies;
+mod directory;
+mod make;
+mod objects;
+
+use std::sync::Arc;
+
+use protocol::nfs2::{Procedure, Reply, call};
+use rpc::message::Refusal;
+use rpc::service::Outcome;
+use vfs::{Attributes, Caller, Freshness, Handle, Name};
+
+use crate::exports::Export;
+use xdr::Encode;
+
+use crate::front::{Front, Request, arguments, reply};
+
+pub(crate) use cookies::Cookies;
+
+/// Calls whose second execution would fail or destroy: their replies are remembered.
+pub(crate) fn must_not_repeat(procedure: u32) -> bool {
+    use Procedure as P;
+    matches!(
+        Procedure::try_from(procedure),
+        Ok(P::Setattr | P::Create | P::Remove | P::Rename | P::Link | P::Symlink | P::Mkdir | P::Rmdir)
+    )
+}
+
+/// Answers one call.
+pub(crate) async fn answer(front: Arc<Front>, call: rpc::Call) -> Outcome {
+    let Ok(procedure) = Procedure::try_from(call.header.procedure) else {
+        return Refusal::ProcedureUnavailable.into();
+    };
+    let request = &Request::new(&front, &call);
+    match procedure {
+        Procedure::Null | Procedure::Root | Procedure::Writecache => reply(&call, &()),
+        Procedure::Getattr => serve::<call::Getattr, _>(&call, |args| objects::getattr(request, args)).await,
+        Procedure::Setattr => serve::<call::Setattr, _>(&call, |args| objects::setattr(request, args)).await,
+        Procedure::Lookup => serve::<call::Lookup, _>(&call, |args| objects::lookup(request, args)).await,
+        Procedure::Readlink => {
+            serve::<call::Readlink, _>(&call, |args| objects::readlink(request, args)).await
+        }
+        Procedure::Read => serve::<call::Read, _>(&call, |args| objects::read(request, args)).await,
+        Procedure::Write => serve::<call::Write, _>(&call, |args| objects::write(request, args)).await,
+        Procedure::Create => serve::<call::Create, _>(&call, |args| make::create(request, args)).await,
+        Procedure::Remove => serve::<call::Remove, _>(&call, |args| make::remove(request, args)).await,
+        Procedure::Rename => serve::<call::Rename, _>(&call, |args| make::rename(request, args)).await,
+        Procedure::Link => serve::<call::Link, _>(&call, |args| make::link(request, args)).await,
+        Procedure::Symlink => serve::<call::Symlink, _>(&call, |args| make::symlink(request, args)).await,
+        Procedure::Mkdir => serve::<call::Mkdir, _>(&call, |args| make::mkdir(request, args)).await,
+        Procedure::Rmdir => serve::<call::Rmdir, _>(&call, |args| make::rmdir(request, args)).await,
+        Procedure::Readdir => {
+            serve::<call::Readdir, _>(&call, |args| directory::readdir(request, args)).await
+        }
+        Procedure::Statfs => serve::<call::Statfs, _>(&call, |args| objects::statfs(request, args)).await,
+    }
+}
+
+/// Decodes the arguments, runs the procedure, encodes its results.
+async fn serve<'c, C, T>(
+    call: &'c rpc::Call,
+    procedure: impl AsyncFnOnce(C::Args) -> vfs::Result<T>,
+) -> Outcome
+where
+    C: protocol::Call<Results = Reply<T>>,
+    T: Encode,
+{
+    let args = match arguments::<C::Args>(call) {
+        Ok(args) => args,
+        Err(refusal) => return refusal.into(),
+    };
+    let results: C::Results = match procedure(args).await {
+        Ok(ok) => Reply::Ok(ok),
+        Err(error) => Reply::Fail(convert::stat(error.status), ()),
+    };
+    reply(call, &results)
+}
+
+/// The attributes that an operation brought; where it brought none, those that a `stat` gives.
+async fn attributes(
+    export: &Export,
+    caller: &Caller,
+    handle: &Handle,
+    brought: Option<Attributes>,
+) -> vfs::Result<Attributes> {
+    match brought {
+        Some(attributes) => Ok(attributes),
+        None => export.fs.getattr(&caller.clone().with_freshness(Freshness::Timeout), handle).await,
+    }
+}
+
+/// A name for an operation that makes, removes or renames: `.` and `..` are none that it could take.
+fn new_name(name: &[u8]) -> vfs::Result<Name> {
+    match name {
+        b"." | b".." => Err(vfs::Status::Exist.into()),
+        other => Name::new(other),
+    }
+}

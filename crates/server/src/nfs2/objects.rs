@@ -1,0 +1,89 @@
+//! GETATTR, SETATTR, LOOKUP, READLINK, READ, WRITE, STATFS (RFC 1094, section 2.2).
+
+use protocol::nfs2::{
+    DATA_MAX, DirOpArgs, DirOpOk, Fattr, Handle, Path, ReadArgs, ReadOk, SattrArgs, StatfsOk, WriteArgs,
+};
+use vfs::{By, Name, Stability, Status};
+use xdr::Bulk;
+
+use super::attributes;
+use super::convert::{fattr, set_attributes};
+use crate::front::{Object, Request};
+
+pub(super) async fn getattr(request: &Request<'_>, handle: Handle) -> vfs::Result<Fattr> {
+    let Object { export, handle, caller } = request.object(&handle)?;
+    Ok(fattr(&export.fs.getattr(&caller, &handle).await?))
+}
+
+pub(super) async fn setattr(request: &Request<'_>, args: SattrArgs) -> vfs::Result<Fattr> {
+    let Object { export, handle, caller } = request.writable(&args.file)?;
+    let wcc = export.fs.setattr(&caller, &handle, &set_attributes(&args.attributes), None).await?;
+    Ok(fattr(&attributes(&export, &caller, &handle, wcc.after).await?))
+}
+
+pub(super) async fn lookup(request: &Request<'_>, args: DirOpArgs) -> vfs::Result<DirOpOk> {
+    let Object { export, handle, caller } = request.object(&args.dir)?;
+    let node = match &args.name[..] {
+        b"." => vfs::Node { handle, attributes: Some(export.fs.getattr(&caller, &handle).await?) },
+        b".." => export.fs.parent(&caller, &handle).await?.node,
+        name => export.fs.lookup(&caller, &handle, &Name::new(name)?).await?.node,
+    };
+    let attributes = attributes(&export, &caller, &node.handle, node.attributes).await?;
+    Ok(DirOpOk { file: request.front.handles.v2(export.id, &node.handle)?, attributes: fattr(&attributes) })
+}
+
+pub(super) async fn readlink(request: &Request<'_>, handle: Handle) -> vfs::Result<Path> {
+    let Object { export, handle, caller } = request.object(&handle)?;
+    let (target, _) = export.fs.readlink(&caller, &handle).await?;
+    Path::new(target).ok_or_else(|| Status::NameTooLong.into())
+}
+
+pub(super) async fn read(request: &Request<'_>, args: ReadArgs) -> vfs::Result<ReadOk> {
+    let Object { export, handle, caller } = request.object(&args.file)?;
+    let count = args.count.min(DATA_MAX);
+    let read = export.fs.read(&caller, &handle, By::Anonymous, args.offset.into(), count).await?;
+    let attributes = attributes(&export, &caller, &handle, read.attributes).await?;
+    Ok(ReadOk { attributes: fattr(&attributes), data: crate::nfs3::bulk(read.data) })
+}
+
+/// WRITE of v2 is synchronous, and takes all of it.
+pub(super) async fn write(request: &Request<'_>, args: WriteArgs) -> vfs::Result<Fattr> {
+    let Object { export, handle, caller } = request.writable(&args.file)?;
+    let Bulk::Bytes(mut data) = args.data else { return Err(Status::ServerFault.into()) };
+    let mut offset = u64::from(args.offset);
+    if offset + data.len() as u64 > u32::MAX.into() {
+        return Err(Status::FBig.into());
+    }
+    loop {
+        let stability = Stability::FileSync;
+        let written =
+            export.fs.write(&caller, &handle, By::Anonymous, offset, data.clone(), stability).await?;
+        let count = (written.count as usize).min(data.len());
+        if count == 0 && !data.is_empty() {
+            return Err(Status::Io.into());
+        }
+        offset += count as u64;
+        data = data.slice(count..);
+        if data.is_empty() {
+            return Ok(fattr(&attributes(&export, &caller, &handle, written.wcc.after).await?));
+        }
+    }
+}
+
+pub(super) async fn statfs(request: &Request<'_>, handle: Handle) -> vfs::Result<StatfsOk> {
+    let Object { export, handle, caller } = request.object(&handle)?;
+    let stat = export.fs.fsstat(&caller, &handle).await?;
+    // Block counts have 31 bits that clients agree on: larger file systems get larger blocks.
+    let mut block_bytes = 4096u64;
+    while stat.total_bytes / block_bytes > i32::MAX as u64 {
+        block_bytes *= 2;
+    }
+    let blocks = |bytes: u64| (bytes / block_bytes) as u32;
+    Ok(StatfsOk {
+        tsize: DATA_MAX,
+        bsize: block_bytes as u32,
+        blocks: blocks(stat.total_bytes),
+        bfree: blocks(stat.free_bytes),
+        bavail: blocks(stat.available_bytes),
+    })
+}

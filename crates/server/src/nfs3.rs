@@ -1,0 +1,120 @@
+//! NFS v3 (RFC 1813) over a `vfs::FileSystem`. One file for each group of procedures that the RFC describes together.
+
+mod convert;
+mod directory;
+mod filesystem;
+mod io;
+mod make;
+mod objects;
+
+use std::sync::Arc;
+
+use protocol::nfs3::{Procedure, Reply, call};
+use rpc::message::Refusal;
+use rpc::service::Outcome;
+use vfs::Name;
+
+use xdr::Encode;
+
+use crate::front::{Front, Request, arguments, reply};
+use convert::Failure;
+pub(crate) use io::bulk;
+
+/// The largest READ and WRITE over TCP.
+const TRANSFER_MAX_BYTES: u32 = 1 << 20;
+/// And in datagrams: what fits into one with its headers.
+const DATAGRAM_TRANSFER_MAX_BYTES: u32 = 32 << 10;
+
+/// Calls whose second execution would fail or destroy: their replies are remembered.
+pub(crate) fn must_not_repeat(procedure: u32) -> bool {
+    use Procedure as P;
+    matches!(
+        Procedure::try_from(procedure),
+        Ok(P::Setattr
+            | P::Create
+            | P::Mkdir
+            | P::Symlink
+            | P::Mknod
+            | P::Remove
+            | P::Rmdir
+            | P::Rename
+            | P::Link)
+    )
+}
+
+/// Answers one call.
+pub(crate) async fn answer(front: Arc<Front>, call: rpc::Call) -> Outcome {
+    let Ok(procedure) = Procedure::try_from(call.header.procedure) else {
+        return Refusal::ProcedureUnavailable.into();
+    };
+    let request = &Request::new(&front, &call);
+    match procedure {
+        Procedure::Null => reply(&call, &()),
+        Procedure::Getattr => {
+            serve::<call::Getattr, _, _>(&call, |args| objects::getattr(request, args)).await
+        }
+        Procedure::Setattr => {
+            serve::<call::Setattr, _, _>(&call, |args| objects::setattr(request, args)).await
+        }
+        Procedure::Lookup => serve::<call::Lookup, _, _>(&call, |args| objects::lookup(request, args)).await,
+        Procedure::Access => serve::<call::Access, _, _>(&call, |args| objects::access(request, args)).await,
+        Procedure::Readlink => {
+            serve::<call::Readlink, _, _>(&call, |args| objects::readlink(request, args)).await
+        }
+        Procedure::Read => serve::<call::Read, _, _>(&call, |args| io::read(request, args)).await,
+        Procedure::Write => serve::<call::Write, _, _>(&call, |args| io::write(request, args)).await,
+        Procedure::Commit => serve::<call::Commit, _, _>(&call, |args| io::commit(request, args)).await,
+        Procedure::Create => serve::<call::Create, _, _>(&call, |args| make::create(request, args)).await,
+        Procedure::Mkdir => serve::<call::Mkdir, _, _>(&call, |args| make::mkdir(request, args)).await,
+        Procedure::Symlink => serve::<call::Symlink, _, _>(&call, |args| make::symlink(request, args)).await,
+        Procedure::Mknod => serve::<call::Mknod, _, _>(&call, |args| make::mknod(request, args)).await,
+        Procedure::Link => serve::<call::Link, _, _>(&call, |args| make::link(request, args)).await,
+        Procedure::Remove => serve::<call::Remove, _, _>(&call, |args| make::remove(request, args)).await,
+        Procedure::Rmdir => serve::<call::Rmdir, _, _>(&call, |args| make::rmdir(request, args)).await,
+        Procedure::Rename => serve::<call::Rename, _, _>(&call, |args| make::rename(request, args)).await,
+        Procedure::Readdir => {
+            serve::<call::Readdir, _, _>(&call, |args| directory::readdir(request, args)).await
+        }
+        Procedure::Readdirplus => {
+            serve::<call::Readdirplus, _, _>(&call, |args| directory::readdirplus(request, args)).await
+        }
+        Procedure::Fsstat => {
+            serve::<call::Fsstat, _, _>(&call, |args| filesystem::fsstat(request, args)).await
+        }
+        Procedure::Fsinfo => {
+            serve::<call::Fsinfo, _, _>(&call, |args| filesystem::fsinfo(request, args)).await
+        }
+        Procedure::Pathconf => {
+            serve::<call::Pathconf, _, _>(&call, |args| filesystem::pathconf(request, args)).await
+        }
+    }
+}
+
+/// Decodes the arguments, runs the procedure, encodes its results.
+async fn serve<'c, C, T, F>(
+    call: &'c rpc::Call,
+    procedure: impl AsyncFnOnce(C::Args) -> vfs::Result<T>,
+) -> Outcome
+where
+    C: protocol::Call<Results = Reply<T, F>>,
+    T: Encode,
+    F: Failure + Encode,
+{
+    let args = match arguments::<C::Args>(call) {
+        Ok(args) => args,
+        Err(refusal) => return refusal.into(),
+    };
+    let results: C::Results = match procedure(args).await {
+        Ok(ok) => Reply::Ok(ok),
+        Err(error) => Reply::Fail(convert::status(error.status), F::with(error.attributes.as_deref())),
+    };
+    reply(call, &results)
+}
+
+/// A name of the wire for an operation that makes, removes or renames: `.` and `..` are none that it could take.
+fn new_name(name: &[u8], walks: vfs::Status) -> vfs::Result<Name> {
+    match name {
+        b"." | b".." => Err(walks.into()),
+        other => Name::new(other),
+    }
+}

@@ -1,0 +1,161 @@
+//! READDIR and READDIRPLUS (RFC 1813, sections 3.3.16 and 3.3.17).
+//!
+//! Back ends list neither `.` nor `..`: they are put in front here, at the cookies 1 and 2. The inode number given for
+//! `..` is that of the directory itself: to learn the right one would cost a question, and nobody believes it anyway,
+//! since it is wrong at every mount point.
+
+use protocol::nfs3::{
+    Entry as WireEntry, Entryplus, Filename, ReaddirArgs, ReaddirOk, ReaddirplusArgs, ReaddirplusOk, Verifier,
+};
+use vfs::{Entry, Listing, ReadDir, Status};
+use xdr::{Chain, padding};
+
+use super::convert::fattr;
+use crate::exports::Export;
+use crate::front::{Object, Request};
+
+/// Room for what surrounds the entries: directory attributes, verifier, end of list, eof.
+const FRAME_BYTES: u32 = 4 + 84 + 8 + 4 + 4 + 4;
+/// An answer is never larger, whatever is asked: what fits into our largest message.
+const ANSWER_MAX_BYTES: u32 = 1 << 20;
+/// And in a datagram.
+const DATAGRAM_ANSWER_MAX_BYTES: u32 = 32 << 10;
+
+pub(super) async fn readdir(request: &Request<'_>, args: ReaddirArgs) -> vfs::Result<ReaddirOk> {
+    let asked = Asked {
+        dir: &args.dir,
+        cookie: args.cookie,
+        verifier: args.cookieverf,
+        bytes: args.count,
+        plus: false,
+    };
+    let Part { listing, room, dots, .. } = read_part(request, &asked).await?;
+    let mut entries = Vec::with_capacity(listing.entries.len() + 2);
+    let mut used = 0;
+    let mut cut = false;
+    for (name, fileid, cookie) in dots {
+        used += entry_bytes(name);
+        entries.push(WireEntry { fileid, name: filename(name)?, cookie });
+    }
+    for entry in &listing.entries {
+        used += entry_bytes(entry.name.as_bytes());
+        if used > room {
+            cut = true;
+            break;
+        }
+        entries.push(WireEntry {
+            fileid: entry.fileid,
+            name: filename(entry.name.as_bytes())?,
+            cookie: entry.cookie,
+        });
+    }
+    if entries.is_empty() && cut {
+        return Err(Status::TooSmall.into());
+    }
+    Ok(ReaddirOk {
+        dir_attributes: listing.directory.as_ref().map(fattr),
+        cookieverf: listing.verifier,
+        entries: Chain::new(entries).ok_or(Status::ServerFault)?,
+        eof: listing.eof && !cut,
+    })
+}
+
+pub(super) async fn readdirplus(request: &Request<'_>, args: ReaddirplusArgs) -> vfs::Result<ReaddirplusOk> {
+    let asked = Asked {
+        dir: &args.dir,
+        cookie: args.cookie,
+        verifier: args.cookieverf,
+        bytes: args.maxcount,
+        plus: true,
+    };
+    let Part { export, listing, room, dots } = read_part(request, &asked).await?;
+    let mut entries = Vec::with_capacity(listing.entries.len() + 2);
+    let mut used = 0;
+    let mut cut = false;
+    for (name, fileid, cookie) in dots {
+        used += entry_bytes(name) + 8;
+        let name = filename(name)?;
+        entries.push(Entryplus { fileid, name, cookie, name_attributes: None, name_handle: None });
+    }
+    for entry in &listing.entries {
+        let wire = entryplus(request, &export, entry)?;
+        used += entryplus_bytes(&wire);
+        if used > room {
+            cut = true;
+            break;
+        }
+        entries.push(wire);
+    }
+    if entries.is_empty() && cut {
+        return Err(Status::TooSmall.into());
+    }
+    Ok(ReaddirplusOk {
+        dir_attributes: listing.directory.as_ref().map(fattr),
+        cookieverf: listing.verifier,
+        entries: Chain::new(entries).ok_or(Status::ServerFault)?,
+        eof: listing.eof && !cut,
+    })
+}
+
+struct Asked<'c> {
+    dir: &'c [u8],
+    cookie: u64,
+    verifier: Verifier,
+    bytes: u32,
+    plus: bool,
+}
+
+struct Part {
+    export: std::sync::Arc<Export>,
+    listing: Listing,
+    /// Bytes that entries may take.
+    room: u32,
+    /// Those of `.` and `..` that come first: name, inode number, cookie.
+    dots: Vec<(&'static [u8], u64, u64)>,
+}
+
+async fn read_part(request: &Request<'_>, asked: &Asked<'_>) -> vfs::Result<Part> {
+    let Object { export, handle, caller } = request.object(asked.dir)?;
+    let most = if request.datagram { DATAGRAM_ANSWER_MAX_BYTES } else { ANSWER_MAX_BYTES };
+    let room = asked.bytes.min(most).checked_sub(FRAME_BYTES).ok_or(Status::TooSmall)?;
+    let cookie = if asked.cookie < Entry::FIRST_COOKIE { 0 } else { asked.cookie };
+    let verifier = if cookie == 0 { Verifier::default() } else { asked.verifier };
+    let part = ReadDir { cookie, verifier, bytes: room, plus: asked.plus };
+    let listing = export.fs.readdir(&caller, &handle, part).await?;
+    let mut dots = Vec::new();
+    if asked.cookie < 2 {
+        let fileid = match listing.directory {
+            Some(attributes) => attributes.fileid,
+            None => export.fs.getattr(&caller.with_freshness(vfs::Freshness::Timeout), &handle).await?.fileid,
+        };
+        dots = vec![(&b"."[..], fileid, 1), (&b".."[..], fileid, 2)];
+        dots.drain(..asked.cookie as usize);
+    }
+    Ok(Part { export, listing, room, dots })
+}
+
+fn entryplus(request: &Request<'_>, export: &Export, entry: &Entry) -> vfs::Result<Entryplus> {
+    let (name_attributes, name_handle) = match &entry.node {
+        None => (None, None),
+        Some(node) => {
+            (node.attributes.as_ref().map(fattr), Some(request.front.handles.v3(export.id, &node.handle)?))
+        }
+    };
+    let name = filename(entry.name.as_bytes())?;
+    Ok(Entryplus { fileid: entry.fileid, name, cookie: entry.cookie, name_attributes, name_handle })
+}
+
+fn filename(name: &[u8]) -> Result<Filename, Status> {
+    Filename::new(name.to_vec()).ok_or(Status::ServerFault)
+}
+
+/// On the wire: follows, fileid, name, cookie.
+fn entry_bytes(name: &[u8]) -> u32 {
+    (4 + 8 + 4 + name.len() + padding(name.len()) + 8) as u32
+}
+
+fn entryplus_bytes(entry: &Entryplus) -> u32 {
+    let attributes = if entry.name_attributes.is_some() { 84 } else { 0 };
+    let handle = entry.name_handle.map_or(0, |handle| 4 + handle.len() + padding(handle.len())) as u32;
+    entry_bytes(&entry.name) + 4 + attributes + 4 + handle
+}

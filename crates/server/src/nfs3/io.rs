@@ -1,0 +1,60 @@
+//! READ, WRITE, COMMIT (RFC 1813, sections 3.3.6, 3.3.7 and 3.3.21).
+
+use protocol::nfs3::{CommitArgs, CommitOk, ReadArgs, ReadOk, WriteArgs, WriteOk};
+use vfs::{By, Data, Status};
+use xdr::Bulk;
+
+use super::convert::{fattr, stability, stable_how, wcc_data};
+use super::{DATAGRAM_TRANSFER_MAX_BYTES, TRANSFER_MAX_BYTES};
+use crate::front::{Object, Request};
+
+pub(super) async fn read(request: &Request<'_>, args: ReadArgs) -> vfs::Result<ReadOk> {
+    let Object { export, handle, caller } = request.object(&args.file)?;
+    let most = if request.datagram { DATAGRAM_TRANSFER_MAX_BYTES } else { TRANSFER_MAX_BYTES };
+    let read = export.fs.read(&caller, &handle, By::Anonymous, args.offset, args.count.min(most)).await?;
+    Ok(ReadOk {
+        file_attributes: read.attributes.as_ref().map(fattr),
+        count: read.data.len() as u32,
+        eof: read.eof,
+        data: bulk(read.data),
+    })
+}
+
+pub(super) async fn write(request: &Request<'_>, args: WriteArgs) -> vfs::Result<WriteOk> {
+    let Object { export, handle, caller } = request.writable(&args.file)?;
+    let Bulk::Bytes(mut data) = args.data else { return Err(Status::ServerFault.into()) };
+    if data.len() < args.count as usize {
+        return Err(Status::Inval.into());
+    }
+    data.truncate(args.count as usize);
+    if args.offset.checked_add(data.len() as u64).is_none_or(|end| end > i64::MAX as u64) {
+        return Err(Status::FBig.into());
+    }
+    let stable = stability(args.stable);
+    let written = export.fs.write(&caller, &handle, By::Anonymous, args.offset, data, stable).await?;
+    Ok(WriteOk {
+        file_wcc: wcc_data(&written.wcc),
+        count: written.count,
+        committed: stable_how(written.stability),
+        verf: written.verifier,
+    })
+}
+
+pub(super) async fn commit(request: &Request<'_>, args: CommitArgs) -> vfs::Result<CommitOk> {
+    let Object { export, handle, caller } = request.writable(&args.file)?;
+    let commit = export.fs.commit(&caller, &handle, args.offset, args.count).await?;
+    Ok(CommitOk { file_wcc: wcc_data(&commit.wcc), verf: commit.verifier })
+}
+
+/// Data on its way out: a range of a file stays one, so that it leaves by `sendfile`.
+pub(crate) fn bulk(data: Data) -> Bulk {
+    match data {
+        Data::Bytes(bytes) => Bulk::Bytes(bytes),
+        Data::File(range) => Bulk::File(xdr::FileRange {
+            file: range.file,
+            offset: range.offset,
+            length: range.length,
+            pin: range.pin,
+        }),
+    }
+}
