@@ -1,0 +1,254 @@
+//! From a URL to a mounted export: names, ports, MOUNT, FSINFO, connections.
+//!
+//! Ports follow nfs(5): what is given is used, what is not is asked of the port mapper. Leasehold's own servers answer
+//! MOUNT on the port of NFS and need no port mapper, so that port is tried too: first if it was given, last if not.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use protocol::{Reply, mount, nfs3};
+use rpc::message::Refusal;
+use rpc::{Link, LinkOptions, SourcePort};
+use vfs::Handle;
+
+use crate::convert;
+use crate::nonsense::Nonsense;
+use crate::portmapper::{AskError, Way, ask, port_of};
+use crate::transport::Transport;
+use crate::url::{Options, Proto, Url};
+
+/// How long MOUNT, and the first call of NFS, may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+const NFS_PORT: u16 = 2049;
+/// The largest transfer over TCP.
+const TCP_TRANSFER_MAX: u32 = 1 << 20;
+/// The largest transfer over UDP: as Linux, so that a datagram is not made of too many fragments.
+const UDP_TRANSFER_MAX: u32 = 32 << 10;
+/// For servers that say that they transfer nothing.
+const TRANSFER_DEFAULT: u32 = 4096;
+/// `RPC_AUTH_NONE` and `AUTH_SYS` of an export's flavors.
+const FLAVORS: [u32; 2] = [rpc::auth::AUTH_NONE, rpc::auth::AUTH_SYS];
+
+/// Why an export cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// The name of the server has no address.
+    #[error("cannot find the server `{host}`: {source}; check the name, or give an address")]
+    Resolve {
+        /// As in the URL.
+        host: String,
+        /// What the resolver says.
+        source: io::Error,
+    },
+    /// Nobody answers NFS.
+    #[error(
+        "{server} does not answer NFS version 3: {source}; check that the server runs, or give its port as nfs://HOST:PORT/…"
+    )]
+    Nfs {
+        /// Where it was looked for.
+        server: SocketAddr,
+        /// What happened.
+        source: AskError,
+    },
+    /// Nobody answers MOUNT.
+    #[error(
+        "{server} does not answer MOUNT version 3: {source}; give its port as mountport=PORT, or start rpcbind there"
+    )]
+    Mount {
+        /// Where it was looked for last.
+        server: SocketAddr,
+        /// What happened.
+        source: AskError,
+    },
+    /// MOUNT answers, and refuses the export.
+    #[error("{server} does not let us mount {export}: {}", refusal(*.status))]
+    Refused {
+        /// Who refuses.
+        server: SocketAddr,
+        /// What was asked for.
+        export: String,
+        /// Why.
+        status: mount::Stat,
+    },
+    /// The export wants more than AUTH_SYS.
+    #[error(
+        "{server} offers {export} only with flavors {flavors:?}, and we speak AUTH_SYS (1): allow sec=sys there"
+    )]
+    Flavor {
+        /// Who offers.
+        server: SocketAddr,
+        /// What.
+        export: String,
+        /// Of RPC.
+        flavors: Vec<u32>,
+    },
+    /// The root was given and is no good.
+    #[error(
+        "{server} gave a root for {export} and then said {status:?} to it: try again, or look at the server's log"
+    )]
+    Root {
+        /// Who.
+        server: SocketAddr,
+        /// Of what.
+        export: String,
+        /// Of FSINFO.
+        status: nfs3::Status,
+    },
+    /// The root is no handle.
+    #[error("{server} gave an empty handle for {export}: that is not an NFS server")]
+    Nonsense {
+        /// Who.
+        server: SocketAddr,
+        /// For what.
+        export: String,
+    },
+}
+
+fn refusal(status: mount::Stat) -> String {
+    match status {
+        mount::Stat::NoEnt => "there is no such export; `showmount -e HOST` lists them".to_owned(),
+        mount::Stat::Perm | mount::Stat::Acces => {
+            "permission denied; add this machine to the export's clients there".to_owned()
+        }
+        mount::Stat::NotDir => "it is not a directory".to_owned(),
+        other => format!("{other:?}; look at the server's log"),
+    }
+}
+
+/// A mounted export.
+pub(crate) struct Mounted {
+    pub(crate) transport: Transport,
+    pub(crate) server: SocketAddr,
+    pub(crate) root: Handle,
+    pub(crate) sizes: Sizes,
+}
+
+/// The largest transfers, in bytes, that both sides do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sizes {
+    pub(crate) read: u32,
+    pub(crate) write: u32,
+    pub(crate) readdir: u32,
+}
+
+/// Mounts. `portmapper` is the port that port mappers answer on.
+pub(crate) async fn connect(url: &Url, portmapper: u16) -> Result<Mounted, ConnectError> {
+    let unresolved = |source| ConnectError::Resolve { host: url.host.clone(), source };
+    let addresses = tokio::net::lookup_host((url.host.as_str(), 0)).await.map_err(unresolved)?;
+    let mut result = Err(unresolved(io::ErrorKind::NotFound.into()));
+    for address in addresses {
+        result = connect_to(url, address.ip(), portmapper).await;
+        // Another address of the same host may do better if nobody answers here, and not otherwise.
+        if !matches!(result, Err(ConnectError::Nfs { .. } | ConnectError::Mount { .. })) {
+            return result;
+        }
+    }
+    result
+}
+
+async fn connect_to(url: &Url, address: IpAddr, portmapper: u16) -> Result<Mounted, ConnectError> {
+    let options = &url.options;
+    let given = options.port.or(url.port);
+    let portmapper = SocketAddr::new(address, portmapper);
+    let port = match given {
+        Some(port) => port,
+        None => port_of::<nfs3::call::Null>(portmapper, options.proto.into()).await.unwrap_or(NFS_PORT),
+    };
+    let server = SocketAddr::new(address, port);
+    let handle = mount_root(url, server, given.is_some(), portmapper).await?;
+    let export = url.export_text();
+    let root = convert::from_wire(&handle).ok_or(ConnectError::Nonsense { server, export })?;
+    let sizes = sizes(url, server, handle).await?;
+    let links = (0..options.nconnect.max(1)).map(|_| Link::new(link_options(options, server))).collect();
+    let transport = Transport::new(links, options.patience(), Nonsense::new(server));
+    Ok(Mounted { transport, server, root, sizes })
+}
+
+/// Asks MOUNT for the root, wherever it may answer.
+async fn mount_root(
+    url: &Url,
+    server: SocketAddr,
+    port_given: bool,
+    portmapper: SocketAddr,
+) -> Result<nfs3::Handle, ConnectError> {
+    let proto = url.options.mountproto.unwrap_or(url.options.proto);
+    let looked_up = port_of::<mount::v3::call::Null>(portmapper, proto.into());
+    let ports = match (url.options.mountport, port_given) {
+        (Some(port), _) => vec![port],
+        (None, true) => match ask_mount(url, server, proto).await {
+            Err(ConnectError::Mount { .. }) => looked_up.await.into_iter().collect(),
+            decided => return decided,
+        },
+        (None, false) => looked_up.await.into_iter().chain([server.port()]).collect(),
+    };
+    let mut result =
+        Err(ConnectError::Mount { server, source: AskError::Refused(Refusal::ProgramUnavailable) });
+    for port in ports {
+        result = ask_mount(url, SocketAddr::new(server.ip(), port), proto).await;
+        if !matches!(result, Err(ConnectError::Mount { .. })) {
+            break;
+        }
+    }
+    result
+}
+
+async fn ask_mount(url: &Url, server: SocketAddr, proto: Proto) -> Result<nfs3::Handle, ConnectError> {
+    let way = Way { server, transport: proto.into(), source: source(&url.options) };
+    // The bound on the path was held when the URL was read.
+    let path = mount::Dirpath::new(url.export.clone()).unwrap_or_default();
+    let export = url.export_text();
+    match ask::<mount::v3::call::Mnt>(way, &path, PATIENCE).await {
+        Err(source) => Err(ConnectError::Mount { server, source }),
+        Ok(Reply::Fail(status, ())) => Err(ConnectError::Refused { server, export, status }),
+        Ok(Reply::Ok(ok)) => {
+            let flavors = ok.auth_flavors.into_vec();
+            if flavors.is_empty() || flavors.iter().any(|flavor| FLAVORS.contains(flavor)) {
+                return Ok(ok.fhandle);
+            }
+            Err(ConnectError::Flavor { server, export, flavors })
+        }
+    }
+}
+
+async fn sizes(url: &Url, server: SocketAddr, root: nfs3::Handle) -> Result<Sizes, ConnectError> {
+    let options = &url.options;
+    let way = Way { server, transport: options.proto.into(), source: source(options) };
+    let info = match ask::<nfs3::call::Fsinfo>(way, &nfs3::FsArgs { object: root }, PATIENCE).await {
+        Ok(Reply::Ok(info)) => info,
+        Ok(Reply::Fail(status, _)) => {
+            return Err(ConnectError::Root { server, export: url.export_text(), status });
+        }
+        Err(source) => return Err(ConnectError::Nfs { server, source }),
+    };
+    let most = match options.proto {
+        Proto::Tcp => TCP_TRANSFER_MAX,
+        Proto::Udp => UDP_TRANSFER_MAX,
+    };
+    let of = |server_max: u32, wanted: Option<u32>| {
+        let server_max = if server_max == 0 { TRANSFER_DEFAULT } else { server_max };
+        server_max.min(wanted.unwrap_or(most)).min(most)
+    };
+    Ok(Sizes { read: of(info.rtmax, options.rsize), write: of(info.wtmax, options.wsize), readdir: most })
+}
+
+fn link_options(options: &Options, server: SocketAddr) -> LinkOptions {
+    let mut link = LinkOptions::new(server);
+    link.transport = options.proto.into();
+    link.source = source(options);
+    link.timeo = options.timeo();
+    link
+}
+
+fn source(options: &Options) -> SourcePort {
+    if options.resvport { SourcePort::Reserved } else { SourcePort::Any }
+}
+
+impl From<Proto> for rpc::Transport {
+    fn from(proto: Proto) -> rpc::Transport {
+        match proto {
+            Proto::Tcp => rpc::Transport::Tcp,
+            Proto::Udp => rpc::Transport::Udp,
+        }
+    }
+}

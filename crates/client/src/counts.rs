@@ -1,0 +1,189 @@
+//! What was asked of the origin: calls, bytes and time of each procedure.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use protocol::nfs3::Procedure;
+
+const PROCEDURES: usize = Procedure::ALL.len();
+/// Latencies are counted in classes of doubling width, from 1 µs to over an hour.
+const CLASSES: usize = 32;
+
+/// Counts as they run. Relaxed atomics: no order between them is promised.
+#[derive(Debug, Default)]
+pub(crate) struct Counting([Running; PROCEDURES]);
+
+#[derive(Debug, Default)]
+struct Running {
+    calls: AtomicU64,
+    retransmitted: AtomicU64,
+    failed: AtomicU64,
+    bytes_sent: AtomicU64,
+    bytes_received: AtomicU64,
+    micros: AtomicU64,
+    classes: [AtomicU64; CLASSES],
+}
+
+impl Counting {
+    /// A call leaves, with arguments of so many bytes.
+    pub(crate) fn called(&self, number: u32, bytes: usize) {
+        if let Some(running) = self.0.get(number as usize) {
+            running.calls.fetch_add(1, Ordering::Relaxed);
+            running.bytes_sent.fetch_add(bytes as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// Its answer is here, with results of so many bytes.
+    pub(crate) fn answered(&self, number: u32, bytes: usize, took: Duration, retransmitted: bool) {
+        if let Some(running) = self.0.get(number as usize) {
+            let micros = took.as_micros() as u64;
+            running.bytes_received.fetch_add(bytes as u64, Ordering::Relaxed);
+            running.micros.fetch_add(micros, Ordering::Relaxed);
+            running.retransmitted.fetch_add(retransmitted.into(), Ordering::Relaxed);
+            let class = (micros.max(1).ilog2() as usize).min(CLASSES - 1);
+            running.classes[class].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// It brought no results: no answer in time, or a refusal.
+    pub(crate) fn failed(&self, number: u32) {
+        if let Some(running) = self.0.get(number as usize) {
+            running.failed.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn snapshot(&self) -> Counts {
+        let of = |running: &Running| ProcedureCounts {
+            calls: running.calls.load(Ordering::Relaxed),
+            retransmitted: running.retransmitted.load(Ordering::Relaxed),
+            failed: running.failed.load(Ordering::Relaxed),
+            bytes_sent: running.bytes_sent.load(Ordering::Relaxed),
+            bytes_received: running.bytes_received.load(Ordering::Relaxed),
+            waited: Duration::from_micros(running.micros.load(Ordering::Relaxed)),
+            classes: std::array::from_fn(|class| running.classes[class].load(Ordering::Relaxed)),
+        };
+        Counts { procedures: std::array::from_fn(|number| of(&self.0[number])) }
+    }
+}
+
+/// Counts at one moment, since the connection was made or between two moments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Counts {
+    procedures: [ProcedureCounts; PROCEDURES],
+}
+
+/// Counts of one procedure. Bytes are those of arguments and results, RPC headers not included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProcedureCounts {
+    /// Calls made, each try after a JUKEBOX being a call of its own.
+    pub calls: u64,
+    /// Those that were sent more than once before their answer came.
+    pub retransmitted: u64,
+    /// Those that brought no results.
+    pub failed: u64,
+    /// Of arguments.
+    pub bytes_sent: u64,
+    /// Of results.
+    pub bytes_received: u64,
+    /// Time between calls and their answers, in all.
+    pub waited: Duration,
+    /// Answers that took at least 2ⁿ and less than 2ⁿ⁺¹ microseconds.
+    pub classes: [u64; CLASSES],
+}
+
+impl Counts {
+    /// Of one procedure.
+    pub fn of(&self, procedure: Procedure) -> &ProcedureCounts {
+        &self.procedures[procedure as usize]
+    }
+
+    /// Calls of one procedure.
+    pub fn calls(&self, procedure: Procedure) -> u64 {
+        self.of(procedure).calls
+    }
+
+    /// Calls of all procedures.
+    pub fn total_calls(&self) -> u64 {
+        self.procedures.iter().map(|procedure| procedure.calls).sum()
+    }
+
+    /// Bytes of arguments and results of all procedures.
+    pub fn total_bytes(&self) -> u64 {
+        self.procedures.iter().map(|procedure| procedure.bytes_sent + procedure.bytes_received).sum()
+    }
+
+    /// Procedures that were called, with their counts.
+    pub fn called(&self) -> impl Iterator<Item = (Procedure, &ProcedureCounts)> {
+        Procedure::ALL.iter().map(|&it| (it, self.of(it))).filter(|(_, counts)| counts.calls > 0)
+    }
+
+    /// What was counted after `earlier`.
+    #[must_use]
+    pub fn since(&self, earlier: &Counts) -> Counts {
+        Counts { procedures: std::array::from_fn(|at| self.procedures[at].since(&earlier.procedures[at])) }
+    }
+}
+
+impl ProcedureCounts {
+    fn since(&self, earlier: &ProcedureCounts) -> ProcedureCounts {
+        ProcedureCounts {
+            calls: self.calls - earlier.calls,
+            retransmitted: self.retransmitted - earlier.retransmitted,
+            failed: self.failed - earlier.failed,
+            bytes_sent: self.bytes_sent - earlier.bytes_sent,
+            bytes_received: self.bytes_received - earlier.bytes_received,
+            waited: self.waited.saturating_sub(earlier.waited),
+            classes: std::array::from_fn(|class| self.classes[class] - earlier.classes[class]),
+        }
+    }
+
+    /// The mean time between a call and its answer.
+    pub fn mean(&self) -> Duration {
+        let answers = self.classes.iter().sum::<u64>();
+        self.waited.checked_div(answers.try_into().unwrap_or(u32::MAX)).unwrap_or_default()
+    }
+
+    /// A time that the given share (0 to 1) of the answers took no longer than, to within a factor of two.
+    pub fn quantile(&self, share: f64) -> Duration {
+        let answers = self.classes.iter().sum::<u64>();
+        let wanted = (answers as f64 * share).ceil() as u64;
+        let mut so_far = 0;
+        for (class, count) in self.classes.iter().enumerate() {
+            so_far += count;
+            if so_far >= wanted && so_far > 0 {
+                return Duration::from_micros(2 << class);
+            }
+        }
+        Duration::ZERO
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_add_up() {
+        let counting = Counting::default();
+        counting.called(1, 8);
+        counting.answered(1, 88, Duration::from_micros(100), false);
+        let before = counting.snapshot();
+        counting.called(1, 8);
+        counting.answered(1, 88, Duration::from_micros(300), true);
+        counting.called(6, 20);
+        counting.failed(6);
+        let all = counting.snapshot();
+        assert_eq!((all.calls(Procedure::Getattr), all.total_calls()), (2, 3));
+        assert_eq!(all.of(Procedure::Getattr).mean(), Duration::from_micros(200));
+        assert_eq!(all.of(Procedure::Getattr).quantile(0.5), Duration::from_micros(128));
+        assert_eq!(all.of(Procedure::Getattr).quantile(1.0), Duration::from_micros(512));
+        assert_eq!(all.of(Procedure::Commit).quantile(0.5), Duration::ZERO);
+        let since = all.since(&before);
+        assert_eq!((since.calls(Procedure::Getattr), since.of(Procedure::Getattr).retransmitted), (1, 1));
+        assert_eq!(
+            since.called().map(|(it, _)| it).collect::<Vec<_>>(),
+            [Procedure::Getattr, Procedure::Read]
+        );
+        assert_eq!(since.total_bytes(), 8 + 88 + 20);
+    }
+}

@@ -1,0 +1,137 @@
+//! READDIR and READDIRPLUS.
+
+use std::sync::atomic::Ordering;
+
+use protocol::nfs3::{self, call};
+use protocol::{Call, Reply};
+use vfs::{Caller, Entry, FileType, Handle, Listing, Name, ReadDir, Result, Status, Verifier};
+
+use super::Nfs3;
+use crate::{convert, cookie};
+
+/// Room for any entry: nothing smaller is asked for.
+const BYTES_MIN: u32 = 4096;
+/// So many answers in a row may be without an entry to pass on.
+const EMPTY_MAX: u32 = 4;
+
+/// An answer of either procedure.
+struct Part {
+    listing: Listing,
+    /// The origin's, of the last entry, whether it was passed on or not.
+    last_cookie: Option<u64>,
+}
+
+impl Nfs3 {
+    pub(super) async fn read_directory(
+        &self,
+        caller: &Caller,
+        directory: &Handle,
+        part: ReadDir,
+    ) -> Result<Listing> {
+        let mut cookie = cookie::to_origin(part.cookie);
+        let mut verifier = if cookie == 0 { [0; 8] } else { part.verifier };
+        let bytes = part.bytes.clamp(BYTES_MIN, self.sizes.readdir);
+        for _ in 0..EMPTY_MAX {
+            let read = self.read_part(caller, directory, (cookie, verifier), bytes, part.plus).await?;
+            if !read.listing.entries.is_empty() || read.listing.eof {
+                return Ok(read.listing);
+            }
+            // Only `.` and `..` so far: go on behind them.
+            match read.last_cookie {
+                Some(last) if last != cookie => (cookie, verifier) = (last, read.listing.verifier),
+                _ => break,
+            }
+        }
+        Err(self.nonsense::<call::Readdir>("no entries, and not the end of the directory"))
+    }
+
+    async fn read_part(
+        &self,
+        caller: &Caller,
+        directory: &Handle,
+        from: (u64, Verifier),
+        bytes: u32,
+        plus: bool,
+    ) -> Result<Part> {
+        if plus && !self.without_plus.load(Ordering::Relaxed) {
+            match self.read_plus(caller, directory, from, bytes).await {
+                Err(failed) if failed.status == Status::NotSupp => {
+                    self.without_plus.store(true, Ordering::Relaxed);
+                }
+                result => return result,
+            }
+        }
+        self.read_plain(caller, directory, from, bytes).await
+    }
+
+    async fn read_plain(
+        &self,
+        caller: &Caller,
+        directory: &Handle,
+        (cookie, cookieverf): (u64, Verifier),
+        count: u32,
+    ) -> Result<Part> {
+        let args = nfs3::ReaddirArgs { dir: convert::to_wire(directory)?, cookie, cookieverf, count };
+        let ok = match self.call::<call::Readdir>(caller, &args).await?.results {
+            Reply::Ok(ok) => ok,
+            Reply::Fail(status, came) => return Err(self.failed(directory, status, came)),
+        };
+        let came = ok.entries.into_vec();
+        let last_cookie = came.last().map(|entry| entry.cookie);
+        let mut entries = Vec::with_capacity(came.len());
+        for entry in came {
+            if let Some((name, cookie)) = self.name_of::<call::Readdir>(&entry.name, entry.cookie)? {
+                entries.push(Entry { name, fileid: entry.fileid, cookie, node: None });
+            }
+        }
+        let wanted = Some(FileType::Directory);
+        let attributes = self.attributes_of::<call::Readdir>(directory, ok.dir_attributes, wanted)?;
+        let listing = Listing { entries, verifier: ok.cookieverf, eof: ok.eof, directory: attributes };
+        Ok(Part { listing, last_cookie })
+    }
+
+    async fn read_plus(
+        &self,
+        caller: &Caller,
+        directory: &Handle,
+        (cookie, cookieverf): (u64, Verifier),
+        bytes: u32,
+    ) -> Result<Part> {
+        let dir = convert::to_wire(directory)?;
+        let args = nfs3::ReaddirplusArgs { dir, cookie, cookieverf, dircount: bytes, maxcount: bytes };
+        let ok = match self.call::<call::Readdirplus>(caller, &args).await?.results {
+            Reply::Ok(ok) => ok,
+            Reply::Fail(status, came) => return Err(self.failed(directory, status, came)),
+        };
+        let came = ok.entries.into_vec();
+        let last_cookie = came.last().map(|entry| entry.cookie);
+        let mut entries = Vec::with_capacity(came.len());
+        for entry in came {
+            let Some((name, cookie)) = self.name_of::<call::Readdirplus>(&entry.name, entry.cookie)? else {
+                continue;
+            };
+            let node = match entry.name_handle {
+                Some(handle) => Some(self.node::<call::Readdirplus>(&handle, entry.name_attributes, None)?),
+                None => None,
+            };
+            entries.push(Entry { name, fileid: entry.fileid, cookie, node });
+        }
+        let wanted = Some(FileType::Directory);
+        let attributes = self.attributes_of::<call::Readdirplus>(directory, ok.dir_attributes, wanted)?;
+        let listing = Listing { entries, verifier: ok.cookieverf, eof: ok.eof, directory: attributes };
+        Ok(Part { listing, last_cookie })
+    }
+
+    /// Name and cookie of an entry; `None` for `.` and `..`.
+    fn name_of<C: Call>(&self, name: &[u8], cookie: u64) -> Result<Option<(Name, u64)>> {
+        if matches!(name, b"." | b"..") {
+            return Ok(None);
+        }
+        let bad = || self.nonsense::<C>(format_args!("an entry named \"{}\"", name.escape_ascii()));
+        let name = Name::new(name).map_err(|_| bad())?;
+        let Some(cookie) = cookie::from_origin(cookie) else {
+            return Err(self.nonsense::<C>(format_args!("an entry with cookie {cookie}")));
+        };
+        Ok(Some((name, cookie)))
+    }
+}

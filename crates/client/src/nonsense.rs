@@ -1,0 +1,144 @@
+//! What an origin may not say.
+//!
+//! An answer that contradicts its question (more data than asked for, a name with a slash, a file that is a directory
+//! all of a sudden) comes from a broken or hostile server. It is never passed on: the operation fails with `Io`, and
+//! one warning in [`WARN_EVERY`] says so.
+
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+use vfs::{Error, FileType, Handle, Status};
+
+/// At most one warning in this time.
+pub const WARN_EVERY: Duration = Duration::from_secs(10);
+
+/// Warns of nonsense, not too often.
+#[derive(Debug)]
+pub(crate) struct Nonsense {
+    server: SocketAddr,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    last_warning: Option<Instant>,
+    heard: u64,
+    unreported: u64,
+}
+
+impl Nonsense {
+    pub(crate) fn new(server: SocketAddr) -> Nonsense {
+        Nonsense { server, state: Mutex::default() }
+    }
+
+    /// Notes that the server answered nonsense; the error to fail with.
+    pub(crate) fn heard(&self, procedure: &str, what: impl fmt::Display) -> Error {
+        let mut state = self.state.lock();
+        state.heard += 1;
+        if state.last_warning.is_some_and(|last| last.elapsed() < WARN_EVERY) {
+            state.unreported += 1;
+        } else {
+            let server = self.server;
+            let unreported = std::mem::take(&mut state.unreported);
+            tracing::warn!(
+                unreported,
+                "server {server} answers nonsense to {procedure}: {what}; treated as an I/O error"
+            );
+            state.last_warning = Some(Instant::now());
+        }
+        Status::Io.into()
+    }
+
+    /// How often.
+    pub(crate) fn count(&self) -> u64 {
+        self.state.lock().heard
+    }
+}
+
+/// Remembers what type of file a handle is, to notice when it becomes another.
+///
+/// A table of fixed size without locks: a handle has one place in it, and the last one seen there has it.
+#[derive(Debug)]
+pub(crate) struct Types {
+    slots: Box<[AtomicU64]>,
+    hasher: RandomState,
+}
+
+/// Slots: 512 KiB in all.
+const SLOTS: usize = 1 << 16;
+/// The bits of a slot that hold a type; the others hold a hash of the handle.
+const TYPE_BITS: u64 = 0b111;
+
+impl Default for Types {
+    fn default() -> Types {
+        let slots = std::iter::repeat_with(|| AtomicU64::new(0)).take(SLOTS).collect();
+        Types { slots, hasher: RandomState::new() }
+    }
+}
+
+impl Types {
+    /// False if the handle has been seen with another type.
+    pub(crate) fn agree(&self, handle: &Handle, file_type: FileType) -> bool {
+        let hash = self.hasher.hash_one(handle);
+        let now = (hash & !TYPE_BITS) | code(file_type);
+        let Some(slot) = self.slots.get(hash as usize >> 3 & (SLOTS - 1)) else { return true };
+        let seen = slot.load(Ordering::Relaxed);
+        if seen == now {
+            return true;
+        }
+        if (seen ^ now) & !TYPE_BITS == 0 && seen & TYPE_BITS != 0 {
+            return false;
+        }
+        slot.store(now, Ordering::Relaxed);
+        true
+    }
+}
+
+/// Never zero, which is an empty slot.
+fn code(file_type: FileType) -> u64 {
+    match file_type {
+        FileType::Regular => 1,
+        FileType::Directory => 2,
+        FileType::Block => 3,
+        FileType::Character => 4,
+        FileType::Symlink => 5,
+        FileType::Socket => 6,
+        FileType::Fifo => 7,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_keeps_its_type() {
+        let types = Types::default();
+        let handle = |n: u32| Handle::new(&n.to_be_bytes()).unwrap();
+        assert!(types.agree(&handle(1), FileType::Regular));
+        assert!(types.agree(&handle(1), FileType::Regular));
+        assert!(!types.agree(&handle(1), FileType::Directory));
+        assert!(types.agree(&handle(1), FileType::Regular));
+        // Many more handles than slots: none is taken for another.
+        for n in 0..500_000 {
+            assert!(types.agree(&handle(n), if n % 2 == 1 { FileType::Regular } else { FileType::Fifo }));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn all_nonsense_is_counted() {
+        let nonsense = Nonsense::new(([127, 0, 0, 1], 2049).into());
+        for _ in 0..5 {
+            assert_eq!(nonsense.heard("READ", "too much").status, Status::Io);
+        }
+        assert_eq!((nonsense.count(), nonsense.state.lock().unreported), (5, 4));
+        tokio::time::advance(WARN_EVERY).await;
+        nonsense.heard("READ", "too much");
+        assert_eq!(nonsense.state.lock().unreported, 0);
+    }
+}

@@ -1,0 +1,90 @@
+//! Calls to programs that are asked once: the port mapper, MOUNT, and NFS while it is not known to be there.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use protocol::{Call, portmap};
+use rpc::message::Refusal;
+use rpc::{CallError, Link, LinkOptions, Outgoing, Patience, SourcePort, Transport};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout};
+use xdr::{Decode, Encode, Encoder};
+
+use crate::transport::{credential, machine_name};
+
+/// How long a TCP connection may take to come about.
+const CONNECT: Duration = Duration::from_secs(5);
+/// How long a port mapper may take. A machine without one may drop what is sent to it.
+const PORTMAPPER: Duration = Duration::from_secs(2);
+
+/// Where and how to ask.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Way {
+    pub(crate) server: SocketAddr,
+    pub(crate) transport: Transport,
+    pub(crate) source: SourcePort,
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// No connection.
+    #[error("cannot connect: {0}")]
+    Connect(#[from] io::Error),
+    /// A connection, or datagrams sent, and silence.
+    #[error("no answer")]
+    Silence,
+    /// The server says no.
+    #[error("{0}")]
+    Refused(Refusal),
+    /// The answer makes no sense.
+    #[error("the answer makes no sense: {0}")]
+    Malformed(#[from] xdr::Error),
+}
+
+/// Calls once, as the machine. A connection that is refused is not tried again.
+pub(crate) async fn ask<C: Call>(
+    way: Way,
+    args: &C::Args,
+    patience: Duration,
+) -> Result<C::Results, AskError> {
+    if way.transport == Transport::Tcp {
+        let connecting = timeout(patience.min(CONNECT), TcpStream::connect(way.server)).await;
+        connecting.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
+    }
+    let mut encoder = Encoder::new();
+    args.encode(&mut encoder);
+    let outgoing = Outgoing {
+        program: C::PROGRAM,
+        version: C::VERSION,
+        procedure: C::NUMBER,
+        credential: rpc::Credential::Sys(credential(&vfs::Principal::Machine, machine_name())),
+        arguments: encoder.finish(),
+    };
+    let mut options = LinkOptions::new(way.server);
+    (options.transport, options.source) = (way.transport, way.source);
+    if way.transport == Transport::Udp {
+        options.timeo = Duration::from_millis(500);
+    }
+    let answer = Link::new(options).call(outgoing, Patience::Until(Instant::now() + patience)).await;
+    match answer {
+        Ok(mut answer) => Ok(C::Results::decode(&mut answer.results)?),
+        Err(CallError::Refused(refusal)) => Err(AskError::Refused(refusal)),
+        Err(CallError::Malformed(error)) => Err(error.into()),
+        Err(CallError::TimedOut | CallError::TooLarge(_) | CallError::Closed) => Err(AskError::Silence),
+    }
+}
+
+/// The port of a program, if a port mapper answers and knows it.
+pub(crate) async fn port_of<C: Call>(portmapper: SocketAddr, transport: Transport) -> Option<u16> {
+    let prot = match transport {
+        Transport::Tcp => portmap::TCP,
+        Transport::Udp => portmap::UDP,
+    };
+    let wanted = portmap::Mapping { prog: C::PROGRAM, vers: C::VERSION, prot, port: 0 };
+    // The port mapper is asked over the transport that is wanted of the program: it is the one that firewalls pass.
+    let way = Way { server: portmapper, transport, source: SourcePort::Any };
+    let port = ask::<portmap::call::Getport>(way, &wanted, PORTMAPPER).await.ok()?;
+    u16::try_from(port).ok().filter(|&port| port != 0)
+}

@@ -1,0 +1,177 @@
+//! Calls to the origin: over several links, under the caller's name, for as long as the mount options and the caller's
+//! deadline say, and again while the origin answers JUKEBOX.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use protocol::{Call, nfs3};
+use rpc::message::Refusal;
+use rpc::{AuthSys, CallError, Link, Outgoing, Patience};
+use tokio::time::{Instant, sleep_until};
+use vfs::{Caller, Principal, Result, Status};
+use xdr::{Decode, Decoder, Encode, Encoder, List, Message, Opaque};
+
+use crate::counts::Counting;
+use crate::nonsense::Nonsense;
+
+/// The first pause after a JUKEBOX; each further one is twice as long.
+const JUKEBOX_MIN: Duration = Duration::from_millis(100);
+/// The longest.
+const JUKEBOX_MAX: Duration = Duration::from_secs(5);
+/// AUTH_SYS has room for no more groups.
+const GROUPS_MAX: usize = 16;
+
+/// The way to one origin.
+#[derive(Debug)]
+pub(crate) struct Transport {
+    /// At least one.
+    links: Vec<Link>,
+    next: AtomicUsize,
+    machine: Opaque<255>,
+    /// `soft`: how long a call may take.
+    soft: Option<Duration>,
+    pub(crate) counting: Counting,
+    pub(crate) nonsense: Nonsense,
+}
+
+/// Results, and whether the call may have been carried out before the time that they tell of.
+pub(crate) struct Answered<T> {
+    pub(crate) results: T,
+    pub(crate) again: bool,
+}
+
+impl Transport {
+    pub(crate) fn new(links: Vec<Link>, soft: Option<Duration>, nonsense: Nonsense) -> Transport {
+        let counting = Counting::default();
+        Transport { links, next: AtomicUsize::new(0), machine: machine_name(), soft, counting, nonsense }
+    }
+
+    /// Makes a call and decodes its results, which may be a failure that the origin reports, but never JUKEBOX.
+    ///
+    /// # Errors
+    /// `Delay` when the caller's deadline passes; `Io` when a `soft` mount's patience ends, or the origin refuses the
+    /// call or answers what cannot be decoded; `Access` if it does not take the credential.
+    pub(crate) async fn call<C: Call>(
+        &self,
+        caller: &Caller,
+        args: &C::Args,
+    ) -> Result<Answered<C::Results>> {
+        let arguments = encode(args);
+        let credential = rpc::Credential::Sys(credential(&caller.principal, self.machine.clone()));
+        let mut again = caller.resent;
+        let mut pause = JUKEBOX_MIN;
+        loop {
+            let outgoing = Outgoing {
+                program: C::PROGRAM,
+                version: C::VERSION,
+                procedure: C::NUMBER,
+                credential: credential.clone(),
+                arguments: arguments.clone(),
+            };
+            let answer = self.once(caller, outgoing, C::NAME).await?;
+            again |= answer.retransmitted;
+            if !is_jukebox(&answer.results) {
+                let results = C::Results::decode(&mut answer.results.clone())
+                    .map_err(|error| self.nonsense.heard(C::NAME, error))?;
+                return Ok(Answered { results, again });
+            }
+            let until = Instant::now() + pause;
+            pause = (pause * 2).min(JUKEBOX_MAX);
+            match caller.deadline {
+                Some(deadline) if deadline <= until => {
+                    sleep_until(deadline).await;
+                    return Err(Status::Delay.into());
+                }
+                _ => sleep_until(until).await,
+            }
+        }
+    }
+
+    /// One call, whatever its answer.
+    async fn once(&self, caller: &Caller, outgoing: Outgoing, name: &'static str) -> Result<rpc::Answer> {
+        let number = outgoing.procedure;
+        let started = Instant::now();
+        if caller.deadline.is_some_and(|deadline| deadline <= started) {
+            return Err(Status::Delay.into());
+        }
+        let soft = self.soft.map(|soft| started + soft);
+        let patience =
+            [soft, caller.deadline].into_iter().flatten().min().map_or(Patience::Hard, Patience::Until);
+        self.counting.called(number, outgoing.arguments.len());
+        match self.link().call(outgoing, patience).await {
+            Ok(answer) => {
+                let bytes = answer.results.remaining();
+                self.counting.answered(number, bytes, started.elapsed(), answer.retransmitted);
+                Ok(answer)
+            }
+            Err(error) => {
+                self.counting.failed(number);
+                let by_deadline = patience == caller.deadline.map_or(Patience::Hard, Patience::Until);
+                Err(self.failure(&error, by_deadline, name))
+            }
+        }
+    }
+
+    /// The one place where failures of RPC are mapped.
+    fn failure(&self, error: &CallError, by_deadline: bool, name: &'static str) -> vfs::Error {
+        match error {
+            CallError::TimedOut if by_deadline => Status::Delay.into(),
+            CallError::Refused(Refusal::Auth(_)) => Status::Access.into(),
+            CallError::Refused(Refusal::ProcedureUnavailable) => Status::NotSupp.into(),
+            CallError::Refused(_) | CallError::Malformed(_) => self.nonsense.heard(name, error),
+            CallError::TimedOut | CallError::TooLarge(_) | CallError::Closed => {
+                tracing::debug!(procedure = name, %error, "a call failed");
+                Status::Io.into()
+            }
+        }
+    }
+
+    fn link(&self) -> &Link {
+        let turn = self.next.fetch_add(1, Ordering::Relaxed);
+        &self.links[turn % self.links.len()]
+    }
+}
+
+/// All results of version 3 begin with the status.
+fn is_jukebox(results: &Decoder) -> bool {
+    results.clone().u32().is_ok_and(|status| nfs3::Status::from(status) == nfs3::Status::Jukebox)
+}
+
+fn encode<T: Encode>(args: &T) -> Message {
+    let mut encoder = Encoder::with_capacity(160);
+    args.encode(&mut encoder);
+    encoder.finish()
+}
+
+/// AUTH_SYS for a principal. Groups beyond the sixteenth have no room, as for every NFS client.
+pub(crate) fn credential(principal: &Principal, machine: Opaque<255>) -> AuthSys {
+    match principal {
+        Principal::Machine => AuthSys { machine, ..AuthSys::default() },
+        Principal::Unix(unix) => {
+            let groups = unix.groups.iter().copied().take(GROUPS_MAX).collect();
+            let gids = List::new(groups).unwrap_or_default();
+            AuthSys { stamp: 0, machine, uid: unix.uid, gid: unix.gid, gids }
+        }
+    }
+}
+
+/// What this machine calls itself.
+pub(crate) fn machine_name() -> Opaque<255> {
+    let name = std::fs::read("/proc/sys/kernel/hostname").unwrap_or_default();
+    Opaque::new(Bytes::copy_from_slice(name.trim_ascii())).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credentials_hold_sixteen_groups() {
+        let groups: Vec<u32> = (0..40).collect();
+        let Caller { principal, .. } = Caller::unix(7, 8, &groups);
+        let sys = credential(&principal, Opaque::default());
+        assert_eq!((sys.uid, sys.gid, &sys.gids[..]), (7, 8, &groups[..16]));
+        assert_eq!(credential(&Principal::Machine, Opaque::default()), AuthSys::default());
+    }
+}

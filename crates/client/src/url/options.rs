@@ -1,0 +1,251 @@
+//! The options of nfs(5) that mean something here.
+
+use std::time::Duration;
+
+use super::UrlError;
+
+/// What [`UrlError::UnknownOption`] tells.
+pub(super) const KNOWN: &str = "port, mountport, mountproto, mountvers, proto, tcp, udp, vers, nfsvers, nconnect, rsize, \
+     wsize, hard, soft, timeo, retrans, resvport, noresvport, sec, nolock, acregmin, acregmax, acdirmin, acdirmax, \
+     actimeo, ac, noac, cto, nocto, lookupcache";
+
+/// TCP or UDP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Proto {
+    /// `tcp`
+    Tcp,
+    /// `udp`
+    Udp,
+}
+
+/// Options, with nfs(5)'s defaults where it has them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// `port`: the same as a port behind the host, which it overrides.
+    pub port: Option<u16>,
+    /// `mountport`: where MOUNT is answered; if not given, it is looked for.
+    pub mountport: Option<u16>,
+    /// `mountproto`: if not given, as `proto`.
+    pub mountproto: Option<Proto>,
+    /// `proto`
+    pub proto: Proto,
+    /// `nconnect`: connections to the server, 1 to 16.
+    pub nconnect: u8,
+    /// `rsize`: most bytes in a READ; if not given, what the server likes.
+    pub rsize: Option<u32>,
+    /// `wsize`: most bytes in a WRITE; if not given, what the server likes.
+    pub wsize: Option<u32>,
+    /// `soft`: give up after `timeo` × `retrans`; otherwise (`hard`) try for ever.
+    pub soft: bool,
+    /// `timeo`, as a duration (nfs(5) has tenths of a second).
+    pub timeo: Option<Duration>,
+    /// `retrans`
+    pub retrans: Option<u32>,
+    /// `resvport`: call from a port below 1024, if this process may.
+    pub resvport: bool,
+    /// What a cache above is to do.
+    pub cache: CacheOptions,
+}
+
+/// How long a cache above may believe what it knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheOptions {
+    /// `acregmin`: attributes of a file, at least.
+    pub acregmin: Duration,
+    /// `acregmax`: attributes of a file, at most.
+    pub acregmax: Duration,
+    /// `acdirmin`: attributes of a directory, at least.
+    pub acdirmin: Duration,
+    /// `acdirmax`: attributes of a directory, at most.
+    pub acdirmax: Duration,
+    /// `ac`; with `noac` no attributes are cached, and writes are synchronous.
+    pub ac: bool,
+    /// `cto`: close-to-open consistency.
+    pub cto: bool,
+    /// `lookupcache`
+    pub lookupcache: LookupCache,
+}
+
+/// Which names a cache may remember.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LookupCache {
+    /// `all`: also that a name does not exist.
+    All,
+    /// `positive`: those that exist.
+    Positive,
+    /// `none`
+    None,
+}
+
+impl Default for CacheOptions {
+    fn default() -> CacheOptions {
+        CacheOptions {
+            acregmin: Duration::from_secs(3),
+            acregmax: Duration::from_secs(60),
+            acdirmin: Duration::from_secs(30),
+            acdirmax: Duration::from_secs(60),
+            ac: true,
+            cto: true,
+            lookupcache: LookupCache::All,
+        }
+    }
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            port: None,
+            mountport: None,
+            mountproto: None,
+            proto: Proto::Tcp,
+            nconnect: 1,
+            rsize: None,
+            wsize: None,
+            soft: false,
+            timeo: None,
+            retrans: None,
+            resvport: true,
+            cache: CacheOptions::default(),
+        }
+    }
+}
+
+impl Options {
+    /// `timeo`, or nfs(5)'s default: 60 s over TCP; over UDP 1.1 s, from where the timer adapts.
+    pub fn timeo(&self) -> Duration {
+        self.timeo.unwrap_or(match self.proto {
+            Proto::Tcp => Duration::from_secs(60),
+            Proto::Udp => Duration::from_millis(1100),
+        })
+    }
+
+    /// After how long a `soft` call fails; `None` is never.
+    pub fn patience(&self) -> Option<Duration> {
+        let retrans = self.retrans.unwrap_or(match self.proto {
+            Proto::Tcp => 2,
+            Proto::Udp => 3,
+        });
+        self.soft.then(|| self.timeo() * retrans.max(1))
+    }
+
+    /// Takes one option: a word of nfs(5), `name` or `name=value`.
+    ///
+    /// # Errors
+    /// Names the word.
+    pub fn apply(&mut self, word: &str) -> Result<(), UrlError> {
+        let (name, value) = match word.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (word, None),
+        };
+        let option = Word { word, value };
+        match name {
+            "port" => self.port = Some(option.port()?),
+            "mountport" => self.mountport = Some(option.port()?),
+            "mountproto" => self.mountproto = Some(option.proto()?),
+            "proto" => self.proto = option.proto()?,
+            "tcp" => self.proto = option.flag(Proto::Tcp)?,
+            "udp" => self.proto = option.flag(Proto::Udp)?,
+            "vers" | "nfsvers" | "mountvers" => {
+                option.one_of(&["3"], "only version 3 is spoken: write `3`")?;
+            }
+            "sec" => option.one_of(&["sys"], "only `sys` is offered")?,
+            "nolock" => option.flag(())?,
+            "nconnect" => {
+                self.nconnect = option.number(1..=16, "a number of connections from 1 to 16")? as u8;
+            }
+            "rsize" => self.rsize = Some(option.transfer()?),
+            "wsize" => self.wsize = Some(option.transfer()?),
+            "hard" => self.soft = option.flag(false)?,
+            "soft" => self.soft = option.flag(true)?,
+            "timeo" => {
+                let deciseconds = option.number(1..=6000, "tenths of a second from 1 to 6000")?;
+                self.timeo = Some(Duration::from_millis(deciseconds * 100));
+            }
+            "retrans" => self.retrans = Some(option.number(0..=1000, "a number from 0 to 1000")? as u32),
+            "resvport" => self.resvport = option.flag(true)?,
+            "noresvport" => self.resvport = option.flag(false)?,
+            _ => return self.cache.apply(name, option),
+        }
+        Ok(())
+    }
+}
+
+impl CacheOptions {
+    fn apply(&mut self, name: &str, option: Word<'_>) -> Result<(), UrlError> {
+        match name {
+            "acregmin" => self.acregmin = option.seconds()?,
+            "acregmax" => self.acregmax = option.seconds()?,
+            "acdirmin" => self.acdirmin = option.seconds()?,
+            "acdirmax" => self.acdirmax = option.seconds()?,
+            "actimeo" => {
+                let all = option.seconds()?;
+                (self.acregmin, self.acregmax, self.acdirmin, self.acdirmax) = (all, all, all, all);
+            }
+            "ac" => self.ac = option.flag(true)?,
+            "noac" => self.ac = option.flag(false)?,
+            "cto" => self.cto = option.flag(true)?,
+            "nocto" => self.cto = option.flag(false)?,
+            "lookupcache" => {
+                self.lookupcache = match option.value {
+                    Some("all") => LookupCache::All,
+                    Some("pos" | "positive") => LookupCache::Positive,
+                    Some("none") => LookupCache::None,
+                    _ => return Err(option.wants("`all`, `positive` or `none`")),
+                }
+            }
+            _ => return Err(UrlError::UnknownOption { word: option.word.to_owned() }),
+        }
+        Ok(())
+    }
+}
+
+/// An option as written, and its value.
+#[derive(Clone, Copy)]
+struct Word<'a> {
+    word: &'a str,
+    value: Option<&'a str>,
+}
+
+impl Word<'_> {
+    fn wants(self, wanted: &'static str) -> UrlError {
+        UrlError::OptionValue { word: self.word.to_owned(), wanted }
+    }
+
+    fn number(self, range: std::ops::RangeInclusive<u64>, wanted: &'static str) -> Result<u64, UrlError> {
+        let number = self.value.and_then(|value| value.parse().ok());
+        number.filter(|number| range.contains(number)).ok_or_else(|| self.wants(wanted))
+    }
+
+    fn port(self) -> Result<u16, UrlError> {
+        Ok(self.number(1..=65535, "a port from 1 to 65535")? as u16)
+    }
+
+    fn seconds(self) -> Result<Duration, UrlError> {
+        Ok(Duration::from_secs(self.number(0..=31_536_000, "a number of seconds, at most a year")?))
+    }
+
+    /// nfs(5): a multiple of 1024, other numbers being rounded down; 4096 for less; at most 1 MiB.
+    fn transfer(self) -> Result<u32, UrlError> {
+        let bytes = self
+            .number(1..=u64::from(u32::MAX), "a number of bytes, a multiple of 1024 up to 1048576")?
+            as u32;
+        Ok(if bytes < 1024 { 4096 } else { (bytes - bytes % 1024).min(1 << 20) })
+    }
+
+    /// Which of the family of addresses is meant follows from the host.
+    fn proto(self) -> Result<Proto, UrlError> {
+        match self.value {
+            Some("tcp" | "tcp6") => Ok(Proto::Tcp),
+            Some("udp" | "udp6") => Ok(Proto::Udp),
+            _ => Err(self.wants("`tcp` or `udp`")),
+        }
+    }
+
+    fn flag<T>(self, value: T) -> Result<T, UrlError> {
+        if self.value.is_some() { Err(self.wants("takes no value")) } else { Ok(value) }
+    }
+
+    fn one_of(self, values: &[&str], wanted: &'static str) -> Result<(), UrlError> {
+        if self.value.is_some_and(|value| values.contains(&value)) { Ok(()) } else { Err(self.wants(wanted)) }
+    }
+}
