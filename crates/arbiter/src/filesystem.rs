@@ -23,16 +23,12 @@ impl Arbiter {
         let Some(name) = &request.name else {
             return Ok((Node { handle: request.handle, attributes: None }, Wcc::default()));
         };
-        match &request.create {
-            Some((how, set)) => {
-                let created = self.below.create(caller, &request.handle, name, *how, set).await?;
-                Ok((created.node, created.directory))
-            }
-            None => {
-                let looked = self.below.lookup(caller, &request.handle, name).await?;
-                Ok((looked.node, Wcc { before: None, after: looked.directory }))
-            }
+        if let Some((how, set)) = &request.create {
+            let created = self.below.create(caller, &request.handle, name, *how, set).await?;
+            return Ok((created.node, created.directory));
         }
+        let looked = self.below.lookup(caller, &request.handle, name).await?;
+        Ok((looked.node, Wcc { before: None, after: looked.directory }))
     }
 }
 

@@ -193,7 +193,7 @@ impl Connection {
                 match Incoming::parse(record).map_err(|error| invalid(&error))? {
                     Incoming::Reply { xid, rest } => self.pending.complete(xid, rest),
                     Incoming::Mismatch { xid } => {
-                        self.outbox.push(message::refuse(xid, Refusal::RpcMismatch))
+                        self.outbox.push(message::refuse(xid, Refusal::RpcMismatch));
                     }
                     Incoming::BadCredential { xid } => {
                         self.outbox.push(message::refuse(xid, Refusal::Auth(message::AUTH_BADCRED)));

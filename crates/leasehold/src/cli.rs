@@ -1,0 +1,244 @@
+//! Commands and options. `--help` and the man pages are made from what stands here.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use server::ClientList;
+
+/// A coherent cache for NFS: answers fast and does not lie.
+#[derive(Debug, Parser)]
+#[command(name = "leasehold", version, propagate_version = true, max_term_width = 110)]
+#[command(after_help = "Set LEASEHOLD_LOG=info or debug to see more on standard error.")]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Show what Leasehold does: a sample tree read directly, through a cold cache and through a warm one
+    Demo(Demo),
+    /// Serve a remote NFS export to local clients, out of a cache on this machine's disk
+    #[command(after_help = PROXY_HELP)]
+    Proxy(Box<Proxy>),
+    /// Serve a directory of this machine over NFS
+    #[command(after_help = SERVE_HELP)]
+    Serve(Box<Serve>),
+    /// Show what a running `serve` or `proxy` has done: calls, hits, what is cached
+    Status(Status),
+    /// Write the man pages
+    #[command(hide = true)]
+    Man(Man),
+}
+
+const PROXY_HELP: &str = "\
+Examples:
+  leasehold proxy nfs://filer/export --cache /var/cache/leasehold/filer
+  mount -t nfs -o vers=3,tcp,port=2049,mountport=2049,nolock THIS-HOST:/export /mnt
+
+Options of the URL, with the names of nfs(5), joined by `&` behind a `?` (quote it from the shell):
+  mountport=N port=N proto=tcp|udp nconnect=N rsize=N wsize=N hard soft timeo=DECISECONDS retrans=N
+  resvport noresvport nocto noac actimeo=S acregmin=S acregmax=S acdirmin=S acdirmax=S lookupcache=all|positive|none";
+
+const SERVE_HELP: &str = "\
+Examples:
+  leasehold serve /srv
+  leasehold serve /srv --listen 127.0.0.1:12049 --no-root-squash --clients 127.0.0.1
+  leasehold serve --config exports.toml
+
+A configuration file:
+  [[export]]
+  directory = \"/srv/projects\"
+  path = \"/projects\"              # what clients mount; the directory if left out
+  ro = false
+  root_squash = true              # also all_squash, anonuid, anongid, secure, sync, crossmnt
+  clients = [\"10.1.0.0/16\"]";
+
+/// `leasehold serve`
+#[derive(Debug, Args)]
+pub struct Serve {
+    /// The directory to serve
+    #[arg(required_unless_present = "config", conflicts_with = "config")]
+    pub directory: Option<PathBuf>,
+    /// Serve what this TOML file lists, instead of one directory
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// The path that clients mount [default: that of the directory]
+    #[arg(long, value_name = "PATH")]
+    pub export: Option<String>,
+    /// Where to keep the handle key and the reply log [default: /var/lib/leasehold/…, or ~/.local/state/leasehold/…]
+    #[arg(long, value_name = "DIR")]
+    pub state: Option<PathBuf>,
+    /// Answer before metadata is on disk, as exports(5) `async`: faster, and a power cut loses the last seconds
+    #[arg(long = "async")]
+    pub asynchronous: bool,
+    /// Do not serve file systems mounted below the directory
+    #[arg(long)]
+    pub no_crossmnt: bool,
+    /// Who may do what.
+    #[command(flatten)]
+    pub export_options: ExportOptions,
+    /// Where to listen.
+    #[command(flatten)]
+    pub listen: Listen,
+}
+
+/// `leasehold proxy`
+#[derive(Debug, Args)]
+pub struct Proxy {
+    /// The origin: nfs://HOST[:PORT]/EXPORT[?OPTION&…]
+    #[arg(value_name = "URL")]
+    pub origin: client::Url,
+    /// Where to keep the cache: a directory for this origin alone [default: /var/cache/leasehold/…, or ~/.cache/leasehold/…]
+    #[arg(long, value_name = "DIR")]
+    pub cache: Option<PathBuf>,
+    /// Keep at most so much file data: bytes, or with K, M, G, T
+    #[arg(long, value_name = "SIZE", default_value = "10G", value_parser = parse_size)]
+    pub cache_size: u64,
+    /// Leave so much of the disk to others
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_size)]
+    pub min_free: u64,
+    /// The path that clients mount [default: the origin's export path]
+    #[arg(long, value_name = "PATH")]
+    pub export: Option<String>,
+    /// The key that handles are checked with; give several proxies of one origin the same file, and clients can move
+    /// between them [default: one of its own, in the cache directory]
+    #[arg(long, value_name = "FILE")]
+    pub handle_key: Option<PathBuf>,
+    /// Who may do what.
+    #[command(flatten)]
+    pub export_options: ExportOptions,
+    /// Where to listen.
+    #[command(flatten)]
+    pub listen: Listen,
+}
+
+/// Options of exports(5).
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Export options, as in exports(5)")]
+pub struct ExportOptions {
+    /// Allow no changes
+    #[arg(long)]
+    pub ro: bool,
+    /// Let root of a client be root here
+    #[arg(long)]
+    pub no_root_squash: bool,
+    /// Treat every user as the anonymous one
+    #[arg(long, conflicts_with = "no_root_squash")]
+    pub all_squash: bool,
+    /// User id of the anonymous user
+    #[arg(long, value_name = "UID", default_value_t = 65534)]
+    pub anonuid: u32,
+    /// Group id of the anonymous user
+    #[arg(long, value_name = "GID", default_value_t = 65534)]
+    pub anongid: u32,
+    /// Admit clients that call from a port above 1023, as any user of a client machine can
+    #[arg(long)]
+    pub insecure: bool,
+    /// Admit only these: addresses and networks, separated by commas
+    #[arg(long, value_name = "LIST", default_value = "*")]
+    pub clients: ClientList,
+}
+
+/// Where to listen.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Network")]
+pub struct Listen {
+    /// Address and port for NFS and MOUNT, over TCP and UDP
+    #[arg(long, value_name = "ADDR:PORT", default_value_t = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 2049)))]
+    pub listen: SocketAddr,
+    /// Do not answer over UDP
+    #[arg(long)]
+    pub no_udp: bool,
+    /// Do not register with rpcbind, even if one runs
+    #[arg(long)]
+    pub no_rpcbind: bool,
+}
+
+/// `leasehold demo`
+#[derive(Debug, Args)]
+pub struct Demo {
+    /// Round-trip time to the origin, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 40)]
+    pub rtt_ms: u64,
+    /// Leave proxy and origin running, and print how to mount
+    #[arg(long)]
+    pub keep: bool,
+    /// Print the table as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `leasehold status`
+#[derive(Debug, Args)]
+pub struct Status {
+    /// The cache directory of a proxy, or the state directory of a serve
+    #[arg(value_name = "DIR")]
+    pub directory: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `leasehold man`
+#[derive(Debug, Args)]
+pub struct Man {
+    /// Where to
+    pub directory: PathBuf,
+}
+
+impl ExportOptions {
+    /// As the server takes them.
+    pub fn to_server(&self) -> server::ExportOptions {
+        server::ExportOptions {
+            read_only: self.ro,
+            squash: match (self.all_squash, self.no_root_squash) {
+                (true, _) => server::Squash::All,
+                (_, true) => server::Squash::None,
+                _ => server::Squash::Root,
+            },
+            anonuid: self.anonuid,
+            anongid: self.anongid,
+            secure: !self.insecure,
+            clients: self.clients.clone(),
+        }
+    }
+}
+
+fn parse_size(text: &str) -> Result<u64, String> {
+    let bad = || format!("`{text}` is no size: write a number of bytes, or one with K, M, G or T behind it");
+    let (digits, shift) = match text.trim_end_matches(['i', 'B']).char_indices().next_back() {
+        Some((at, 'K' | 'k')) => (&text[..at], 10),
+        Some((at, 'M' | 'm')) => (&text[..at], 20),
+        Some((at, 'G' | 'g')) => (&text[..at], 30),
+        Some((at, 'T' | 't')) => (&text[..at], 40),
+        _ => (text, 0),
+    };
+    digits.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift)).ok_or_else(bad)
+}
+
+/// One page for the program and one for each command.
+pub fn write_man_pages(directory: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(directory)?;
+    clap_mangen::generate_to(Arguments::command(), directory)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes_are_what_people_write() {
+        let read = ["0", "512", "4K", "10M", "10G", "2T", "1GiB"].map(|text| parse_size(text).unwrap());
+        assert_eq!(read, [0, 512, 4096, 10 << 20, 10 << 30, 2 << 40, 1 << 30]);
+        assert!(["", "G", "ten", "-1", "99999999999T"].iter().all(|text| parse_size(text).is_err()));
+    }
+}

@@ -1,0 +1,126 @@
+//! The configuration file of `serve`: exports(5) in TOML.
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use server::{ClientList, ExportOptions, Squash};
+
+use crate::Failure;
+
+/// A configuration file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// The exports.
+    #[serde(default, rename = "export")]
+    pub exports: Vec<ExportConfig>,
+}
+
+/// One export.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExportConfig {
+    /// The directory to serve.
+    pub directory: PathBuf,
+    /// What clients mount; the directory if left out.
+    pub path: Option<String>,
+    /// Allow no changes.
+    #[serde(default)]
+    pub ro: bool,
+    /// Root becomes the anonymous user.
+    #[serde(default = "yes")]
+    pub root_squash: bool,
+    /// Everybody does.
+    #[serde(default)]
+    pub all_squash: bool,
+    /// The anonymous user.
+    #[serde(default = "nobody")]
+    pub anonuid: u32,
+    /// Its group.
+    #[serde(default = "nobody")]
+    pub anongid: u32,
+    /// Only clients that call from ports below 1024.
+    #[serde(default = "yes")]
+    pub secure: bool,
+    /// Answer when metadata is on disk.
+    #[serde(default = "yes")]
+    pub sync: bool,
+    /// Serve file systems mounted below.
+    #[serde(default = "yes")]
+    pub crossmnt: bool,
+    /// Addresses and networks; everybody, if empty.
+    #[serde(default)]
+    pub clients: Vec<String>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn nobody() -> u32 {
+    65534
+}
+
+impl Config {
+    /// Reads a file.
+    pub fn load(path: &Path) -> Result<Config, Failure> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| Failure(format!("cannot read {}: {error}", path.display())))?;
+        Config::parse(&text).map_err(|error| Failure(format!("{}: {error}", path.display())))
+    }
+
+    fn parse(text: &str) -> Result<Config, String> {
+        let config: Config = toml::from_str(text).map_err(|error| {
+            let line = error.span().map_or(0, |span| text[..span.start].lines().count().max(1));
+            format!("line {line}: {}", error.message().replace('\n', " "))
+        })?;
+        if config.exports.is_empty() {
+            return Err("it exports nothing: add an [[export]] with a directory".to_owned());
+        }
+        Ok(config)
+    }
+}
+
+impl ExportConfig {
+    /// As the server takes them.
+    pub fn options(&self) -> Result<ExportOptions, Failure> {
+        let clients = match self.clients.join(",") {
+            none if none.is_empty() => ClientList::default(),
+            list => list.parse().map_err(Failure)?,
+        };
+        Ok(ExportOptions {
+            read_only: self.ro,
+            squash: match (self.all_squash, self.root_squash) {
+                (true, _) => Squash::All,
+                (_, true) => Squash::Root,
+                _ => Squash::None,
+            },
+            anonuid: self.anonuid,
+            anongid: self.anongid,
+            secure: self.secure,
+            clients,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_exports5_in_toml() {
+        let text = "[[export]]\ndirectory = '/srv'\nro = true\nroot_squash = false\nclients = ['10.0.0.0/8', '::1']\n";
+        let config = Config::parse(text).unwrap();
+        let options = config.exports[0].options().unwrap();
+        assert!(options.read_only && options.secure && options.squash == Squash::None);
+        assert!(options.clients.admits("10.9.9.9".parse().unwrap()));
+        assert!(!options.clients.admits("11.9.9.9".parse().unwrap()));
+    }
+
+    #[test]
+    fn mistakes_are_named_with_their_line() {
+        let error = Config::parse("[[export]]\ndirectory = '/srv'\nrw = true\n").unwrap_err();
+        assert!(error.starts_with("line 3: unknown field `rw`"), "{error}");
+        assert!(Config::parse("").unwrap_err().contains("[[export]]"));
+    }
+}

@@ -1,0 +1,158 @@
+//! `leasehold demo`: what the cache is for, in half a minute, on one machine.
+//!
+//! A sample tree, a server on it, a relay that adds the round-trip time of a distant origin, a proxy with a cache, and
+//! one reader: first straight to the origin, then through the proxy with its cache cold, then again with it warm.
+
+mod reader;
+mod sample;
+mod table;
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bench::relay::{self, Relay};
+use client::{Nfs3, Url};
+use indicatif::{ProgressBar, ProgressStyle};
+use server::{ExportOptions, Squash};
+
+use crate::cli::{Demo, Listen};
+use crate::stack::{self, Keep, Stack};
+use crate::{Failure, proxy, serve, state};
+use reader::Reading;
+use table::Row;
+
+/// What the demo set up, in the order in which it is taken down.
+struct Setting {
+    proxy: Stack,
+    upstream: Arc<Nfs3>,
+    relay: Relay,
+    origin: Stack,
+    directory: Directory,
+}
+
+/// A temporary directory that goes with the demo.
+struct Directory(std::path::PathBuf);
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Runs the demo.
+pub async fn run(arguments: Demo) -> Result<(), Failure> {
+    let progress = progress(3 + 3 * sample::FILES as u64);
+    progress.set_message("making a sample tree");
+    let directory = Directory(std::env::temp_dir().join(format!("leasehold-demo-{}", std::process::id())));
+    state::make(&directory.0)?;
+    let export = directory.0.join("sample");
+    sample::make(&export).map_err(|error| Failure(format!("cannot write below {}: {error}", export.display())))?;
+    progress.inc(1);
+    let setting = set_up(directory, &export, Duration::from_millis(arguments.rtt_ms), &progress).await?;
+    let rows = read_three_times(&setting, &progress).await?;
+    progress.finish_and_clear();
+    table::print(&rows, arguments.rtt_ms, arguments.json);
+    if arguments.keep {
+        println!("The proxy stays up until you press Ctrl-C. As root, mount it with:");
+        println!("  {}", setting.proxy.mount_line(sample::EXPORT));
+        stack::wait_for_the_end().await?;
+    }
+    let Setting { proxy, relay, origin, directory, .. } = setting;
+    proxy.stop().await;
+    drop(relay);
+    origin.stop().await;
+    drop(directory);
+    Ok(())
+}
+
+fn progress(steps: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}");
+    let bar = ProgressBar::new(steps);
+    if let Ok(style) = style {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
+}
+
+async fn set_up(
+    directory: Directory,
+    export: &Path,
+    rtt: Duration,
+    progress: &ProgressBar,
+) -> Result<Setting, Failure> {
+    progress.set_message("starting origin, relay and proxy");
+    let origin = start_origin(&directory.0, export).await?;
+    let options = relay::Options { rtt, ..relay::Options::default() };
+    let relay = Relay::start(origin.address(), options)
+        .await
+        .map_err(|error| Failure(format!("cannot start the relay: {error}; is loopback up?")))?;
+    let upstream = Arc::new(connect(relay.local_addr()).await?);
+    let cache = directory.0.join("cache");
+    let options = cache::Options { min_free_bytes: 0, ..proxy::cache_options(upstream.url(), cache.clone()) };
+    let below = proxy::open_cache(upstream.clone(), options).await?;
+    let state = proxy::make_state(&cache)?;
+    let key = state.join("handle.key");
+    let served = stack::export("demo", sample::EXPORT.to_owned(), below, open_to_all());
+    let proxy = Stack::start(vec![served], Keep { state: &state, handle_key: &key }, &loopback()).await?;
+    progress.inc(2);
+    Ok(Setting { proxy, upstream, relay, origin, directory })
+}
+
+async fn start_origin(directory: &Path, export: &Path) -> Result<Stack, Failure> {
+    let state = directory.join("origin");
+    state::make(&state)?;
+    let fs = serve::open_local(export, &state, true, false)?;
+    let served = stack::export("demo-origin", sample::EXPORT.to_owned(), fs, open_to_all());
+    Stack::start(vec![served], Keep { state: &state, handle_key: &state.join("handle.key") }, &loopback()).await
+}
+
+/// Loopback alone can reach the demo, so whoever runs it may read what it made.
+fn open_to_all() -> ExportOptions {
+    ExportOptions { secure: false, squash: Squash::None, ..ExportOptions::default() }
+}
+
+fn loopback() -> Listen {
+    Listen { listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), no_udp: true, no_rpcbind: true }
+}
+
+async fn connect(server: SocketAddr) -> Result<Nfs3, Failure> {
+    let failed = |error: String| Failure(format!("the demo cannot reach its own server: {error}"));
+    let url = Url::parse(&format!("nfs://{server}{}?noresvport", sample::EXPORT)).map_err(|error| failed(error.to_string()))?;
+    Nfs3::connect(&url).await.map_err(|error| failed(error.to_string()))
+}
+
+async fn read_three_times(setting: &Setting, progress: &ProgressBar) -> Result<Vec<Row>, Failure> {
+    let direct = connect(setting.relay.local_addr()).await?;
+    let client = connect(setting.proxy.address()).await?;
+    let mut rows = Vec::new();
+    for (name, reader, counted) in [
+        ("direct", &direct, &direct),
+        ("proxy, cold", &client, &*setting.upstream),
+        ("proxy, warm", &client, &*setting.upstream),
+    ] {
+        progress.set_message(format!("reading: {name}"));
+        let before = counted.counts();
+        let start = tokio::time::Instant::now();
+        let Reading { files, bytes, checksum } = reader::read_tree(reader, progress).await?;
+        let seconds = start.elapsed().as_secs_f64();
+        let asked = counted.counts().since(&before);
+        let calls = asked.called().map(|(procedure, counts)| (procedure.name(), counts.calls)).collect();
+        rows.push(Row {
+            name,
+            seconds,
+            origin_calls: asked.total_calls(),
+            origin_bytes: asked.total_bytes(),
+            files,
+            bytes,
+            checksum,
+            calls,
+        });
+    }
+    if rows.iter().any(|row| row.checksum != rows[0].checksum) {
+        return Err(Failure("the three readings differ: that must never happen; please report it".into()));
+    }
+    Ok(rows)
+}

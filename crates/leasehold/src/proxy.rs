@@ -1,0 +1,123 @@
+//! `leasehold proxy`: a remote export, out of a cache on this machine's disk.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use cache::{Cache, Consistency, LookupCache, Timeouts};
+use client::{ConnectError, Nfs3, Url};
+use serde_json::{Map, Value, json};
+use server::Front;
+
+use crate::admin::Admin;
+use crate::cli::Proxy;
+use crate::stack::{self, Keep, Stack};
+use crate::state::{self, Kind};
+use crate::{Failure, status};
+
+/// The longest pause between two attempts to reach an origin that does not answer.
+const RETRY_MAX: Duration = Duration::from_secs(10);
+
+/// Serves until told to end.
+pub async fn run(arguments: Proxy) -> Result<(), Failure> {
+    let url = &arguments.origin;
+    let directory = match &arguments.cache {
+        Some(directory) => directory.clone(),
+        None => state::default_directory(Kind::Cache, &state::file_name(&url.to_string()))?,
+    };
+    // The end may be wished for while the origin is still being waited for.
+    let origin = tokio::select! {
+        origin = reach(url) => Arc::new(origin?),
+        end = stack::wait_for_the_end() => return end,
+    };
+    let mut options = cache_options(url, directory.clone());
+    options.size_max_bytes = arguments.cache_size;
+    options.min_free_bytes = arguments.min_free;
+    let cache = open_cache(origin.clone(), options).await?;
+    let state = make_state(&directory)?;
+    let handle_key = arguments.handle_key.clone().unwrap_or_else(|| state.join("handle.key"));
+    let path = arguments.export.clone().unwrap_or_else(|| url.export_text());
+    let export = stack::export(&url.to_string(), path.clone(), cache.clone(), arguments.export_options.to_server());
+    let keep = Keep { state: &state, handle_key: &handle_key };
+    let stack = Stack::start(vec![export], keep, &arguments.listen).await?;
+    let front = stack.front().clone();
+    let _admin = Admin::start(&directory, move || status_of(&front, &cache, &origin))?;
+    println!("proxy of {url} on {}; a client mounts it with: {}", stack.address(), stack.mount_line(&path));
+    stack::wait_for_the_end().await?;
+    stack.stop().await;
+    Ok(())
+}
+
+/// Mounts the origin; one that does not answer yet is waited for, one that refuses is not.
+async fn reach(url: &Url) -> Result<Nfs3, Failure> {
+    let mut pause = Duration::from_millis(500);
+    loop {
+        match Nfs3::connect(url).await {
+            Ok(origin) => return Ok(origin),
+            Err(silent @ (ConnectError::Nfs { .. } | ConnectError::Mount { .. })) if !url.options.soft => {
+                eprintln!("leasehold: {silent}; still trying");
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(RETRY_MAX);
+            }
+            Err(refused) => return Err(Failure(refused.to_string())),
+        }
+    }
+}
+
+/// What the options of a URL mean for the cache.
+pub fn cache_options(url: &Url, directory: PathBuf) -> cache::Options {
+    let wanted = &url.options.cache;
+    let mut options = cache::Options::new(directory, url.to_string());
+    options.consistency = if wanted.cto { Consistency::CloseToOpen } else { Consistency::NoCto };
+    options.timeouts = if wanted.ac {
+        Timeouts {
+            acregmin: wanted.acregmin,
+            acregmax: wanted.acregmax,
+            acdirmin: wanted.acdirmin,
+            acdirmax: wanted.acdirmax,
+        }
+    } else {
+        Timeouts::noac()
+    };
+    options.lookup_cache = match wanted.lookupcache {
+        client::LookupCache::All => LookupCache::All,
+        client::LookupCache::Positive => LookupCache::Positive,
+        client::LookupCache::None => LookupCache::None,
+    };
+    options
+}
+
+/// A cache over an origin.
+pub async fn open_cache(origin: Arc<Nfs3>, options: cache::Options) -> Result<Arc<Cache>, Failure> {
+    Cache::open(origin, options).await.map_err(|error| Failure(error.to_string()))
+}
+
+/// The part of a cache directory that cannot be fetched again.
+pub fn make_state(cache: &Path) -> Result<PathBuf, Failure> {
+    let state = cache.join("state");
+    state::make(&state)?;
+    Ok(state)
+}
+
+fn status_of(front: &Front, cache: &Cache, origin: &Nfs3) -> Value {
+    let mut upstream = Map::new();
+    for (procedure, counts) in origin.counts().called() {
+        let micros = |share| counts.quantile(share).as_micros() as u64;
+        let of = json!({
+            "calls": counts.calls,
+            "retransmitted": counts.retransmitted,
+            "bytes": counts.bytes_sent + counts.bytes_received,
+            "p50_us": micros(0.5),
+            "p99_us": micros(0.99),
+        });
+        upstream.insert(procedure.name().to_owned(), of);
+    }
+    json!({
+        "role": "proxy",
+        "origin": origin.url().to_string(),
+        "exports": status::exports(front),
+        "calls": status::calls(front),
+        "upstream": upstream,
+        "cache": status::cache(&cache.stats()),
+    })
+}

@@ -1,0 +1,98 @@
+//! `leasehold serve`: directories of this machine over NFS.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use local::LocalFs;
+use serde_json::json;
+use server::{Export, ExportOptions, Front};
+use vfs::FileSystem;
+
+use crate::admin::Admin;
+use crate::cli::Serve;
+use crate::config::Config;
+use crate::stack::{self, Keep, Stack};
+use crate::state::{self, Kind};
+use crate::{Failure, status};
+
+/// One directory to serve.
+struct Directory {
+    directory: PathBuf,
+    path: Option<String>,
+    options: ExportOptions,
+    sync: bool,
+    crossmnt: bool,
+}
+
+/// Serves until told to end.
+pub async fn run(arguments: Serve) -> Result<(), Failure> {
+    let directories = directories(&arguments)?;
+    let state = match &arguments.state {
+        Some(state) => state.clone(),
+        None => {
+            let named = arguments.directory.as_ref().or(arguments.config.as_ref());
+            let canonical = named.map(|path| std::fs::canonicalize(path).unwrap_or_else(|_| path.clone()));
+            let name = canonical.unwrap_or_default().to_string_lossy().into_owned();
+            state::default_directory(Kind::State, &format!("serve-{}", state::file_name(&name)))?
+        }
+    };
+    state::make(&state)?;
+    let _lock = state::lock(&state)?;
+    let mut exports = Vec::new();
+    for directory in directories {
+        exports.push(open(directory, &state)?);
+    }
+    let keep = Keep { state: &state, handle_key: &state.join("handle.key") };
+    let stack = Stack::start(exports, keep, &arguments.listen).await?;
+    let front = stack.front().clone();
+    let _admin = Admin::start(&state, move || status_of(&front))?;
+    for export in stack.front().exports().iter() {
+        println!("serving {} on {}; a client mounts it with: {}", export.path, stack.address(), stack.mount_line(&export.path));
+    }
+    stack::wait_for_the_end().await?;
+    stack.stop().await;
+    Ok(())
+}
+
+fn directories(arguments: &Serve) -> Result<Vec<Directory>, Failure> {
+    if let Some(directory) = &arguments.directory {
+        return Ok(vec![Directory {
+            directory: directory.clone(),
+            path: arguments.export.clone(),
+            options: arguments.export_options.to_server(),
+            sync: !arguments.asynchronous,
+            crossmnt: !arguments.no_crossmnt,
+        }]);
+    }
+    let Some(config) = &arguments.config else {
+        return Err(Failure("nothing to serve: name a directory, or a file with --config".into()));
+    };
+    let of = |export: crate::config::ExportConfig| {
+        let options = export.options()?;
+        let (sync, crossmnt) = (export.sync, export.crossmnt);
+        Ok(Directory { directory: export.directory, path: export.path, options, sync, crossmnt })
+    };
+    Config::load(config)?.exports.into_iter().map(of).collect()
+}
+
+fn open(served: Directory, state: &Path) -> Result<Export, Failure> {
+    let Directory { directory, path, options, sync, crossmnt } = served;
+    let directory = std::fs::canonicalize(&directory)
+        .map_err(|error| Failure(format!("cannot serve {}: {error}", directory.display())))?;
+    let name = directory.to_string_lossy().into_owned();
+    let own_state = state.join(state::file_name(&name));
+    state::make(&own_state)?;
+    let fs = open_local(&directory, &own_state, sync, crossmnt)?;
+    Ok(stack::export(&name, path.unwrap_or_else(|| name.clone()), fs, options))
+}
+
+/// A directory as a file system.
+pub fn open_local(directory: &Path, state: &Path, sync: bool, crossmnt: bool) -> Result<Arc<dyn FileSystem>, Failure> {
+    let options = local::Options { sync, crossmnt, ..local::Options::new(state) };
+    let fs = LocalFs::open(directory, options).map_err(|error| Failure(error.to_string()))?;
+    Ok(Arc::new(fs))
+}
+
+fn status_of(front: &Front) -> serde_json::Value {
+    json!({ "role": "serve", "exports": status::exports(front), "calls": status::calls(front) })
+}

@@ -1,0 +1,124 @@
+//! What `serve`, `proxy` and `demo` have in common: exports behind a front behind a port.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use arbiter::Arbiter;
+use rpc::{ReplyCache, Server, ServerOptions};
+use server::exports::{ExportId, ExportsError};
+use server::rpcbind::Registration;
+use server::{Export, ExportOptions, Exports, Front, HandleKey, Handles};
+use tokio::signal::unix::{SignalKind, signal};
+use vfs::FileSystem;
+
+use crate::Failure;
+use crate::cli::Listen;
+
+/// A server that answers.
+pub struct Stack {
+    server: Server,
+    front: Arc<Front>,
+    registration: Option<Registration>,
+}
+
+/// The export of a back end, with the arbiter over it. `identity` names the same thing on every machine.
+pub fn export(identity: &str, path: String, below: Arc<dyn FileSystem>, options: ExportOptions) -> Export {
+    Export { id: ExportId::of(identity), path, fs: Arc::new(Arbiter::new(below)), options }
+}
+
+/// Where and how a stack keeps what must last.
+pub struct Keep<'p> {
+    /// A directory that exists and is ours.
+    pub state: &'p Path,
+    /// The file of the handle key.
+    pub handle_key: &'p Path,
+}
+
+impl Stack {
+    /// Starts to answer.
+    pub async fn start(exports: Vec<Export>, keep: Keep<'_>, listen: &Listen) -> Result<Stack, Failure> {
+        let exports = Exports::new(exports).map_err(|error: ExportsError| Failure(error.to_string()))?;
+        let in_state = |what: &str, error: std::io::Error| {
+            Failure(format!("cannot use {what} in {}: {error}; make it readable and writable", keep.state.display()))
+        };
+        let key = HandleKey::load_or_create(keep.handle_key).map_err(|error| {
+            Failure(format!(
+                "cannot use the handle key {}: {error}; it must be a file of 16 secret bytes that we may read",
+                keep.handle_key.display()
+            ))
+        })?;
+        let handles = Handles::open(key, keep.state).map_err(|error| in_state("the handle table", error))?;
+        let replies = ReplyCache::open(keep.state).map_err(|error| in_state("the reply log", error))?;
+        let front = Front::new(exports, handles);
+        let options = ServerOptions { udp: !listen.no_udp, ..ServerOptions::new(listen.listen) };
+        let server =
+            Server::start(options, front.clone(), replies).await.map_err(|error| cannot_listen(listen.listen, &error))?;
+        let registration = register(&server, listen).await;
+        Ok(Stack { server, front, registration })
+    }
+
+    /// Where it answers.
+    pub fn address(&self) -> SocketAddr {
+        self.server.local_addr()
+    }
+
+    /// What it has answered.
+    pub fn front(&self) -> &Arc<Front> {
+        &self.front
+    }
+
+    /// How to mount an export of this server, from this machine or, if it listens there, from others.
+    pub fn mount_line(&self, path: &str) -> String {
+        let address = self.address();
+        let host = if address.ip().is_unspecified() { hostname() } else { address.ip().to_string() };
+        let port = address.port();
+        format!("mount -t nfs -o vers=3,tcp,port={port},mountport={port},mountproto=tcp,nolock {host}:{path} /mnt")
+    }
+
+    /// Stops answering, then lets the back ends store what they have in memory.
+    pub async fn stop(self) {
+        if let Some(registration) = self.registration {
+            registration.unregister().await;
+        }
+        drop(self.server);
+        for export in self.front.exports().iter() {
+            export.fs.shutdown().await;
+        }
+    }
+}
+
+async fn register(server: &Server, listen: &Listen) -> Option<Registration> {
+    if listen.no_rpcbind || server.local_addr().ip().is_loopback() {
+        return None;
+    }
+    Registration::register(server.local_addr().port(), !listen.no_udp).await.unwrap_or_else(|refused| {
+        tracing::warn!("{refused}");
+        None
+    })
+}
+
+fn cannot_listen(address: SocketAddr, error: &std::io::Error) -> Failure {
+    let way_out = match error.kind() {
+        std::io::ErrorKind::AddrInUse => "another server has the port (the kernel's nfsd?): stop it, or give --listen ADDR:PORT",
+        std::io::ErrorKind::PermissionDenied => "ports below 1024 are for root: give --listen ADDR:PORT with a higher one",
+        _ => "give --listen an address of this machine",
+    };
+    Failure(format!("cannot listen on {address}: {error}; {way_out}"))
+}
+
+fn hostname() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// Waits until the process is told to end.
+pub async fn wait_for_the_end() -> Result<(), Failure> {
+    let failed = |error: std::io::Error| Failure(format!("cannot wait for signals: {error}"));
+    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    Ok(())
+}

@@ -1,0 +1,54 @@
+//! `leasehold status`: what a running Leasehold has done.
+
+use serde_json::{Map, Value, json};
+use server::Front;
+
+use crate::cli::Status;
+use crate::{Failure, admin};
+
+/// Asks and prints.
+pub async fn run(arguments: &Status) -> Result<(), Failure> {
+    let status = admin::ask(&arguments.directory).await?;
+    if arguments.json {
+        println!("{status}");
+    } else {
+        print(&status, 0);
+    }
+    Ok(())
+}
+
+/// Nested names as an indented list.
+fn print(value: &Value, depth: usize) {
+    let Value::Object(fields) = value else { return };
+    for (name, value) in fields {
+        match value {
+            Value::Object(_) => {
+                println!("{:1$}{name}:", "", 2 * depth);
+                print(value, depth + 1);
+            }
+            Value::Array(items) => {
+                let items: Vec<String> = items.iter().map(plain).collect();
+                println!("{:1$}{name}: {2}", "", 2 * depth, items.join(", "));
+            }
+            _ => println!("{:1$}{name}: {2}", "", 2 * depth, plain(value)),
+        }
+    }
+}
+
+fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned)
+}
+
+/// The paths that are exported.
+pub fn exports(front: &Front) -> Vec<String> {
+    front.exports().iter().map(|export| export.path.clone()).collect()
+}
+
+/// Calls of clients by procedure.
+pub fn calls(front: &Front) -> Value {
+    let mut calls = Map::new();
+    for (version, name, count) in front.counts().iter() {
+        calls.insert(format!("NFSv{version} {name}"), json!(count));
+    }
+    Value::Object(calls)
+}
