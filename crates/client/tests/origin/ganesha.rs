@@ -1,0 +1,1 @@
+//! Everything once against nfs-ganesha, if it is installed.

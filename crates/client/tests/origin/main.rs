@@ -1,0 +1,10 @@
+//! The client against origins: scripted ones, which do what real ones rarely do, and a real one.
+
+#![allow(clippy::unwrap_used, reason = "what a test cannot do without fails it")]
+
+mod connecting;
+mod ganesha;
+mod nonsense;
+mod operations;
+mod resends;
+mod scripted;
