@@ -1,0 +1,110 @@
+//! What the kernel says of a file, in the words of NFS.
+//!
+//! `change` is ctime in nanoseconds: it moves with every change that the clock of the file system tells apart (one
+//! timer tick before Linux 6.13, any two that somebody looked between since).
+
+use std::os::fd::AsFd;
+
+use rustix::fs::{AtFlags, Statx, StatxFlags, StatxTimestamp};
+use rustix::io::Errno;
+use vfs::{Attributes, Device, FileType, Fsid, Timestamp, WccAttributes};
+
+/// One `statx` of a file.
+#[derive(Clone, Copy)]
+pub(crate) struct Stat(Statx);
+
+impl Stat {
+    /// Asks for what `file` is now. Needs no permission.
+    pub(crate) fn of(file: impl AsFd) -> Result<Stat, Errno> {
+        let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME | StatxFlags::MNT_ID;
+        rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, wanted).map(Stat)
+    }
+
+    pub(crate) fn attributes(&self, fsid: u64) -> Attributes {
+        let stat = &self.0;
+        let ctime = self.ctime();
+        Attributes {
+            file_type: self.file_type(),
+            mode: u32::from(stat.stx_mode) & 0o7777,
+            nlink: stat.stx_nlink,
+            uid: stat.stx_uid,
+            gid: stat.stx_gid,
+            size: stat.stx_size,
+            used: stat.stx_blocks.saturating_mul(512),
+            rdev: Device { major: stat.stx_rdev_major, minor: stat.stx_rdev_minor },
+            fsid: Fsid { major: fsid, minor: 0 },
+            fileid: stat.stx_ino,
+            atime: timestamp(stat.stx_atime),
+            mtime: timestamp(stat.stx_mtime),
+            ctime,
+            change: ctime.as_nanos() as u64,
+        }
+    }
+
+    pub(crate) fn wcc(&self) -> WccAttributes {
+        WccAttributes { size: self.size(), mtime: timestamp(self.0.stx_mtime), ctime: self.ctime() }
+    }
+
+    pub(crate) fn file_type(&self) -> FileType {
+        match rustix::fs::FileType::from_raw_mode(self.0.stx_mode.into()) {
+            rustix::fs::FileType::Directory => FileType::Directory,
+            rustix::fs::FileType::Symlink => FileType::Symlink,
+            rustix::fs::FileType::BlockDevice => FileType::Block,
+            rustix::fs::FileType::CharacterDevice => FileType::Character,
+            rustix::fs::FileType::Fifo => FileType::Fifo,
+            rustix::fs::FileType::Socket => FileType::Socket,
+            _ => FileType::Regular,
+        }
+    }
+
+    pub(crate) fn ctime(&self) -> Timestamp {
+        timestamp(self.0.stx_ctime)
+    }
+
+    /// Seconds of last access and last change of the data, where an exclusive create keeps its verifier.
+    pub(crate) fn seconds(&self) -> (i64, i64) {
+        (self.0.stx_atime.tv_sec, self.0.stx_mtime.tv_sec)
+    }
+
+    pub(crate) fn size(&self) -> u64 {
+        self.0.stx_size
+    }
+
+    pub(crate) fn uid(&self) -> u32 {
+        self.0.stx_uid
+    }
+
+    pub(crate) fn is_linked(&self) -> bool {
+        self.0.stx_nlink > 0
+    }
+
+    pub(crate) fn inode(&self) -> u64 {
+        self.0.stx_ino
+    }
+
+    /// The device that the file system calls itself, which is good while it is mounted.
+    pub(crate) fn device(&self) -> (u32, u32) {
+        (self.0.stx_dev_major, self.0.stx_dev_minor)
+    }
+
+    /// The mount it was reached through; `None` before Linux 5.8.
+    pub(crate) fn mount_id(&self) -> Option<u64> {
+        StatxFlags::from_bits_retain(self.0.stx_mask)
+            .contains(StatxFlags::MNT_ID)
+            .then_some(self.0.stx_mnt_id)
+    }
+
+    /// When the inode was made, in nanoseconds: what tells it from a later one of the same number. 0 if the file
+    /// system does not keep it.
+    pub(crate) fn birth(&self) -> u64 {
+        if StatxFlags::from_bits_retain(self.0.stx_mask).contains(StatxFlags::BTIME) {
+            timestamp(self.0.stx_btime).as_nanos() as u64
+        } else {
+            0
+        }
+    }
+}
+
+fn timestamp(time: StatxTimestamp) -> Timestamp {
+    Timestamp::new(time.tv_sec, time.tv_nsec)
+}

@@ -1,0 +1,196 @@
+//! What changes files and names that are there: SETATTR, REMOVE, RMDIR and RENAME.
+//!
+//! All run with the caller's identity worn and the files locked. A SETATTR of several attributes is several system
+//! calls, in an order in which each is allowed if all are: size, owner, mode, times. If one fails, those before it
+//! stay.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{AtFlags, Mode, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
+use rustix::io::Errno;
+use rustix::process::{Gid, Uid};
+use vfs::{FileType, Name, Principal, Renamed, SetAttributes, SetTime, Status, Timestamp, Wcc};
+
+use crate::attributes::Stat;
+use crate::descriptors::Node;
+use crate::errno;
+use crate::handles::Parsed;
+use crate::io::stat_regular;
+use crate::locks::{Blocked, Held, Stripe};
+use crate::make::{chown, peek_locked};
+use crate::tree::{Described, Tree};
+
+/// Why a change did not come about.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// It needs this lock too.
+    Blocked(Stripe),
+    /// It failed.
+    Failed(Status),
+}
+
+impl From<Status> for Stop {
+    fn from(status: Status) -> Stop {
+        Stop::Failed(status)
+    }
+}
+
+impl From<Blocked> for Stop {
+    fn from(blocked: Blocked) -> Stop {
+        Stop::Blocked(blocked.0)
+    }
+}
+
+/// Sets attributes, if the guard holds.
+pub(crate) fn set_attributes(
+    tree: &Tree,
+    principal: &Principal,
+    node: &Node,
+    set: &SetAttributes,
+    guard: Option<Timestamp>,
+    held: Held,
+) -> Result<Wcc, Stop> {
+    let before = tree.stat(node)?;
+    if guard.is_some_and(|ctime| ctime != before.ctime()) {
+        return Err(Status::NotSync.into());
+    }
+    if let Some(size) = set.size {
+        let stat = stat_regular(tree, node)?;
+        node.check_write(principal, &stat)?;
+        set_size(tree.writing(node)?.as_fd(), size)?;
+    }
+    if set.uid.is_some() || set.gid.is_some() {
+        set_owner(&node.path, set)?;
+    }
+    if let Some(mode) = set.mode {
+        set_mode(tree, node, mode)?;
+    }
+    set_times(&node.path, set)?;
+    let wcc = Wcc { before: Some(before.wcc()), after: tree.attributes(node) };
+    drop(held);
+    if *set != SetAttributes::default() {
+        tree.persist_if_sync(node)?;
+    }
+    Ok(wcc)
+}
+
+pub(crate) fn set_size(file: BorrowedFd<'_>, size: u64) -> Result<(), Status> {
+    if size > i64::MAX as u64 {
+        return Err(Status::FBig);
+    }
+    rustix::fs::ftruncate(file, size).map_err(errno::status)
+}
+
+pub(crate) fn set_owner(file: &OwnedFd, set: &SetAttributes) -> Result<(), Status> {
+    if set.uid == Some(u32::MAX) || set.gid == Some(u32::MAX) {
+        return Err(Status::Inval); // the kernel takes it for "leave as it is"
+    }
+    chown(file, set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw))
+}
+
+/// Sets the mode; that of a symbolic link means nothing and is left.
+fn set_mode(tree: &Tree, node: &Node, mode: u32) -> Result<(), Status> {
+    if node.file_type == FileType::Symlink {
+        return Ok(());
+    }
+    tree.proc.chmod(&node.path, Mode::from_raw_mode(mode & 0o7777)).map_err(errno::status)
+}
+
+/// Sets the times that are to be set. True if there are any.
+pub(crate) fn set_times(file: &OwnedFd, set: &SetAttributes) -> Result<bool, Status> {
+    if set.atime.is_none() && set.mtime.is_none() {
+        return Ok(false);
+    }
+    let times = Timestamps { last_access: timespec(set.atime)?, last_modification: timespec(set.mtime)? };
+    rustix::fs::utimensat(file, c"", &times, AtFlags::EMPTY_PATH).map_err(errno::status)?;
+    Ok(true)
+}
+
+fn timespec(time: Option<SetTime>) -> Result<Timespec, Status> {
+    Ok(match time {
+        None => Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+        Some(SetTime::Server) => Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
+        Some(SetTime::Client(time)) if time.nanoseconds < 1_000_000_000 => {
+            Timespec { tv_sec: time.seconds, tv_nsec: time.nanoseconds.into() }
+        }
+        Some(SetTime::Client(_)) => return Err(Status::Inval),
+    })
+}
+
+/// Removes a name; that of a directory if `flags` say so.
+pub(crate) fn remove(
+    tree: &Tree,
+    directory: &Node,
+    name: &Name,
+    flags: AtFlags,
+    mut held: Held,
+) -> Result<Wcc, Stop> {
+    let before = tree.stat_directory(directory)?;
+    let (victim, path) = peek_locked(tree, directory, name, &mut held)?;
+    rustix::fs::unlinkat(&directory.path, name.as_bytes(), flags).map_err(|errno| match errno {
+        Errno::EXIST => Status::NotEmpty, // how some file systems say it
+        other => errno::status(other),
+    })?;
+    tree.gone(directory, name, &victim, &path);
+    let wcc = wcc(tree, directory, &before);
+    drop(held);
+    drop(path);
+    tree.persist_if_sync(directory)?;
+    Ok(wcc)
+}
+
+/// One end of a RENAME.
+#[derive(Clone, Copy)]
+pub(crate) struct End<'a> {
+    pub(crate) directory: &'a Node,
+    pub(crate) name: &'a Name,
+}
+
+/// Renames, and replaces what is there.
+pub(crate) fn rename(tree: &Tree, from: End<'_>, to: End<'_>, mut held: Held) -> Result<Renamed, Stop> {
+    let before = (tree.stat_directory(from.directory)?, tree.stat_directory(to.directory)?);
+    if from.directory.mount.fsid != to.directory.mount.fsid {
+        return Err(Status::Xdev.into());
+    }
+    let moved = peek_locked(tree, from.directory, from.name, &mut held)?;
+    let victim = match peek_locked(tree, to.directory, to.name, &mut held) {
+        Err(Stop::Failed(Status::NoEnt)) => None,
+        other => Some(other?),
+    };
+    let (old, new) = (from.name.as_bytes(), to.name.as_bytes());
+    rustix::fs::renameat(&from.directory.path, old, &to.directory.path, new).map_err(errno::status)?;
+    if victim.as_ref().is_none_or(|victim| victim.0.handle != moved.0.handle) {
+        follow(tree, from, to, &moved, victim.as_ref())?;
+    }
+    let renamed =
+        Renamed { from: wcc(tree, from.directory, &before.0), to: wcc(tree, to.directory, &before.1) };
+    drop(held);
+    drop((moved, victim));
+    tree.persist_if_sync(to.directory)?;
+    if from.directory.handle != to.directory.handle {
+        tree.persist_if_sync(from.directory)?;
+    }
+    Ok(renamed)
+}
+
+/// Takes note of where the names lead now. (Of two names of one file, a RENAME leaves both.)
+fn follow(
+    tree: &Tree,
+    from: End<'_>,
+    to: End<'_>,
+    moved: &(Described, OwnedFd),
+    victim: Option<&(Described, OwnedFd)>,
+) -> Result<(), Status> {
+    if let Some((victim, path)) = victim {
+        tree.gone(to.directory, to.name, victim, path);
+    }
+    if matches!(Parsed::parse(&moved.0.handle), Some(Parsed::Table(_))) {
+        tree.describe(to.directory, Some(to.name), &moved.1)?;
+        tree.gone(from.directory, from.name, &moved.0, &moved.1);
+    }
+    Ok(())
+}
+
+fn wcc(tree: &Tree, node: &Node, before: &Stat) -> Wcc {
+    Wcc { before: Some(before.wcc()), after: tree.attributes(node) }
+}

@@ -1,0 +1,226 @@
+//! Descriptors of files in use, by handle: what makes a GETATTR one system call.
+//!
+//! A [`Node`] keeps an `O_PATH` descriptor, and, once data was asked for, one open for reading and one for writing. The
+//! cache of nodes is sharded and bounded, and evicts with one second chance (CLOCK). What is idle is closed by the
+//! [`crate::sweeper`]: a descriptor keeps a removed file's space and a mount busy, and one for writing keeps a program
+//! from being run.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::hash::{BuildHasher, RandomState};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use parking_lot::Mutex;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use vfs::{FileType, Handle};
+
+use crate::attributes::Stat;
+use crate::mounts::Mount;
+use crate::permission::Grants;
+
+const SHARDS: usize = 16;
+
+/// A file in use.
+pub(crate) struct Node {
+    pub(crate) handle: Handle,
+    pub(crate) mount: Arc<Mount>,
+    pub(crate) file_type: FileType,
+    /// `O_PATH`: names the inode, whatever happens to its names.
+    pub(crate) path: OwnedFd,
+    pub(crate) data: Mutex<OpenFiles>,
+    pub(crate) grants: Mutex<Grants>,
+    /// Time of last use, in ticks of the sweeper.
+    used: AtomicU32,
+}
+
+/// Descriptors for data, opened when first needed.
+#[derive(Default)]
+pub(crate) struct OpenFiles {
+    pub(crate) reading: Option<Arc<File>>,
+    pub(crate) writing: Option<Arc<File>>,
+}
+
+impl Node {
+    pub(crate) fn new(handle: Handle, mount: Arc<Mount>, stat: &Stat, path: OwnedFd) -> Node {
+        Node {
+            handle,
+            mount,
+            file_type: stat.file_type(),
+            path,
+            data: Mutex::default(),
+            grants: Mutex::default(),
+            used: AtomicU32::new(0),
+        }
+    }
+
+    pub(crate) fn is_dir(&self) -> bool {
+        self.file_type == FileType::Directory
+    }
+}
+
+/// The cache.
+pub(crate) struct Descriptors {
+    shards: Vec<Mutex<Shard>>,
+    hasher: RandomState,
+    per_shard_max: usize,
+    now: AtomicU32,
+}
+
+#[derive(Default)]
+struct Shard {
+    index: HashMap<Handle, usize>,
+    slots: Vec<Option<Slot>>,
+    free: Vec<usize>,
+    hand: usize,
+}
+
+struct Slot {
+    node: Arc<Node>,
+    /// Used since the hand last came by.
+    again: AtomicBool,
+}
+
+impl Descriptors {
+    /// A cache of at most about `nodes_max` nodes.
+    pub(crate) fn new(nodes_max: usize) -> Descriptors {
+        Descriptors {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            hasher: RandomState::new(),
+            per_shard_max: nodes_max.div_ceil(SHARDS).max(1),
+            now: AtomicU32::new(1),
+        }
+    }
+
+    pub(crate) fn get(&self, handle: &Handle) -> Option<Arc<Node>> {
+        let shard = self.shard(handle).lock();
+        let slot = shard.slots.get(*shard.index.get(handle)?)?.as_ref()?;
+        slot.again.store(true, Ordering::Relaxed);
+        slot.node.used.store(self.now.load(Ordering::Relaxed), Ordering::Relaxed);
+        Some(slot.node.clone())
+    }
+
+    /// Adds a node, unless one with its handle is there; gives the one that is there afterwards.
+    pub(crate) fn insert(&self, node: Node) -> Arc<Node> {
+        let mut evicted = None;
+        let mut shard = self.shard(&node.handle).lock();
+        if let Some(slot) = shard.index.get(&node.handle).and_then(|&at| shard.slots.get(at)?.as_ref()) {
+            return slot.node.clone();
+        }
+        if shard.index.len() >= self.per_shard_max {
+            evicted = shard.evict();
+        }
+        node.used.store(self.now.load(Ordering::Relaxed), Ordering::Relaxed);
+        let node = Arc::new(node);
+        let slot = Some(Slot { node: node.clone(), again: AtomicBool::new(false) });
+        let at = shard.free.pop().unwrap_or(shard.slots.len());
+        if at == shard.slots.len() {
+            shard.slots.push(slot);
+        } else {
+            shard.slots[at] = slot;
+        }
+        shard.index.insert(node.handle, at);
+        drop(shard);
+        drop(evicted); // its descriptors are closed without the lock
+        node
+    }
+
+    /// Closes what is kept of a file.
+    pub(crate) fn forget(&self, handle: &Handle) {
+        let forgotten = self.shard(handle).lock().remove(handle);
+        drop(forgotten);
+    }
+
+    /// Time goes on: closes what was not used for so many ticks, and descriptors for writing much sooner.
+    pub(crate) fn tick(&self, idle_max: u32, idle_writing_max: u32) {
+        let now = self.now.fetch_add(1, Ordering::Relaxed) + 1;
+        for shard in &self.shards {
+            let mut closing = Vec::new();
+            let mut closing_data = Vec::new();
+            let mut shard = shard.lock();
+            let nodes: Vec<Arc<Node>> = shard.slots.iter().flatten().map(|slot| slot.node.clone()).collect();
+            for node in nodes {
+                let idle = now.saturating_sub(node.used.load(Ordering::Relaxed));
+                if idle > idle_max {
+                    closing.extend(shard.remove(&node.handle));
+                } else if idle > idle_writing_max {
+                    closing_data.extend(node.data.lock().writing.take());
+                }
+            }
+            drop(shard);
+        }
+    }
+
+    /// Closes everything.
+    pub(crate) fn clear(&self) {
+        for shard in &self.shards {
+            drop(std::mem::take(&mut *shard.lock()));
+        }
+    }
+
+    fn shard(&self, handle: &Handle) -> &Mutex<Shard> {
+        &self.shards[self.hasher.hash_one(handle) as usize % SHARDS]
+    }
+}
+
+impl Shard {
+    fn remove(&mut self, handle: &Handle) -> Option<Arc<Node>> {
+        let at = self.index.remove(handle)?;
+        self.free.push(at);
+        self.slots.get_mut(at)?.take().map(|slot| slot.node)
+    }
+
+    fn evict(&mut self) -> Option<Arc<Node>> {
+        // Two rounds see every slot after its second chance was used up.
+        for _ in 0..2 * self.slots.len() {
+            self.hand = (self.hand + 1) % self.slots.len();
+            let Some(slot) = &self.slots[self.hand] else { continue };
+            if !slot.again.swap(false, Ordering::Relaxed) {
+                let handle = slot.node.handle;
+                return self.remove(&handle);
+            }
+        }
+        None
+    }
+}
+
+/// `/proc/self/fd`, through which an `O_PATH` descriptor is opened for data: the kernel then checks the permissions of
+/// the inode itself, and of no path.
+pub(crate) struct Proc(OwnedFd);
+
+impl Proc {
+    pub(crate) fn new() -> Result<Proc, Errno> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        rustix::fs::open(c"/proc/self/fd", flags, Mode::empty()).map(Proc)
+    }
+
+    /// Opens a file once more. Never waits for a writer of a pipe or a lease, and takes no terminal.
+    pub(crate) fn open(&self, file: impl AsFd, flags: OFlags) -> Result<OwnedFd, Errno> {
+        let flags = flags | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        rustix::fs::openat(&self.0, name(file), flags, Mode::empty())
+    }
+
+    /// Sets the mode of a file that is not a symbolic link.
+    pub(crate) fn chmod(&self, file: impl AsFd, mode: Mode) -> Result<(), Errno> {
+        rustix::fs::chmodat(&self.0, name(file), mode, rustix::fs::AtFlags::empty())
+    }
+
+    /// Makes another name for a file.
+    pub(crate) fn link(&self, file: impl AsFd, directory: impl AsFd, to: &[u8]) -> Result<(), Errno> {
+        rustix::fs::linkat(&self.0, name(file), directory, to, rustix::fs::AtFlags::SYMLINK_FOLLOW)
+    }
+
+    /// Where a file is, as far as the kernel knows.
+    pub(crate) fn path_of(&self, file: impl AsFd) -> Result<PathBuf, Errno> {
+        use std::os::unix::ffi::OsStringExt;
+        let path = rustix::fs::readlinkat(&self.0, name(file), Vec::new())?;
+        Ok(PathBuf::from(std::ffi::OsString::from_vec(path.into_bytes())))
+    }
+}
+
+fn name(file: impl AsFd) -> String {
+    file.as_fd().as_raw_fd().to_string()
+}

@@ -1,0 +1,393 @@
+//! The operations, each with its place to run: what rarely waits is answered by the asking task itself, the rest by a
+//! worker that wears the caller's identity.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use rustix::fs::AtFlags;
+use rustix::time::ClockId;
+use vfs::replay::{self, Made};
+use vfs::{
+    AccessMask, Accessed, Attributes, By, Caller, Commit, CreateHow, Created, Data, Device, Error,
+    FileSystem, FileType, FsLimits, FsStat, Handle, Listing, Looked, Name, Principal, Read, ReadDir, Renamed,
+    Result, SetAttributes, Stability, Status, Timestamp, Wcc, Written,
+};
+
+use crate::change::{self, End, Stop};
+use crate::descriptors::Node;
+use crate::io::{self, Wait};
+use crate::locks::{Held, Stripe};
+use crate::make::Making;
+use crate::tree::Tree;
+use crate::{LocalFs, directory, errno, identity, lookup, workers};
+
+/// With locks of so many files, a change no longer insists on more.
+const LOCKS_MAX: usize = 8;
+
+impl LocalFs {
+    /// The node of a handle: at once if it is in use, else from a worker.
+    async fn node(&self, handle: &Handle) -> Result<Arc<Node>, Status> {
+        if let Some(node) = self.tree.cached(handle) {
+            return Ok(node);
+        }
+        let (tree, handle) = (self.tree.clone(), *handle);
+        workers::run(Principal::Machine, move || tree.node(&handle)).await
+    }
+
+    /// Runs a job that changes nothing on a worker.
+    async fn work<T: Send + 'static>(
+        &self,
+        caller: &Caller,
+        job: impl FnOnce(&Tree, &Principal) -> Result<T, Status> + Send + 'static,
+    ) -> Result<T, Status> {
+        let (tree, principal) = (self.tree.clone(), caller.principal.clone());
+        workers::run(caller.principal.clone(), move || job(&tree, &principal)).await
+    }
+
+    /// Runs a change on a worker, with the locks of `files` and of those that it finds it needs.
+    async fn change<T: Send + 'static>(
+        &self,
+        caller: &Caller,
+        files: &[&Node],
+        job: impl Fn(&Tree, &Principal, Held) -> Result<T, Stop> + Send + Sync + 'static,
+    ) -> Result<T, Status> {
+        let job = Arc::new(job);
+        let mut stripes: Vec<Stripe> =
+            files.iter().map(|node| self.tree.locks.stripe(&node.handle)).collect();
+        loop {
+            let held = self.tree.locks.hold(&stripes, stripes.len() >= LOCKS_MAX).await;
+            let (tree, principal, job) = (self.tree.clone(), caller.principal.clone(), job.clone());
+            let done = workers::run(caller.principal.clone(), move || job(&tree, &principal, held)).await;
+            match done {
+                Ok(done) => return Ok(done),
+                Err(Stop::Failed(status)) => return Err(status),
+                Err(Stop::Blocked(stripe)) => stripes.push(stripe),
+            }
+        }
+    }
+
+    /// A failure, with what the object asked is now.
+    fn failed(&self, node: &Node, status: Status) -> Error {
+        Error::from(status).with(self.tree.attributes(node))
+    }
+
+    /// Makes a name in a directory.
+    async fn make(
+        &self,
+        caller: &Caller,
+        directory: &Handle,
+        name: &Name,
+        made: Made<'_>,
+        job: impl Fn(Making<'_>) -> Result<Created, Stop> + Send + Sync + 'static,
+    ) -> Result<Created> {
+        let node = self.node(directory).await?;
+        let (parent, name_made) = (node.clone(), name.clone());
+        let done = self
+            .change(caller, &[&node], move |tree, principal, held| {
+                job(Making { tree, principal, directory: &parent, name: &name_made, held })
+            })
+            .await;
+        match done {
+            Ok(created) => Ok(created),
+            Err(status) if caller.resent => {
+                replay::made(self, caller, directory, name, self.failed(&node, status), made).await
+            }
+            Err(status) => Err(self.failed(&node, status)),
+        }
+    }
+
+    async fn remove_name(
+        &self,
+        caller: &Caller,
+        directory: &Handle,
+        name: &Name,
+        flags: AtFlags,
+    ) -> Result<Wcc> {
+        let node = self.node(directory).await?;
+        let (parent, name) = (node.clone(), name.clone());
+        let done = self
+            .change(caller, &[&node], move |tree, _, held| change::remove(tree, &parent, &name, flags, held))
+            .await;
+        match done {
+            Ok(wcc) => Ok(wcc),
+            Err(status) if caller.resent => {
+                replay::removed(self, caller, directory, self.failed(&node, status)).await
+            }
+            Err(status) => Err(self.failed(&node, status)),
+        }
+    }
+}
+
+#[async_trait]
+impl FileSystem for LocalFs {
+    async fn root(&self, _caller: &Caller) -> Result<vfs::Node> {
+        let stat = self.tree.stat(&self.tree.root)?;
+        let attributes = Some(stat.attributes(self.tree.root.mount.fsid));
+        Ok(vfs::Node { handle: self.tree.root.handle, attributes })
+    }
+
+    async fn getattr(&self, _caller: &Caller, handle: &Handle) -> Result<Attributes> {
+        let node = self.node(handle).await?;
+        Ok(self.tree.stat(&node)?.attributes(node.mount.fsid))
+    }
+
+    async fn setattr(
+        &self,
+        caller: &Caller,
+        handle: &Handle,
+        set: &SetAttributes,
+        guard: Option<Timestamp>,
+    ) -> Result<Wcc> {
+        let node = self.node(handle).await?;
+        let (file, wanted) = (node.clone(), *set);
+        let done = self
+            .change(caller, &[&node], move |tree, principal, held| {
+                change::set_attributes(tree, principal, &file, &wanted, guard, held)
+            })
+            .await;
+        match done {
+            Ok(wcc) => Ok(wcc),
+            Err(status) if caller.resent => {
+                replay::attributes_set(self, caller, handle, set, self.failed(&node, status)).await
+            }
+            Err(status) => Err(self.failed(&node, status)),
+        }
+    }
+
+    async fn access(&self, caller: &Caller, handle: &Handle, asked: AccessMask) -> Result<Accessed> {
+        let node = self.node(handle).await?;
+        let stat = self.tree.stat(&node)?;
+        let rights = node.rights(&caller.principal, &stat).map_err(|status| self.failed(&node, status))?;
+        Ok(Accessed { granted: rights & asked, attributes: Some(stat.attributes(node.mount.fsid)) })
+    }
+
+    async fn lookup(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<Looked> {
+        let node = self.node(directory).await?;
+        let found = match lookup::lookup_cached(&self.tree, &caller.principal, &node, name) {
+            Ok(Some(looked)) => Ok(looked),
+            Ok(None) => {
+                let (parent, name) = (node.clone(), name.clone());
+                self.work(caller, move |tree, principal| lookup::lookup(tree, principal, &parent, &name))
+                    .await
+            }
+            Err(status) => Err(status),
+        };
+        found.map_err(|status| self.failed(&node, status))
+    }
+
+    async fn parent(&self, caller: &Caller, directory: &Handle) -> Result<Looked> {
+        let node = self.node(directory).await?;
+        let child = node.clone();
+        let found = self.work(caller, move |tree, principal| lookup::parent(tree, principal, &child)).await;
+        found.map_err(|status| self.failed(&node, status))
+    }
+
+    async fn readlink(&self, _caller: &Caller, handle: &Handle) -> Result<(Bytes, Option<Attributes>)> {
+        let node = self.node(handle).await?;
+        let stat = self.tree.stat(&node)?;
+        if node.file_type != FileType::Symlink {
+            return Err(self.failed(&node, Status::Inval));
+        }
+        let target = rustix::fs::readlinkat(&node.path, c"", Vec::new())
+            .map_err(|errno| self.failed(&node, errno::status(errno)))?;
+        Ok((target.into_bytes().into(), Some(stat.attributes(node.mount.fsid))))
+    }
+
+    async fn read(&self, caller: &Caller, handle: &Handle, _by: By, offset: u64, count: u32) -> Result<Read> {
+        let node = self.node(handle).await?;
+        let part = (offset, count);
+        let done = match io::read(&self.tree, &caller.principal, &node, part, Wait::No) {
+            Ok(None) => {
+                let file = node.clone();
+                self.work(caller, move |tree, principal| io::read(tree, principal, &file, part, Wait::Yes))
+                    .await
+            }
+            other => other,
+        };
+        let read =
+            done.and_then(|read| read.ok_or(Status::Delay)).map_err(|status| self.failed(&node, status))?;
+        if let Data::File(range) = &read.data {
+            range.fault_in().await;
+        }
+        Ok(read)
+    }
+
+    async fn write(
+        &self,
+        caller: &Caller,
+        handle: &Handle,
+        _by: By,
+        offset: u64,
+        data: Bytes,
+        stability: Stability,
+    ) -> Result<Written> {
+        let node = self.node(handle).await?;
+        let file = node.clone();
+        let done = self
+            .change(caller, &[&node], move |tree, principal, held| {
+                Ok(io::write(tree, principal, &file, (offset, &data), stability, held)?)
+            })
+            .await;
+        done.map_err(|status| self.failed(&node, status))
+    }
+
+    async fn commit(&self, caller: &Caller, handle: &Handle, _offset: u64, _count: u32) -> Result<Commit> {
+        let node = self.node(handle).await?;
+        let file = node.clone();
+        let done = self.work(caller, move |tree, principal| io::commit(tree, principal, &file)).await;
+        done.map_err(|status| self.failed(&node, status))
+    }
+
+    async fn create(
+        &self,
+        caller: &Caller,
+        directory: &Handle,
+        name: &Name,
+        how: CreateHow,
+        set: &SetAttributes,
+    ) -> Result<Created> {
+        let made = Made::Node { file_type: FileType::Regular, set };
+        let set = *set;
+        self.make(caller, directory, name, made, move |making| making.file(how, &set)).await
+    }
+
+    async fn mkdir(
+        &self,
+        caller: &Caller,
+        directory: &Handle,
+        name: &Name,
+        set: &SetAttributes,
+    ) -> Result<Created> {
+        let made = Made::Node { file_type: FileType::Directory, set };
+        let set = *set;
+        self.make(caller, directory, name, made, move |making| making.directory(&set)).await
+    }
+
+    async fn symlink(
+        &self,
+        caller: &Caller,
+        directory: &Handle,
+        name: &Name,
+        target: &[u8],
+        set: &SetAttributes,
+    ) -> Result<Created> {
+        let made = Made::Symlink { target };
+        let (target, set) = (target.to_vec(), *set);
+        self.make(caller, directory, name, made, move |making| making.symlink(&target, &set)).await
+    }
+
+    async fn mknod(
+        &self,
+        caller: &Caller,
+        directory: &Handle,
+        name: &Name,
+        file_type: FileType,
+        device: Device,
+        set: &SetAttributes,
+    ) -> Result<Created> {
+        let made = Made::Node { file_type, set };
+        let set = *set;
+        self.make(caller, directory, name, made, move |making| making.node(file_type, device, &set)).await
+    }
+
+    async fn remove(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<Wcc> {
+        self.remove_name(caller, directory, name, AtFlags::empty()).await
+    }
+
+    async fn rmdir(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<Wcc> {
+        self.remove_name(caller, directory, name, AtFlags::REMOVEDIR).await
+    }
+
+    async fn rename(
+        &self,
+        caller: &Caller,
+        from: &Handle,
+        from_name: &Name,
+        to: &Handle,
+        to_name: &Name,
+    ) -> Result<Renamed> {
+        let (source, target) = (self.node(from).await?, self.node(to).await?);
+        let (parents, names) = ((source.clone(), target.clone()), (from_name.clone(), to_name.clone()));
+        let done = self
+            .change(caller, &[&source, &target], move |tree, _, held| {
+                let from = End { directory: &parents.0, name: &names.0 };
+                let to = End { directory: &parents.1, name: &names.1 };
+                change::rename(tree, from, to, held)
+            })
+            .await;
+        match done {
+            Ok(renamed) => Ok(renamed),
+            Err(status) if caller.resent => {
+                replay::renamed(self, caller, from, (to, to_name), None, self.failed(&source, status)).await
+            }
+            Err(status) => Err(self.failed(&source, status)),
+        }
+    }
+
+    async fn link(&self, caller: &Caller, file: &Handle, directory: &Handle, name: &Name) -> Result<Created> {
+        let (linked, parent) = (self.node(file).await?, self.node(directory).await?);
+        let (nodes, new_name) = ((linked.clone(), parent.clone()), name.clone());
+        let done = self
+            .change(caller, &[&linked, &parent], move |tree, principal, held| {
+                Making { tree, principal, directory: &nodes.1, name: &new_name, held }.link(&nodes.0)
+            })
+            .await;
+        match done {
+            Ok(created) => Ok(created),
+            Err(status) if caller.resent => {
+                let failed = self.failed(&linked, status);
+                replay::made(self, caller, directory, name, failed, Made::Link { file }).await
+            }
+            Err(status) => Err(self.failed(&linked, status)),
+        }
+    }
+
+    async fn readdir(&self, caller: &Caller, directory: &Handle, part: ReadDir) -> Result<Listing> {
+        let node = self.node(directory).await?;
+        let listed = node.clone();
+        let done = self.work(caller, move |tree, _| directory::read(tree, &listed, part)).await;
+        done.map_err(|status| self.failed(&node, status))
+    }
+
+    async fn fsstat(&self, caller: &Caller, handle: &Handle) -> Result<FsStat> {
+        let node = self.node(handle).await?;
+        self.tree.stat(&node)?;
+        let space = rustix::fs::fstatvfs(node.path.as_fd()).map_err(errno::status)?;
+        let reserved = identity::is_root(&caller.principal);
+        let bytes = |blocks: u64| blocks.saturating_mul(space.f_frsize);
+        Ok(FsStat {
+            total_bytes: bytes(space.f_blocks),
+            free_bytes: bytes(space.f_bfree),
+            available_bytes: bytes(if reserved { space.f_bfree } else { space.f_bavail }),
+            total_files: space.f_files,
+            free_files: space.f_ffree,
+            available_files: if reserved { space.f_ffree } else { space.f_favail },
+            invariant_seconds: 0,
+        })
+    }
+
+    async fn limits(&self, _caller: &Caller, handle: &Handle) -> Result<FsLimits> {
+        let node = self.node(handle).await?;
+        self.tree.stat(&node)?;
+        let space = rustix::fs::fstatvfs(node.path.as_fd()).map_err(errno::status)?;
+        // File systems stamp times with the kernel's coarse clock. (Newer kernels tell changes apart that somebody
+        // looked between, but promise nothing for two files.)
+        let tick = rustix::time::clock_getres(ClockId::RealtimeCoarse);
+        Ok(FsLimits {
+            read_max: io::TRANSFER_MAX,
+            read_preferred: io::TRANSFER_MAX,
+            write_max: io::TRANSFER_MAX,
+            write_preferred: io::TRANSFER_MAX,
+            name_max: (space.f_namemax as u32).min(Name::MAX as u32),
+            time_delta_nanoseconds: tick.tv_sec as u64 * 1_000_000_000 + tick.tv_nsec as u64,
+            ..FsLimits::default()
+        })
+    }
+
+    async fn shutdown(&self) {
+        self.tree.sync_table();
+        self.tree.descriptors.clear();
+    }
+}

@@ -1,0 +1,242 @@
+//! What makes names: CREATE, MKDIR, SYMLINK, MKNOD and LINK.
+//!
+//! All run with the caller's identity worn and the directory locked. A mode that the client leaves out is the owner's
+//! alone. Owner and group of a new file are the caller's (or the directory's group, where that is set-gid); only root
+//! may ask for others, and from anybody else such a wish is ignored, as knfsd does.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::process::{Gid, Uid};
+use vfs::{
+    CreateHow, Created, Device, FileType, Name, Principal, SetAttributes, Status, Timestamp, Verifier, Wcc,
+};
+
+use crate::attributes::Stat;
+use crate::change::{self, Stop};
+use crate::descriptors::Node;
+use crate::io::stat_regular;
+use crate::locks::Held;
+use crate::tree::{Described, Tree, open_child};
+use crate::{errno, identity, lookup};
+
+/// How often a file may vanish between "it exists" and "open it" before we give up.
+const TRIES_MAX: usize = 8;
+
+/// Who makes a name, where.
+pub(crate) struct Making<'a> {
+    pub(crate) tree: &'a Tree,
+    pub(crate) principal: &'a Principal,
+    pub(crate) directory: &'a Node,
+    pub(crate) name: &'a Name,
+    pub(crate) held: Held,
+}
+
+impl Making<'_> {
+    /// A regular file.
+    pub(crate) fn file(mut self, how: CreateHow, set: &SetAttributes) -> Result<Created, Stop> {
+        let before = self.tree.stat_directory(self.directory)?;
+        let exclusive = matches!(how, CreateHow::Exclusive(_));
+        let mode = mode(if exclusive { None } else { set.mode }, 0o600);
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOCTTY | OFlags::CLOEXEC;
+        for _ in 0..TRIES_MAX {
+            match rustix::fs::openat(&self.directory.path, self.name.as_bytes(), flags, mode) {
+                Ok(file) => return Ok(self.new_file(&before, file, how, set)?),
+                Err(Errno::EXIST) => match self.existing(&before, how, set) {
+                    Err(Stop::Failed(Status::NoEnt)) => {}
+                    other => return other,
+                },
+                Err(errno) => return Err(errno::status(errno).into()),
+            }
+        }
+        Err(Status::Delay.into())
+    }
+
+    fn new_file(
+        self,
+        before: &Stat,
+        file: OwnedFd,
+        how: CreateHow,
+        set: &SetAttributes,
+    ) -> Result<Created, Status> {
+        let touched = match how {
+            CreateHow::Exclusive(verifier) => {
+                let (atime, mtime) = verifier_seconds(verifier);
+                let kept = SetAttributes {
+                    atime: Some(vfs::SetTime::Client(Timestamp::new(atime, 0))),
+                    mtime: Some(vfs::SetTime::Client(Timestamp::new(mtime, 0))),
+                    ..SetAttributes::default()
+                };
+                change::set_times(&file, &kept)?
+            }
+            _ => self.adorn_file(&file, set)?,
+        };
+        let path = self.tree.proc.open(&file, OFlags::PATH).map_err(errno::status)?;
+        let found = self.tree.describe(self.directory, Some(self.name), &path)?;
+        let node = self.tree.keep(&found, path);
+        node.data.lock().writing = Some(std::sync::Arc::new(file.into()));
+        self.finish(before, &found, touched.then_some(&*node))
+    }
+
+    /// Gives a new file what could not be given at its creation. True if there was anything.
+    fn adorn_file(&self, file: &OwnedFd, set: &SetAttributes) -> Result<bool, Status> {
+        let mut touched = false;
+        if let Some(size) = set.size.filter(|&size| size > 0) {
+            change::set_size(file.as_fd(), size)?;
+            touched = true;
+        }
+        touched |= self.adorn(file, set)?;
+        if let Some(mode) = set.mode.filter(|mode| touched && mode & 0o6000 != 0) {
+            // A change of owner or size takes the set-id bits away.
+            rustix::fs::fchmod(file, Mode::from_raw_mode(mode & 0o7777)).map_err(errno::status)?;
+        }
+        Ok(touched)
+    }
+
+    /// Owner, group and times of any new object.
+    fn adorn(&self, file: &OwnedFd, set: &SetAttributes) -> Result<bool, Status> {
+        let mut touched = false;
+        if identity::is_root(self.principal) && (set.uid.is_some() || set.gid.is_some()) {
+            change::set_owner(file, set)?;
+            touched = true;
+        }
+        Ok(change::set_times(file, set)? || touched)
+    }
+
+    /// The name is there already: does that do?
+    fn existing(&mut self, before: &Stat, how: CreateHow, set: &SetAttributes) -> Result<Created, Stop> {
+        if how == CreateHow::Guarded {
+            return Err(Status::Exist.into());
+        }
+        let path = open_child(&self.directory.path, self.name).map_err(errno::status)?;
+        let found = self.tree.describe(self.directory, Some(self.name), &path)?;
+        self.held.also(&self.tree.locks, &found.handle)?;
+        let node = self.tree.keep(&found, path);
+        let stat = stat_regular(self.tree, &node).map_err(|_| Status::Exist)?;
+        if let CreateHow::Exclusive(verifier) = how {
+            if stat.size() > 0 || stat.seconds() != verifier_seconds(verifier) {
+                return Err(Status::Exist.into());
+            }
+        } else if let Some(size) = set.size {
+            node.check_write(self.principal, &stat)?;
+            change::set_size(self.tree.writing(&node)?.as_fd(), size)?;
+            self.tree.persist_if_sync(&node)?;
+        }
+        let attributes = self.tree.attributes(&node);
+        let directory = Wcc { before: Some(before.wcc()), after: self.tree.attributes(self.directory) };
+        Ok(Created { node: vfs::Node { handle: found.handle, attributes }, directory })
+    }
+
+    /// A directory. Its set-gid bit is the kernel's to give.
+    pub(crate) fn directory(self, set: &SetAttributes) -> Result<Created, Stop> {
+        self.special(set, |directory, name| rustix::fs::mkdirat(directory, name, mode(set.mode, 0o700)))
+    }
+
+    /// A symbolic link.
+    pub(crate) fn symlink(self, target: &[u8], set: &SetAttributes) -> Result<Created, Stop> {
+        if target.contains(&0) {
+            return Err(Status::Inval.into());
+        }
+        self.special(set, |directory, name| rustix::fs::symlinkat(target, directory, name))
+    }
+
+    /// A device, socket or named pipe. Devices are root's, who has not lost that capability to an identity.
+    pub(crate) fn node(
+        self,
+        file_type: FileType,
+        device: Device,
+        set: &SetAttributes,
+    ) -> Result<Created, Stop> {
+        let kind = match file_type {
+            FileType::Block => rustix::fs::FileType::BlockDevice,
+            FileType::Character => rustix::fs::FileType::CharacterDevice,
+            FileType::Socket => rustix::fs::FileType::Socket,
+            FileType::Fifo => rustix::fs::FileType::Fifo,
+            FileType::Regular | FileType::Directory | FileType::Symlink => return Err(Status::BadType.into()),
+        };
+        let number = match file_type {
+            FileType::Block | FileType::Character => rustix::fs::makedev(device.major, device.minor),
+            _ => 0,
+        };
+        self.special(set, |directory, name| {
+            rustix::fs::mknodat(directory, name, kind, mode(set.mode, 0o600), number)
+        })
+    }
+
+    /// Another name for `file`.
+    pub(crate) fn link(self, file: &Node) -> Result<Created, Stop> {
+        let before = self.tree.stat_directory(self.directory)?;
+        self.tree.stat(file)?;
+        if file.is_dir() {
+            return Err(Status::IsDir.into());
+        }
+        self.tree.proc.link(&file.path, &self.directory.path, self.name.as_bytes()).map_err(errno::status)?;
+        let path = open_child(&self.directory.path, self.name).map_err(errno::status)?;
+        let found = self.tree.describe(self.directory, Some(self.name), &path)?;
+        Ok(self.finish(&before, &found, None)?)
+    }
+
+    fn special(
+        self,
+        set: &SetAttributes,
+        make: impl FnOnce(&OwnedFd, &[u8]) -> Result<(), Errno>,
+    ) -> Result<Created, Stop> {
+        let before = self.tree.stat_directory(self.directory)?;
+        make(&self.directory.path, self.name.as_bytes()).map_err(errno::status)?;
+        let path = open_child(&self.directory.path, self.name).map_err(errno::status)?;
+        let touched = self.adorn(&path, set)?;
+        let found = self.tree.describe(self.directory, Some(self.name), &path)?;
+        let node = self.tree.keep(&found, path);
+        Ok(self.finish(&before, &found, touched.then_some(&*node))?)
+    }
+
+    /// Looks at the result, lets others in, and makes it durable. `touched` is the new object, if it was changed after
+    /// it was made: else it reaches the disk with the directory.
+    fn finish(self, before: &Stat, found: &Described, touched: Option<&Node>) -> Result<Created, Status> {
+        let Making { tree, directory, held, .. } = self;
+        let wcc = Wcc { before: Some(before.wcc()), after: tree.attributes(directory) };
+        let attributes = Some(found.attributes());
+        drop(held);
+        if let Some(touched) = touched {
+            tree.persist_if_sync(touched)?;
+        }
+        tree.persist_if_sync(directory)?;
+        Ok(Created { node: vfs::Node { handle: found.handle, attributes }, directory: wcc })
+    }
+}
+
+fn mode(given: Option<u32>, otherwise: u32) -> Mode {
+    Mode::from_raw_mode(given.unwrap_or(otherwise) & 0o7777)
+}
+
+/// Where an exclusive create keeps its verifier: in the seconds of both times, less the bit that would make them
+/// negative for file systems with 32 bits of them.
+fn verifier_seconds(verifier: Verifier) -> (i64, i64) {
+    let all = u64::from_be_bytes(verifier);
+    ((all >> 32 & 0x7fff_ffff) as i64, (all & 0x7fff_ffff) as i64)
+}
+
+impl Tree {
+    /// Makes a change of metadata durable, unless the export is `async`.
+    pub(crate) fn persist_if_sync(&self, node: &Node) -> Result<(), Status> {
+        if self.sync { self.persist(node) } else { Ok(()) }
+    }
+}
+
+/// Sets owner and group of an object, itself if it is a link.
+pub(crate) fn chown(file: &OwnedFd, uid: Option<Uid>, gid: Option<Gid>) -> Result<(), Status> {
+    rustix::fs::chownat(file, c"", uid, gid, AtFlags::EMPTY_PATH).map_err(errno::status)
+}
+
+/// Looks up what a change is about, and locks it too.
+pub(crate) fn peek_locked(
+    tree: &Tree,
+    directory: &Node,
+    name: &Name,
+    held: &mut Held,
+) -> Result<(Described, OwnedFd), Stop> {
+    let found = lookup::peek(tree, directory, name)?;
+    held.also(&tree.locks, &found.0.handle)?;
+    Ok(found)
+}

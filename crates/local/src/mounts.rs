@@ -1,0 +1,273 @@
+//! File systems mounted below the exported directory. Each keeps an fsid of its own, which outlives a restart.
+//!
+//! A mount is met when a name leads into it, and found again after a restart in `/proc/self/mountinfo`. Handles carry
+//! a 16-bit tag of the file system: 0 for that of the exported directory, else a hash of its fsid.
+
+use std::ffi::OsStr;
+use std::hash::Hasher;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::{Mutex, RwLock};
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+use siphasher::sip::SipHasher24;
+use tokio::time::Instant;
+use vfs::{FileType, Status};
+
+use crate::attributes::Stat;
+use crate::descriptors::Proc;
+use crate::{errno, identity, sys};
+
+/// Handles of unknown file systems make us read the mount table at most this often.
+const RESCAN_MIN: Duration = Duration::from_secs(1);
+/// Most file systems that are served at a time.
+const MOUNTS_MAX: usize = 4096;
+
+/// One mounted file system.
+#[derive(Debug)]
+pub(crate) struct Mount {
+    /// The kernel's number of the mount; not reused while `anchor` lives.
+    pub(crate) id: u64,
+    /// What clients see, and what handles refer to.
+    pub(crate) fsid: u64,
+    /// Short for `fsid`, 0 for the file system of the exported directory.
+    pub(crate) tag: u16,
+    /// This process may open its files by the kernel's handle.
+    pub(crate) by_handle: bool,
+    /// Something open in it: what `open_by_handle_at` starts from.
+    anchor: OwnedFd,
+}
+
+impl Mount {
+    fn new(id: u64, fsid: u64, tag: u16, anchor: OwnedFd) -> Mount {
+        let tried = sys::name_to_handle(anchor.as_fd()).and_then(|handle| {
+            identity::as_self(|| sys::open_by_handle(anchor.as_fd(), &handle)).unwrap_or(Err(Errno::PERM))
+        });
+        Mount { id, fsid, tag, by_handle: tried.is_ok(), anchor }
+    }
+
+    pub(crate) fn anchor(&self) -> BorrowedFd<'_> {
+        self.anchor.as_fd()
+    }
+}
+
+/// The file system of the exported directory and those below.
+pub(crate) struct Mounts {
+    root: Arc<Mount>,
+    below: RwLock<Vec<Arc<Mount>>>,
+    cross: bool,
+    scanned: Mutex<Option<Instant>>,
+}
+
+impl Mounts {
+    /// `root` is the exported directory, open for reading, in the file system `fsid`. Mounts below are served if
+    /// `cross`.
+    pub(crate) fn new(root: OwnedFd, fsid: u64, cross: bool) -> Result<Mounts, Errno> {
+        let id = Stat::of(&root)?.mount_id().ok_or(Errno::NOSYS)?;
+        let root = Arc::new(Mount::new(id, fsid, 0, root));
+        Ok(Mounts { root, below: RwLock::default(), cross, scanned: Mutex::new(None) })
+    }
+
+    pub(crate) fn root(&self) -> &Arc<Mount> {
+        &self.root
+    }
+
+    /// The mount that `file` was reached through: known, or met for the first time.
+    ///
+    /// # Errors
+    /// `Access` if mounts are not to be crossed.
+    pub(crate) fn of(&self, proc: &Proc, file: &OwnedFd, stat: &Stat) -> Result<Arc<Mount>, Status> {
+        let id = stat.mount_id().ok_or(Status::ServerFault)?;
+        if id == self.root.id {
+            return Ok(self.root.clone());
+        }
+        if !self.cross {
+            return Err(Status::Access);
+        }
+        if let Some(known) = self.below.read().iter().find(|mount| mount.id == id) {
+            return Ok(known.clone());
+        }
+        self.enter(proc, file, stat, id)
+    }
+
+    /// The file systems with this tag: one, unless the hashes of two collide.
+    pub(crate) fn tagged(&self, tag: u16) -> Vec<Arc<Mount>> {
+        if tag == 0 {
+            return vec![self.root.clone()];
+        }
+        let below = self.below.read();
+        let mut found: Vec<Arc<Mount>> = below.iter().filter(|mount| mount.tag == tag).cloned().collect();
+        found.dedup_by_key(|mount| mount.fsid);
+        found
+    }
+
+    /// The file system with this fsid.
+    pub(crate) fn with_fsid(&self, fsid: u64) -> Option<Arc<Mount>> {
+        if fsid == self.root.fsid {
+            return Some(self.root.clone());
+        }
+        self.below.read().iter().find(|mount| mount.fsid == fsid).cloned()
+    }
+
+    /// Is its tag enough to find this file system?
+    pub(crate) fn is_tag_unique(&self, mount: &Mount) -> bool {
+        mount.tag == 0
+            || !self.below.read().iter().any(|other| other.tag == mount.tag && other.fsid != mount.fsid)
+    }
+
+    fn enter(&self, proc: &Proc, file: &OwnedFd, stat: &Stat, id: u64) -> Result<Arc<Mount>, Status> {
+        let anchor = identity::as_self(|| match stat.file_type() {
+            FileType::Directory | FileType::Regular => proc.open(file, OFlags::RDONLY),
+            _ => Err(Errno::ACCESS),
+        })?
+        .map_err(errno::status)?;
+        let fsid = fsid(anchor.as_fd(), stat).map_err(errno::status)?;
+        let tag = if fsid == self.root.fsid { 0 } else { tag(fsid) };
+        let mount = Arc::new(Mount::new(id, fsid, tag, anchor));
+        let mut below = self.below.write();
+        if let Some(known) = below.iter().find(|mount| mount.id == id) {
+            return Ok(known.clone());
+        }
+        if below.len() >= MOUNTS_MAX {
+            return Err(Status::Delay);
+        }
+        below.push(mount.clone());
+        // Of several mounts of one file system, the same one is found first whatever was met first.
+        below.sort_by_key(|mount| (mount.fsid, mount.id));
+        Ok(mount)
+    }
+
+    /// Gives up mounts that nothing refers to any more, so that they can be unmounted.
+    pub(crate) fn release_unused(&self) {
+        self.below.write().retain(|mount| Arc::strong_count(mount) > 1);
+    }
+
+    /// Looks for all mounts below the exported directory, for handles that were given out before a restart.
+    pub(crate) fn rescan(&self, proc: &Proc) {
+        if !self.cross {
+            return;
+        }
+        let mut scanned = self.scanned.lock();
+        if scanned.is_some_and(|at| at.elapsed() < RESCAN_MIN) {
+            return;
+        }
+        *scanned = Some(Instant::now());
+        let _ = identity::as_self(|| self.scan(proc));
+    }
+
+    fn scan(&self, proc: &Proc) {
+        let Ok(exported) = proc.path_of(&self.root.anchor) else { return };
+        let Ok(table) = std::fs::read("/proc/self/mountinfo") else { return };
+        for below in mount_points(&table, &exported).take(MOUNTS_MAX) {
+            let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+            let found = rustix::fs::openat2(&self.root.anchor, below.as_path(), flags, Mode::empty(), within)
+                .and_then(|file| Stat::of(&file).map(|stat| (file, stat)));
+            match found {
+                Ok((file, stat)) => drop(self.of(proc, &file, &stat)),
+                Err(error) => tracing::debug!("mount point {} is not served: {error}", below.display()),
+            }
+        }
+    }
+}
+
+/// The mount points of a `mountinfo` table that lie below `exported`, relative to it. Automounts that are not mounted
+/// yet are left alone.
+fn mount_points<'a>(table: &'a [u8], exported: &'a Path) -> impl Iterator<Item = PathBuf> + 'a {
+    table.split(|&byte| byte == b'\n').filter_map(move |line| {
+        let mut fields = line.split(|&byte| byte == b' ');
+        let mount_point = PathBuf::from(std::ffi::OsString::from_vec(unescape(fields.nth(4)?)));
+        let kind = fields.skip_while(|field| *field != b"-").nth(1)?;
+        let below = mount_point.strip_prefix(exported).ok()?;
+        (kind != b"autofs" && below != Path::new("")).then(|| below.to_owned())
+    })
+}
+
+/// Undoes the `\040` of the mount table.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&first, tail)) = rest.split_first() {
+        let octal =
+            tail.get(..3).filter(|_| first == b'\\').and_then(|digits| std::str::from_utf8(digits).ok());
+        if let Some(byte) = octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            plain.push(byte);
+            rest = &tail[3..];
+        } else {
+            plain.push(first);
+            rest = tail;
+        }
+    }
+    plain
+}
+
+/// A number for the file system that is the same after a restart and a reboot, where the file system allows.
+///
+/// Most derive `f_fsid` from their UUID. Some (XFS, FAT) give the device number: for these the UUID is asked for, which
+/// Linux tells from 6.9 on. Those that give nothing (FUSE) get a hash of where they are mounted and from what.
+pub(crate) fn fsid(file: BorrowedFd<'_>, stat: &Stat) -> Result<u64, Errno> {
+    let kernels = rustix::fs::fstatvfs(file)?.f_fsid;
+    let (major, minor) = stat.device();
+    let device = u64::from((minor & 0xff) | (major << 8) | ((minor & !0xff) << 12));
+    if kernels != 0 && kernels != device && kernels != device << 32 {
+        return Ok(kernels);
+    }
+    let named = sys::file_system_uuid(file).map(|uuid| hash(&uuid));
+    Ok(named.or_else(|| stat.mount_id().and_then(mounted_as)).unwrap_or(if kernels == 0 {
+        device
+    } else {
+        kernels
+    }))
+}
+
+/// Hash of the type, source and place of a mount.
+fn mounted_as(id: u64) -> Option<u64> {
+    let table = std::fs::read("/proc/self/mountinfo").ok()?;
+    let id = id.to_string();
+    let line = table
+        .split(|&byte| byte == b'\n')
+        .find(|line| line.split(|&byte| byte == b' ').next().is_some_and(|field| field == id.as_bytes()))?;
+    let fields: Vec<&[u8]> = line.split(|&byte| byte == b' ').collect();
+    let separator = fields.iter().position(|field| *field == b"-")?;
+    let place = [fields.get(3)?, fields.get(4)?, fields.get(separator + 1)?, fields.get(separator + 2)?];
+    Some(hash(&place.map(|field| OsStr::from_bytes(field).as_bytes()).join(&0)))
+}
+
+fn tag(fsid: u64) -> u16 {
+    let hashed = hash(&fsid.to_be_bytes());
+    (hashed as u16).max(1)
+}
+
+/// The hash of what handles depend on: never change its key.
+fn hash(bytes: &[u8]) -> u64 {
+    let mut hasher = SipHasher24::new();
+    hasher.write(bytes);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mount_points_below_a_directory_are_found() {
+        let table = b"21 1 254:0 / / rw - ext4 /dev/vda rw\n\
+            30 21 0:25 / /srv/a\\040b/shm rw shared:3 - tmpfs tmpfs rw\n\
+            31 21 0:26 / /srv/a\\040bc rw - tmpfs tmpfs rw\n\
+            32 21 0:27 / /srv/a\\040b/auto rw - autofs systemd-1 rw\n\
+            33 21 0:28 / /srv/a\\040b rw - tmpfs tmpfs rw\nnonsense\n";
+        let found: Vec<PathBuf> = mount_points(table, Path::new("/srv/a b")).collect();
+        assert_eq!(found, [PathBuf::from("shm")]);
+    }
+
+    #[test]
+    fn tags_stay_what_they_are() {
+        assert_eq!(tag(1), tag(1));
+        assert_ne!(tag(1), 0);
+        assert_eq!(hash(b"leasehold"), hash(b"leasehold"));
+    }
+}

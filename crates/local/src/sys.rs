@@ -1,0 +1,167 @@
+//! System calls that no safe wrapper offers: file handles, the identity of one thread, and access checks with it.
+//!
+//! Everything here is a thin shell around one system call; policy is elsewhere. The calls are made raw where the C
+//! library would spread them over all threads of the process (identity), and directly where its wrapper would answer
+//! for another identity than asked (`faccessat`).
+#![allow(unsafe_code)] // file handles and per-thread identity are not wrapped by rustix
+
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use libc::{c_int, c_long};
+use rustix::io::Errno;
+
+/// The longest kernel handle that fits one of ours: 51 bytes less kind, file-system tag and type.
+pub(crate) const KERNEL_HANDLE_MAX: usize = 47;
+
+/// What the kernel calls a file, within one file system (`struct file_handle`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KernelHandle {
+    /// `handle_type`; all known ones fit a byte.
+    pub(crate) kind: u8,
+    length: u8,
+    bytes: [u8; KERNEL_HANDLE_MAX],
+}
+
+impl KernelHandle {
+    /// A handle with these bytes, or `None` if they are too many.
+    pub(crate) fn new(kind: u8, given: &[u8]) -> Option<KernelHandle> {
+        let mut bytes = [0; KERNEL_HANDLE_MAX];
+        bytes.get_mut(..given.len())?.copy_from_slice(given);
+        Some(KernelHandle { kind, length: given.len() as u8, bytes })
+    }
+
+    /// Its bytes.
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.length)]
+    }
+}
+
+/// `struct file_handle` with room for `MAX_HANDLE_SZ` bytes.
+#[repr(C)]
+struct RawHandle {
+    handle_bytes: u32,
+    handle_type: c_int,
+    f_handle: [u8; 128],
+}
+
+fn result(returned: c_long) -> Result<c_long, Errno> {
+    if returned == -1 {
+        Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
+    } else {
+        Ok(returned)
+    }
+}
+
+/// The kernel's handle of an open file (`O_PATH` will do).
+///
+/// # Errors
+/// `OPNOTSUPP` if the file system has no handles, `OVERFLOW` if its handle is too long for ours.
+pub(crate) fn name_to_handle(file: BorrowedFd<'_>) -> Result<KernelHandle, Errno> {
+    let mut raw = RawHandle { handle_bytes: 128, handle_type: 0, f_handle: [0; 128] };
+    let mut mount_id: c_int = 0;
+    // SAFETY: `raw` has the 128 bytes that its `handle_bytes` promises, and all pointers live across the call.
+    result(unsafe {
+        libc::syscall(
+            libc::SYS_name_to_handle_at,
+            file.as_raw_fd(),
+            c"".as_ptr(),
+            &raw mut raw,
+            &raw mut mount_id,
+            libc::AT_EMPTY_PATH,
+        )
+    })?;
+    let bytes = raw.f_handle.get(..raw.handle_bytes as usize).ok_or(Errno::OVERFLOW)?;
+    let kind = u8::try_from(raw.handle_type).map_err(|_| Errno::OVERFLOW)?;
+    KernelHandle::new(kind, bytes).ok_or(Errno::OVERFLOW)
+}
+
+/// Opens (`O_PATH`) the file that a handle names, in the file system of `mount`. Needs `CAP_DAC_READ_SEARCH`.
+pub(crate) fn open_by_handle(mount: BorrowedFd<'_>, handle: &KernelHandle) -> Result<OwnedFd, Errno> {
+    let mut raw =
+        RawHandle { handle_bytes: handle.length.into(), handle_type: handle.kind.into(), f_handle: [0; 128] };
+    raw.f_handle[..handle.as_bytes().len()].copy_from_slice(handle.as_bytes());
+    // SAFETY: the kernel reads `handle_bytes` bytes of `f_handle`, at most 47 of 128.
+    let fd = result(unsafe {
+        libc::syscall(
+            libc::SYS_open_by_handle_at,
+            mount.as_raw_fd(),
+            &raw mut raw,
+            libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC,
+        )
+    })?;
+    // SAFETY: a new descriptor that nobody else knows.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as c_int) })
+}
+
+/// May this thread, with the identity it wears, do all of `mode` (`R_OK`, `W_OK`, `X_OK`) to the file?
+///
+/// # Errors
+/// `ACCESS` if it may not, `ROFS` or `PERM` if nobody may write there.
+pub(crate) fn may_access(file: BorrowedFd<'_>, mode: u8) -> Result<(), Errno> {
+    // SAFETY: no memory is passed but a constant string.
+    result(unsafe {
+        libc::syscall(
+            libc::SYS_faccessat2,
+            file.as_raw_fd(),
+            c"".as_ptr(),
+            c_int::from(mode),
+            libc::AT_EACCESS | libc::AT_EMPTY_PATH,
+        )
+    })
+    .map(drop)
+}
+
+/// Sets the user that this thread touches files as.
+///
+/// # Errors
+/// `PERM` if the kernel left it as it was.
+pub(crate) fn set_thread_fsuid(uid: u32) -> Result<(), Errno> {
+    // SAFETY: identity of this thread alone; no memory is passed. The second call, with an id that is never valid,
+    // changes nothing and tells what the first one did.
+    let now = unsafe {
+        libc::syscall(libc::SYS_setfsuid, uid);
+        libc::syscall(libc::SYS_setfsuid, u32::MAX)
+    };
+    if now as u32 == uid { Ok(()) } else { Err(Errno::PERM) }
+}
+
+/// Sets the group that this thread makes files with.
+///
+/// # Errors
+/// `PERM` if the kernel left it as it was.
+pub(crate) fn set_thread_fsgid(gid: u32) -> Result<(), Errno> {
+    // SAFETY: as in `set_thread_fsuid`.
+    let now = unsafe {
+        libc::syscall(libc::SYS_setfsgid, gid);
+        libc::syscall(libc::SYS_setfsgid, u32::MAX)
+    };
+    if now as u32 == gid { Ok(()) } else { Err(Errno::PERM) }
+}
+
+/// Sets the supplementary groups of this thread, and of no other.
+pub(crate) fn set_thread_groups(groups: &[u32]) -> Result<(), Errno> {
+    // SAFETY: the kernel reads `len` group numbers (`gid_t` is `u32`).
+    result(unsafe { libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) }).map(drop)
+}
+
+/// Gives this thread a file-creation mask (and current directory) of its own.
+pub(crate) fn unshare_umask() -> Result<(), Errno> {
+    // SAFETY: only the sharing of `umask`, root and current directory ends; nothing relies on it.
+    result(unsafe { c_long::from(libc::unshare(libc::CLONE_FS)) }).map(drop)
+}
+
+/// The UUID of the file system, where the kernel tells (`FS_IOC_GETFSUUID`, Linux 6.9).
+pub(crate) fn file_system_uuid(file: BorrowedFd<'_>) -> Option<[u8; 16]> {
+    /// `struct fsuuid2`.
+    #[repr(C)]
+    struct Uuid {
+        length: u8,
+        bytes: [u8; 16],
+    }
+    const FS_IOC_GETFSUUID: u32 = 0x8011_1500; // _IOR(0x15, 0, struct fsuuid2)
+    let mut uuid = Uuid { length: 0, bytes: [0; 16] };
+    // SAFETY: the call writes the 17 bytes of `uuid`, whose size is part of its number.
+    result(unsafe { libc::syscall(libc::SYS_ioctl, file.as_raw_fd(), FS_IOC_GETFSUUID, &raw mut uuid) })
+        .ok()?;
+    (uuid.length > 0 && uuid.bytes != [0; 16]).then_some(uuid.bytes)
+}

@@ -1,0 +1,383 @@
+//! The exported tree: what all operations share, and how a handle becomes an open file and back.
+
+use std::collections::HashSet;
+use std::hash::Hasher;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::OpenTreeFlags;
+use rustix::process::Resource;
+use vfs::{Attributes, FileType, Handle, Name, Status, Verifier};
+
+use crate::attributes::Stat;
+use crate::descriptors::{Descriptors, Node, Proc};
+use crate::handles::table::{Place, Table};
+use crate::handles::{Key, Parsed};
+use crate::locks::Locks;
+use crate::mounts::{self, Mount, Mounts};
+use crate::sys::KernelHandle;
+use crate::{HandleKind, OpenError, Options, errno, identity, sys};
+
+/// Descriptors left to the rest of the process.
+const DESCRIPTORS_SPARE: u64 = 512;
+/// A node has at most so many descriptors.
+const DESCRIPTORS_PER_NODE: u64 = 3;
+/// Deepest directory that is found again through the table.
+const DEPTH_MAX: usize = 1024;
+
+/// One exported directory.
+pub(crate) struct Tree {
+    pub(crate) root: Arc<Node>,
+    pub(crate) proc: Proc,
+    pub(crate) mounts: Mounts,
+    pub(crate) descriptors: Descriptors,
+    pub(crate) locks: Locks,
+    /// Metadata is durable before it is acknowledged.
+    pub(crate) sync: bool,
+    /// What the root is to the table.
+    root_key: Key,
+    handles: HandleKind,
+    state: PathBuf,
+    entries_max: usize,
+    table: Mutex<Option<Arc<Table>>>,
+    verifier: AtomicU64,
+}
+
+/// What a name was found to lead to.
+pub(crate) struct Described {
+    pub(crate) handle: Handle,
+    pub(crate) mount: Arc<Mount>,
+    pub(crate) stat: Stat,
+}
+
+impl Described {
+    pub(crate) fn attributes(&self) -> Attributes {
+        self.stat.attributes(self.mount.fsid)
+    }
+}
+
+impl Tree {
+    pub(crate) fn open(directory: &Path, options: Options) -> Result<Tree, OpenError> {
+        let fault = |cause: Errno| OpenError::Directory { path: directory.to_owned(), cause: cause.into() };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let opened = rustix::fs::open(directory, flags, Mode::empty()).map_err(fault)?;
+        let fsid = mounts::fsid(opened.as_fd(), &Stat::of(&opened).map_err(fault)?).map_err(fault)?;
+        let anchor = if options.crossmnt { opened } else { without_mounts(opened) };
+        let proc = Proc::new().map_err(|cause| OpenError::Proc(cause.into()))?;
+        let path = proc
+            .open(&anchor, OFlags::PATH | OFlags::DIRECTORY)
+            .map_err(|cause| OpenError::Proc(cause.into()))?;
+        let stat = Stat::of(&path).map_err(fault)?;
+        let mounts = Mounts::new(anchor, fsid, options.crossmnt).map_err(fault)?;
+        let root_key = Key { tag: 0, inode: stat.inode(), birth: stat.birth() };
+        let handle = kernel_handle(mounts.root(), path.as_fd(), options.handles)
+            .unwrap_or(None)
+            .and_then(|kernels| Parsed::Kernel(0, kernels).handle())
+            .or_else(|| Parsed::Table(root_key).handle())
+            .ok_or(OpenError::Kernel)?;
+        let root = Arc::new(Node::new(handle, mounts.root().clone(), &stat, path));
+        let tree = Tree {
+            root,
+            proc,
+            mounts,
+            descriptors: Descriptors::new(options.descriptors_max.min(descriptors_allowed())),
+            locks: Locks::new(),
+            sync: options.sync,
+            root_key,
+            handles: options.handles,
+            state: options.state,
+            entries_max: options.table_entries_max.max(64),
+            table: Mutex::new(None),
+            verifier: AtomicU64::new(random()),
+        };
+        if matches!(Parsed::parse(&tree.root.handle), Some(Parsed::Table(_))) {
+            tree.open_table().map_err(|cause| OpenError::State { path: tree.state.clone(), cause })?;
+        }
+        Ok(tree)
+    }
+
+    /// The node of a handle, if it is in use already.
+    pub(crate) fn cached(&self, handle: &Handle) -> Option<Arc<Node>> {
+        if *handle == self.root.handle { Some(self.root.clone()) } else { self.descriptors.get(handle) }
+    }
+
+    /// The node of a handle. May wait for the disk.
+    pub(crate) fn node(&self, handle: &Handle) -> Result<Arc<Node>, Status> {
+        if let Some(node) = self.cached(handle) {
+            return Ok(node);
+        }
+        match Parsed::parse(handle).ok_or(Status::BadHandle)? {
+            Parsed::Kernel(tag, kernels) => self.open_kernel(*handle, &self.mount_tagged(tag)?, &kernels),
+            Parsed::KernelLong(fsid, kernels) => {
+                if self.mounts.with_fsid(fsid).is_none() {
+                    self.mounts.rescan(&self.proc);
+                }
+                let mount = self.mounts.with_fsid(fsid).ok_or(Status::Stale)?;
+                self.open_kernel(*handle, &mount, &kernels)
+            }
+            Parsed::Table(key) => self.walk(*handle, key, &mut HashSet::new()),
+        }
+    }
+
+    fn mount_tagged(&self, tag: u16) -> Result<Arc<Mount>, Status> {
+        if self.mounts.tagged(tag).is_empty() {
+            self.mounts.rescan(&self.proc);
+        }
+        match self.mounts.tagged(tag).as_slice() {
+            [mount] => Ok(mount.clone()),
+            _ => Err(Status::Stale),
+        }
+    }
+
+    fn open_kernel(
+        &self,
+        handle: Handle,
+        mount: &Arc<Mount>,
+        kernels: &KernelHandle,
+    ) -> Result<Arc<Node>, Status> {
+        let opened = identity::as_self(|| sys::open_by_handle(mount.anchor(), kernels))?;
+        let path = opened.map_err(|errno| match errno {
+            Errno::INVAL => Status::BadHandle,
+            Errno::NOENT => Status::Stale,
+            other => errno::status(other),
+        })?;
+        let stat = Stat::of(&path).map_err(errno::status)?;
+        if !stat.is_linked() {
+            return Err(Status::Stale);
+        }
+        Ok(self.descriptors.insert(Node::new(handle, mount.clone(), &stat, path)))
+    }
+
+    /// Finds a file by where the table says it was seen. `tried` are those that were not found there.
+    fn walk(&self, handle: Handle, key: Key, tried: &mut HashSet<Key>) -> Result<Arc<Node>, Status> {
+        if key == self.root_key {
+            return Ok(self.root.clone());
+        }
+        if tried.len() >= DEPTH_MAX || !tried.insert(key) {
+            return Err(Status::Stale);
+        }
+        for place in self.table()?.places(key) {
+            let directory = match Parsed::parse(&place.directory) {
+                Some(Parsed::Table(key)) if self.cached(&place.directory).is_none() => {
+                    self.walk(place.directory, key, tried)
+                }
+                _ => self.node(&place.directory),
+            };
+            let Ok(directory) = directory else { continue };
+            let found = identity::as_self(|| open_child(&directory.path, &place.name))?;
+            let Ok(path) = found else { continue };
+            let stat = Stat::of(&path).map_err(errno::status)?;
+            let mount = self.mount_of(&directory, &path, &stat)?;
+            if (Key { tag: mount.tag, inode: stat.inode(), birth: stat.birth() }) == key {
+                return Ok(self.descriptors.insert(Node::new(handle, mount, &stat, path)));
+            }
+        }
+        Err(Status::Stale)
+    }
+
+    /// What `file`, found in `directory` under `name`, is. With a name, whoever gets the handle may come back with it.
+    pub(crate) fn describe(
+        &self,
+        directory: &Node,
+        name: Option<&Name>,
+        file: &OwnedFd,
+    ) -> Result<Described, Status> {
+        let stat = Stat::of(file).map_err(errno::status)?;
+        let mount = self.mount_of(directory, file, &stat)?;
+        let handle = match kernel_handle(&mount, file.as_fd(), self.handles).map_err(errno::status)? {
+            Some(kernels) if self.mounts.is_tag_unique(&mount) => Parsed::Kernel(mount.tag, kernels).handle(),
+            Some(kernels) => Parsed::KernelLong(mount.fsid, kernels).handle(),
+            None => None,
+        };
+        let handle = match handle {
+            Some(handle) => handle,
+            None => self.table_handle(directory, name, &mount, &stat)?,
+        };
+        Ok(Described { handle, mount, stat })
+    }
+
+    fn table_handle(
+        &self,
+        directory: &Node,
+        name: Option<&Name>,
+        mount: &Mount,
+        stat: &Stat,
+    ) -> Result<Handle, Status> {
+        let key = Key { tag: mount.tag, inode: stat.inode(), birth: stat.birth() };
+        if key == self.root_key {
+            return Ok(self.root.handle);
+        }
+        if let Some(name) = name {
+            let place = Place { directory: directory.handle, name: name.clone() };
+            self.table()?.seen(key, &place).map_err(|cause| self.table_fault(&cause))?;
+        }
+        Parsed::Table(key).handle().ok_or(Status::ServerFault)
+    }
+
+    fn mount_of(&self, directory: &Node, file: &OwnedFd, stat: &Stat) -> Result<Arc<Mount>, Status> {
+        if stat.mount_id() == Some(directory.mount.id) {
+            return Ok(directory.mount.clone());
+        }
+        self.mounts.of(&self.proc, file, stat)
+    }
+
+    /// Keeps a file that was just found for operations to come.
+    pub(crate) fn keep(&self, found: &Described, path: OwnedFd) -> Arc<Node> {
+        if found.handle == self.root.handle {
+            return self.root.clone();
+        }
+        self.descriptors.insert(Node::new(found.handle, found.mount.clone(), &found.stat, path))
+    }
+
+    /// What a file is now.
+    ///
+    /// # Errors
+    /// `Stale` if no name leads to it any more.
+    pub(crate) fn stat(&self, node: &Node) -> Result<Stat, Status> {
+        let stat = Stat::of(&node.path).map_err(errno::status)?;
+        if stat.is_linked() {
+            return Ok(stat);
+        }
+        self.descriptors.forget(&node.handle);
+        Err(Status::Stale)
+    }
+
+    /// What a directory is now.
+    ///
+    /// # Errors
+    /// As [`Tree::stat`], and `NotDir`.
+    pub(crate) fn stat_directory(&self, node: &Node) -> Result<Stat, Status> {
+        let stat = self.stat(node)?;
+        if node.is_dir() { Ok(stat) } else { Err(Status::NotDir) }
+    }
+
+    /// Attributes of a file now, as well as they can be had.
+    pub(crate) fn attributes(&self, node: &Node) -> Option<Attributes> {
+        self.stat(node).ok().map(|stat| stat.attributes(node.mount.fsid))
+    }
+
+    /// A name went from a directory: what must be forgotten with it.
+    pub(crate) fn gone(&self, directory: &Node, name: &Name, file: &Described, path: &OwnedFd) {
+        if let Some(Parsed::Table(key)) = Parsed::parse(&file.handle)
+            && let Ok(table) = self.table()
+        {
+            let place = Place { directory: directory.handle, name: name.clone() };
+            if let Err(cause) = table.gone(key, &place) {
+                self.table_fault(&cause); // an entry too many costs nothing but its space
+            }
+        }
+        if !Stat::of(path).is_ok_and(|stat| stat.is_linked()) {
+            self.descriptors.forget(&file.handle);
+        }
+    }
+
+    fn table(&self) -> Result<Arc<Table>, Status> {
+        self.open_table().map_err(|cause| self.table_fault(&cause))
+    }
+
+    fn open_table(&self) -> std::io::Result<Arc<Table>> {
+        let mut table = self.table.lock();
+        if let Some(table) = &*table {
+            return Ok(table.clone());
+        }
+        let opened = identity::as_self(|| Table::open(&self.state, self.entries_max))
+            .unwrap_or_else(|_| Err(std::io::ErrorKind::PermissionDenied.into()))?;
+        Ok(table.insert(Arc::new(opened)).clone())
+    }
+
+    fn table_fault(&self, cause: &std::io::Error) -> Status {
+        tracing::error!("the handle table in {} cannot be used: {cause}", self.state.display());
+        Errno::from_io_error(cause).map_or(Status::ServerFault, errno::status)
+    }
+
+    /// Brings what is only in memory to the disk.
+    pub(crate) fn sync_table(&self) {
+        let table = self.table.lock().clone();
+        if let Some(Err(cause)) = table.map(|table| table.sync()) {
+            self.table_fault(&cause);
+        }
+    }
+
+    pub(crate) fn verifier(&self) -> Verifier {
+        self.verifier.load(Ordering::Acquire).to_be_bytes()
+    }
+
+    /// Unstable writes may have been lost: tells all clients to send theirs again.
+    pub(crate) fn writes_lost(&self) {
+        self.verifier.store(random(), Ordering::Release);
+    }
+
+    /// Makes what was done to a file or directory durable.
+    pub(crate) fn persist(&self, node: &Node) -> Result<(), Status> {
+        let real = match node.file_type {
+            FileType::Regular | FileType::Directory => self.reading(node).ok(),
+            _ => None,
+        };
+        let synced = match real {
+            Some(file) => rustix::fs::fsync(&*file),
+            // A link or special file cannot be synced by itself.
+            None => rustix::fs::syncfs(node.mount.anchor()),
+        };
+        synced.map_err(|errno| {
+            self.writes_lost();
+            errno::status(errno)
+        })
+    }
+}
+
+/// Opens (`O_PATH`) what a name in a directory leads to, with the rights that the thread wears.
+pub(crate) fn open_child(directory: impl AsFd, name: &Name) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(directory, name.as_bytes(), flags, Mode::empty())
+}
+
+/// The kernel's handle of a file, if it has one that we may use and that fits.
+fn kernel_handle(mount: &Mount, file: impl AsFd, handles: HandleKind) -> Result<Option<KernelHandle>, Errno> {
+    if !mount.by_handle || handles == HandleKind::Table {
+        return Ok(None);
+    }
+    match sys::name_to_handle(file.as_fd()) {
+        Ok(kernels) => Ok(Some(kernels)),
+        Err(Errno::OPNOTSUPP | Errno::OVERFLOW) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// The same directory in a private copy of its mount, in which nothing is mounted below. Needs `CAP_SYS_ADMIN`; without
+/// it, names that lead into mounts are refused instead.
+fn without_mounts(directory: OwnedFd) -> OwnedFd {
+    let flags =
+        OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    let reopened = rustix::mount::open_tree(&directory, c"", flags).and_then(|path| {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        rustix::fs::openat(path, c".", flags, Mode::empty())
+    });
+    reopened.unwrap_or(directory)
+}
+
+/// Raises the limit of open files as far as allowed, and says how many nodes fit.
+fn descriptors_allowed() -> usize {
+    let mut limit = rustix::process::getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        let raised = rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum };
+        if rustix::process::setrlimit(Resource::Nofile, raised).is_ok() {
+            limit.current = limit.maximum;
+        }
+    }
+    let allowed = limit.current.unwrap_or(u64::MAX);
+    (allowed.saturating_sub(DESCRIPTORS_SPARE) / DESCRIPTORS_PER_NODE).max(64) as usize
+}
+
+/// A number that no other instance has. If the system has no randomness to give, the time will do.
+fn random() -> u64 {
+    getrandom::u64().unwrap_or_else(|_| {
+        let mut hasher = siphasher::sip::SipHasher13::new();
+        hasher.write_u128(std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos());
+        hasher.finish()
+    })
+}
