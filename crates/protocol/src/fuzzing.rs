@@ -2,7 +2,9 @@
 //!
 //! An input is a procedure number in its first byte and a message behind it. The message is decoded as the procedure's
 //! arguments and as its results; neither may panic, and what decodes must survive being encoded and decoded again.
-//! `fuzz/` runs these bodies without end; a test of this crate runs them over the seed corpus and seeded mutations.
+//! `fuzz/` runs these bodies without end; tests run them with [`over_corpus`] over the seeds and seeded mutations.
+
+use std::path::PathBuf;
 
 use bytes::Bytes;
 use xdr::{Decode, Encode};
@@ -55,4 +57,65 @@ fn round_trip<T: Encode + Decode + PartialEq + std::fmt::Debug>(bytes: &Bytes) {
     // Bytes may differ in padding alone, so the length may not.
     assert_eq!(again.len(), bytes.len());
     assert_eq!(xdr::from_bytes::<T>(again).as_ref(), Ok(&value));
+}
+
+/// Mutations of each seed.
+const ROUNDS: u32 = 300;
+
+/// Where the seeds of a target are.
+pub fn corpus(target: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target)
+}
+
+/// Runs a body over the seeds of its target and over mutations of them, the same ones each time.
+///
+/// # Panics
+/// If the corpus cannot be read, or the body panics.
+pub fn over_corpus(target: &str, body: fn(&[u8])) {
+    let corpus = corpus(target);
+    let Ok(files) = std::fs::read_dir(&corpus) else { panic!("there is no corpus {}", corpus.display()) };
+    let mut files: Vec<_> = files.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    files.sort();
+    let mut random = Random(0x1ea5_e401_d000_0001);
+    for file in files {
+        let Ok(seed) = std::fs::read(&file) else { panic!("{} cannot be read", file.display()) };
+        body(&seed);
+        for _ in 0..ROUNDS {
+            body(&mutated(&seed, &mut random));
+        }
+    }
+}
+
+/// One to four changes of a message, of the kinds that find faults: bits, words at their extremes, cuts, repeats.
+fn mutated(seed: &[u8], random: &mut Random) -> Vec<u8> {
+    let mut bytes = seed.to_vec();
+    for _ in 0..=random.below(4) {
+        let at = random.below(bytes.len().max(1));
+        let word = at..bytes.len().min(at + 4);
+        match random.below(6) {
+            0 => bytes.iter_mut().skip(at).take(1).for_each(|byte| *byte ^= 1 << (at % 8)),
+            1 => bytes[word].fill(0xff),
+            2 => bytes[word].fill(0),
+            3 => bytes.truncate(at),
+            4 => bytes.extend_from_within(at..),
+            _ => bytes.iter_mut().skip(at).take(1).for_each(|byte| *byte = random.next() as u8),
+        }
+    }
+    bytes
+}
+
+/// A small generator, so that a failure comes back.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound as u64) as usize
+    }
 }

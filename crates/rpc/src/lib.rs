@@ -11,6 +11,8 @@
 
 pub mod auth;
 pub mod connection;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 pub mod link;
 pub mod message;
 mod outbox;
