@@ -6,9 +6,11 @@ use std::env;
 use std::path::PathBuf;
 use std::process::Command;
 
+/// The program's root.
+const MAIN: &str = "src/bin/lab-hand.rs";
+
 fn main() {
-    let sources = ["src/bin/lab-hand.rs", "src/hand/wire.rs", "src/hand/act.rs", "src/bin/lab-hand/agent.rs"];
-    for source in sources.into_iter().chain(["src/bin/lab-hand/guard.rs", "build.rs"]) {
+    for source in ["build.rs", MAIN, "src/bin/lab-hand", "src/hand"] {
         println!("cargo:rerun-if-changed={source}");
     }
     let var = |name: &str| env::var_os(name).unwrap_or_else(|| panic!("cargo sets {name} for build scripts"));
@@ -29,7 +31,7 @@ fn main() {
         .arg(var("TARGET"))
         .arg("-o")
         .arg(&hand)
-        .arg(sources[0])
+        .arg(MAIN)
         .status();
     match status {
         Ok(status) if status.success() => {}

@@ -3,9 +3,10 @@
 //! Several seats (a mount in a guest, a directory of the host) share a few files. Each round a random seat changes a random file in a
 //! random manner, nearly always to other content of the same size, and closes it; then other seats read it, in random order, at once.
 //! Two changes of one file are at least one timestamp granule of the origin apart: closer together no version 2 or 3 client can tell
-//! them apart. That wait is the promise's own condition; there is no other.
+//! them apart. That wait is the promise's own condition; there is no other. Because a guest's clock may tick late, the writer looks: a
+//! change that left the file's attributes as they were is made again.
 
-use crate::hand::Hand;
+use crate::hand::{Hand, Stat};
 use crate::rng::Rng;
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -13,6 +14,8 @@ use std::time::{Duration, Instant};
 
 /// Steps of the history that a failure shows.
 const HISTORY_STEPS: usize = 24;
+/// How often a change is made again whose attributes are the last one's.
+const ATTEMPTS_MAX: usize = 20;
 /// Sizes that files have: below a page, a page, odd ones, several transfers.
 const SIZES: [usize; 5] = [40, 4096, 10_007, 65_536, 300_000];
 
@@ -41,7 +44,7 @@ pub struct CloseToOpen {
     pub rounds: usize,
     /// Files shared.
     pub files: usize,
-    /// One timestamp granule of the origin; Linux file systems before 6.13 have a jiffy, 10 ms in a guest and 4 ms on a usual host.
+    /// One timestamp granule of the origin. File systems of Linux before 6.13 have a tick: 10 ms in a guest, 4 ms on a usual host.
     pub granule: Duration,
 }
 
@@ -63,6 +66,8 @@ struct SharedFile {
     name: String,
     content: Vec<u8>,
     changed: Instant,
+    /// What the last writer saw after its change.
+    seen: Stat,
 }
 
 impl CloseToOpen {
@@ -103,16 +108,18 @@ impl CloseToOpen {
             let name = format!("file-{index}");
             let content = content_of(&name, 0, "nobody", SIZES[index % SIZES.len()]);
             let path = seat.directory.join(&name);
-            let written = seat.hand.write(&path, &content);
-            written.unwrap_or_else(|error| {
+            let seen = seat.hand.write(&path, &content).and_then(|()| seat.hand.stat(&path));
+            let seen = seen.unwrap_or_else(|error| {
                 panic!("lab: {} cannot create {}: {error}", seat.name, path.display())
             });
-            SharedFile { name, content, changed: Instant::now() }
+            SharedFile { name, content, changed: Instant::now(), seen }
         };
         (0..self.files).map(create).collect()
     }
 }
 
+/// One round's change, made again until the origin's clock tells it from the last.
+#[track_caller]
 fn change(
     file: &mut SharedFile,
     seat: &mut Seat,
@@ -123,19 +130,26 @@ fn change(
 ) {
     let size = file.content.len();
     let size = if manner == Manner::Resize { size / 2 + 20 + round % 1000 } else { size };
-    file.content = content_of(&file.name, round + 1, &seat.name, size);
-    std::thread::sleep((file.changed + granule).saturating_duration_since(Instant::now()));
     let path = seat.directory.join(&file.name);
-    let done = match manner {
-        Manner::Rewrite | Manner::Resize => seat.hand.write(&path, &file.content),
-        Manner::Overwrite => seat.hand.overwrite(&path, &file.content),
-        Manner::Replace => seat.hand.replace(&path, &file.content),
-    };
-    file.changed = Instant::now();
-    note(history, format!("{round}: {} {manner:?} {} ({size} bytes)", seat.name, file.name));
-    if let Err(error) = done {
-        panic!("lab: {} cannot change {}: {error}\n{}", seat.name, path.display(), told(history));
+    for attempt in 0..ATTEMPTS_MAX {
+        file.content = content_of(&file.name, round * 100 + attempt, &seat.name, size);
+        std::thread::sleep((file.changed + granule).saturating_duration_since(Instant::now()));
+        let done = match manner {
+            Manner::Rewrite | Manner::Resize => seat.hand.write(&path, &file.content),
+            Manner::Overwrite => seat.hand.overwrite(&path, &file.content),
+            Manner::Replace => seat.hand.replace(&path, &file.content),
+        };
+        file.changed = Instant::now();
+        note(history, format!("{round}: {} {manner:?} {} ({size} bytes)", seat.name, file.name));
+        let seen = done.and_then(|()| seat.hand.stat(&path));
+        let seen = seen.unwrap_or_else(|error| {
+            panic!("lab: {} cannot change {}: {error}\n{}", seat.name, path.display(), told(history))
+        });
+        if std::mem::replace(&mut file.seen, seen.clone()) != seen {
+            return;
+        }
     }
+    panic!("lab: {} changes {} and its attributes stay\n{}", seat.name, path.display(), told(history));
 }
 
 #[track_caller]

@@ -11,6 +11,8 @@ use rustix::fs::FlockOperation;
 use std::fs::{self, File, OpenOptions};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -19,6 +21,8 @@ use std::time::{Duration, Instant};
 
 /// Who holds this is in the lab.
 const LOCK: &str = "/var/tmp/leasehold-lab.lock";
+/// Where rpcbind listens for its own machine.
+const RPCBIND: &str = "/run/rpcbind.sock";
 /// The host as every guest sees it.
 const HOST: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 /// The program that build.rs made.
@@ -105,6 +109,24 @@ impl Lab {
         let number = self.inner.guests.fetch_add(1, Ordering::SeqCst).saturating_add(1);
         assert!(number < 250, "lab: {} boots too many guests", self.name());
         number
+    }
+
+    /// Sees to it that an rpcbind answers on the host's local socket till the end of the stay: ganesha refuses version 3 without one,
+    /// though nobody asks it. One that the lab starts has a network of its own, so that it opens no port here.
+    pub fn ensure_rpcbind(&self) {
+        let answers = || UnixStream::connect(RPCBIND).ok();
+        if answers().is_some() {
+            return;
+        }
+        let mut command = Command::new("unshare");
+        command
+            .args(["--net", "sh", "-c", "ip link set lo up; exec rpcbind -f"])
+            .stdin(Stdio::null())
+            .process_group(0);
+        let mut child = command.spawn().unwrap_or_else(|error| panic!("lab: cannot start rpcbind: {error}"));
+        self.guard().add(&format!("group {}", child.id())); // which ends it
+        std::thread::spawn(move || child.wait());
+        wait_for(&format!("rpcbind at {RPCBIND}"), Duration::from_secs(10), answers);
     }
 
     fn add_host_address(&self) {

@@ -2,12 +2,17 @@
 
 use lab::{CloseToOpen, Ganesha, Lab, Rng, Seat, V3, suite};
 
+/// ganesha 4.3 answers SETACL with garbage, and cp -a sends it where it may.
+fn options() -> String {
+    format!("{V3},noacl")
+}
+
 #[test]
 fn the_suite_passes_on_ganesha() {
     let Some(lab) = Lab::enter("ganesha") else { return };
     let mut ganesha = Ganesha::start(&lab);
     let guest = lab.guest("client");
-    guest.mount_nfs(&ganesha.origin(), "/mnt/nfs", V3);
+    guest.mount_nfs(&ganesha.origin(), "/mnt/nfs", &options());
     suite::run(&guest, "/mnt/nfs");
 
     // A hard mount outlives its server.
@@ -27,7 +32,7 @@ fn two_clients_of_ganesha_keep_close_to_open() {
     let ganesha = Ganesha::start(&lab);
     let guests = ["a", "b"].map(|name| lab.guest(name));
     let mut seats = guests.each_ref().map(|guest| {
-        guest.mount_nfs(&ganesha.origin(), "/mnt/nfs", V3);
+        guest.mount_nfs(&ganesha.origin(), "/mnt/nfs", &options());
         Seat::new(guest.name(), guest.hand(), "/mnt/nfs")
     });
     let reads = CloseToOpen::default().run(&mut seats, &mut Rng::from_environment());

@@ -1,6 +1,6 @@
 //! The suite on the kernel's NFS server in a guest, reached through a link that can be cut.
 
-use lab::{CloseToOpen, Cut, Knfsd, Lab, Link, Rng, Seat, V2, V3, suite};
+use lab::{CloseToOpen, Cut, Knfsd, Lab, Link, Rng, Seat, V3, suite};
 use std::time::Duration;
 
 #[test]
@@ -44,16 +44,6 @@ fn the_suite_passes_on_knfsd() {
     knfsd.crash();
     drop(link);
     assert_eq!(knfsd.sh("cat kept"), "kept\n");
-}
-
-#[test]
-fn version_2_works_against_whoever_still_speaks_it() {
-    let Some(lab) = Lab::enter("knfsd-v2") else { return };
-    let knfsd = Knfsd::start(&lab);
-    let link = Link::to(&lab, &knfsd.origin());
-    let guest = lab.guest("client");
-    let output = guest.try_mount_nfs(&link.origin(), "/mnt/nfs", V2);
-    eprintln!("v2: {output:?}");
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! The lab's helper program: `lab-hand agent ADDRESS` serves a test inside a guest, `lab-hand guard` cleans up after one on the host.
+//! The lab's helper program: `lab-hand agent ADDRESS` serves a test inside a guest, `lab-hand guard` cleans up after one on the host,
+//! `lab-hand pattern write|check PATH OFFSET LENGTH SEED` fills and verifies large files.
 //!
 //! It uses the standard library alone, because build.rs builds it with the compiler alone.
 
@@ -10,8 +11,13 @@ mod act;
 mod agent;
 #[path = "lab-hand/guard.rs"]
 mod guard;
+#[path = "lab-hand/pattern.rs"]
+mod pattern;
 #[path = "../hand/wire.rs"]
 mod wire;
+
+const USAGE: &str =
+    "usage: lab-hand agent ADDRESS:PORT | guard | pattern write|check PATH OFFSET LENGTH SEED";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -19,7 +25,11 @@ fn main() -> ExitCode {
     let outcome = match arguments[..] {
         ["agent", address] => agent::serve(address),
         ["guard"] => guard::watch(),
-        _ => Err(std::io::Error::other("usage: lab-hand agent ADDRESS:PORT | lab-hand guard")),
+        ["pattern", "write", path, offset, length, seed] => numbers([offset, length, seed])
+            .and_then(|[offset, length, seed]| pattern::write(path, offset, length, seed)),
+        ["pattern", "check", path, offset, length, seed] => numbers([offset, length, seed])
+            .and_then(|[offset, length, seed]| pattern::check(path, offset, length, seed)),
+        _ => Err(std::io::Error::other(USAGE)),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -28,4 +38,12 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn numbers(words: [&str; 3]) -> std::io::Result<[u64; 3]> {
+    let mut numbers = [0; 3];
+    for (number, word) in numbers.iter_mut().zip(words) {
+        *number = word.parse().map_err(|_| std::io::Error::other(format!("not a number: {word}")))?;
+    }
+    Ok(numbers)
 }

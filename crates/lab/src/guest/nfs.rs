@@ -19,12 +19,18 @@ impl Guest {
 
     /// Mounts, and says how that went.
     pub fn try_mount_nfs(&self, origin: &Origin, mountpoint: &str, options: &str) -> Output {
-        let old = options.contains("vers=2") || options.contains("vers=3");
-        let mount =
-            if old { format!(",mountport={},mountproto=tcp", origin.mountport) } else { String::new() };
+        let Origin { host, port, mountport, export } = origin;
+        // mount.nfs no longer knows version 2; the kernel does, and wants to be told the address.
+        let (how, more) = match options {
+            _ if options.contains("vers=2") => (
+                "-i",
+                format!(",addr={host},mountaddr={host},mountvers=1,mountport={mountport},mountproto=tcp"),
+            ),
+            _ if options.contains("vers=3") => ("", format!(",mountport={mountport},mountproto=tcp")),
+            _ => ("", String::new()),
+        };
         self.run(&format!(
-            "mkdir -p {mountpoint}; mount -t nfs -o {options},port={}{mount} '{}:{}' {mountpoint}",
-            origin.port, origin.host, origin.export
+            "mkdir -p {mountpoint}; mount {how} -t nfs -o {options},port={port}{more} '{host}:{export}' {mountpoint}"
         ))
     }
 

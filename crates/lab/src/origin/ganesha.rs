@@ -32,6 +32,7 @@ impl Ganesha {
 
     /// Exports `directory`, which must be on a file system with handles (ext4, xfs, btrfs, tmpfs).
     pub fn serve(lab: &Lab, directory: &Path) -> Ganesha {
+        lab.ensure_rpcbind();
         let host = lab.address();
         let port = free_port(host);
         let origin = Origin { host, port, mountport: free_port(host), export: "/export".to_owned() };

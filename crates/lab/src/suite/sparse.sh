@@ -11,7 +11,7 @@ is "$(dd if=holes bs=1 skip=1000000 count=1 status=none)$(dd if=holes bs=1 skip=
 cp --sparse=always holes copy
 cmp holes copy
 forget
-[ "$(stat -c %b copy)" -lt 4096 ]
+[ "$(stat -c %b copy)" -lt 16384 ] # cp sees holes in units of wsize, at most 1 MiB
 cmp holes copy
 # Five gigabytes, nearly all of it a hole.
 truncate -s 5G wide

@@ -49,9 +49,21 @@ fn end_group(group: &str) {
     let target = format!("-{group}");
     let started = Instant::now();
     quietly("kill", &["-KILL", "--", &target]);
-    while started.elapsed() < KILL_PATIENCE && succeeds("kill", &["-0", "--", &target]) {
+    while started.elapsed() < KILL_PATIENCE && any_alive(group) {
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// Does a process of the group still hold anything? One that is dead and waits for its parent does not.
+fn any_alive(group: &str) -> bool {
+    let Ok(processes) = std::fs::read_dir("/proc") else { return false };
+    processes.flatten().any(|process| {
+        let stat = std::fs::read_to_string(process.path().join("stat")).unwrap_or_default();
+        // After the name, which may hold anything, come state, parent and process group: proc_pid_stat(5).
+        let mut words = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+        let state = words.next();
+        words.nth(1) == Some(group) && state != Some("Z")
+    })
 }
 
 fn quietly(program: &str, arguments: &[&str]) {
