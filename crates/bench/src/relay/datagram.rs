@@ -1,0 +1,154 @@
+//! UDP: each client address gets a socket of ours to the target. What finds no room, no peer or no network is lost.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio::net::UdpSocket;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::task::{AbortHandle, JoinSet};
+
+use super::Shared;
+use super::alarm::Alarm;
+use super::line::Line;
+
+/// Clients at once; beyond it the one that has been silent longest is forgotten.
+const CLIENTS_MAX: usize = 256;
+/// The largest datagram there is.
+const DATAGRAM_MAX_BYTES: usize = 65_507;
+/// What a small datagram counts in the bound: its own cost in memory.
+const DATAGRAM_MIN_COST_BYTES: usize = 256;
+
+struct Client {
+    up: Entrance,
+    task: AbortHandle,
+    last_heard: Instant,
+}
+
+/// Relays datagrams until the task is aborted.
+pub(super) async fn relay(socket: UdpSocket, shared: Arc<Shared>) {
+    let socket = Arc::new(socket);
+    let mut clients: HashMap<SocketAddr, Client> = HashMap::new();
+    let mut tasks = JoinSet::new();
+    let mut buffer = vec![0; DATAGRAM_MAX_BYTES];
+    loop {
+        while tasks.try_join_next().is_some() {}
+        // An error is an ICMP message about an earlier datagram.
+        let Ok((count, peer)) = socket.recv_from(&mut buffer).await else { continue };
+        if !clients.get(&peer).is_some_and(|client| !client.task.is_finished()) {
+            forget_one(&mut clients);
+            let (up, exit) = line_up(shared.buffer_bytes);
+            let task = tasks.spawn(serve(shared.clone(), socket.clone(), peer, exit));
+            clients.insert(peer, Client { up, task, last_heard: Instant::now() });
+        }
+        if let Some(client) = clients.get_mut(&peer) {
+            client.last_heard = Instant::now();
+            client.up.enter(&shared, &shared.up, &buffer[..count]);
+        }
+    }
+}
+
+fn forget_one(clients: &mut HashMap<SocketAddr, Client>) {
+    if clients.len() < CLIENTS_MAX {
+        return;
+    }
+    let longest = clients.iter().min_by_key(|(_, client)| client.last_heard).map(|(peer, _)| *peer);
+    if let Some(client) = longest.and_then(|peer| clients.remove(&peer)) {
+        client.task.abort();
+    }
+}
+
+/// Both directions of one client.
+async fn serve(shared: Arc<Shared>, socket: Arc<UdpSocket>, peer: SocketAddr, up: Exit) {
+    let run = async {
+        let ours = UdpSocket::bind((unspecified(shared.target), 0)).await?;
+        ours.connect(shared.target).await?;
+        let (down, exit) = line_up(shared.buffer_bytes);
+        let incoming = async {
+            let mut buffer = vec![0; DATAGRAM_MAX_BYTES];
+            loop {
+                if let Ok(count) = ours.recv(&mut buffer).await {
+                    down.enter(&shared, &shared.down, &buffer[..count]);
+                }
+            }
+        };
+        let upward = up.run(&shared, &shared.up, &ours, None);
+        let downward = exit.run(&shared, &shared.down, &socket, Some(peer));
+        tokio::select! {
+            ended = upward => ended,
+            ended = downward => ended,
+            () = incoming => Ok(()),
+        }
+    };
+    let ended: io::Result<()> = run.await;
+    if let Err(error) = ended {
+        tracing::debug!(%peer, %error, "a client's datagrams are relayed no more");
+    }
+}
+
+fn unspecified(target: SocketAddr) -> IpAddr {
+    if target.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
+}
+
+struct Datagram {
+    due: Instant,
+    bytes: Box<[u8]>,
+    /// Given back when the bytes are gone.
+    #[expect(dead_code, reason = "held, not read")]
+    room: OwnedSemaphorePermit,
+}
+
+/// Where datagrams enter a line.
+struct Entrance {
+    queue: mpsc::UnboundedSender<Datagram>,
+    room: Arc<Semaphore>,
+}
+
+/// Where they leave it.
+struct Exit(mpsc::UnboundedReceiver<Datagram>);
+
+/// A queue of datagrams, bounded by the room that each holds.
+fn line_up(buffer_bytes: usize) -> (Entrance, Exit) {
+    let (queue, exit) = mpsc::unbounded_channel();
+    (Entrance { queue, room: Arc::new(Semaphore::new(buffer_bytes)) }, Exit(exit))
+}
+
+impl Entrance {
+    fn enter(&self, shared: &Shared, line: &Line, bytes: &[u8]) {
+        let cost = bytes.len().max(DATAGRAM_MIN_COST_BYTES) as u32;
+        let Ok(room) = self.room.clone().try_acquire_many_owned(cost) else { return };
+        if shared.network.borrow().cut.is_none() {
+            let due = line.due(Instant::now(), bytes.len());
+            let _ = self.queue.send(Datagram { due, bytes: bytes.into(), room });
+        }
+    }
+}
+
+impl Exit {
+    /// Sends what comes out: to an address, or where the socket is connected to.
+    async fn run(
+        mut self,
+        shared: &Shared,
+        line: &Line,
+        socket: &UdpSocket,
+        to: Option<SocketAddr>,
+    ) -> io::Result<()> {
+        let mut alarm = Alarm::new()?;
+        while let Some(datagram) = self.0.recv().await {
+            alarm.until(datagram.due).await?;
+            let whole = shared.network.borrow().cut.is_none();
+            let sent = match to {
+                _ if !whole => continue,
+                Some(peer) => socket.send_to(&datagram.bytes, peer).await,
+                None => socket.send(&datagram.bytes).await,
+            };
+            // An error is a datagram lost.
+            if sent.is_ok() {
+                line.count(datagram.bytes.len());
+            }
+        }
+        Ok(())
+    }
+}

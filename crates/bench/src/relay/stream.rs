@@ -1,0 +1,130 @@
+//! TCP: each connection is joined to one of ours to the target, by one pump for each direction.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{ReadHalf, WriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::task::JoinSet;
+
+use super::alarm::Alarm;
+use super::line::Line;
+use super::{Cut, Network, Shared};
+
+/// Bytes read at once.
+pub(super) const CHUNK_BYTES: usize = 64 << 10;
+/// How long the target may take to accept a connection.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Accepts connections; they end with the task.
+pub(super) async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((client, _)) => {
+                    connections.spawn(join(client, shared.clone()));
+                }
+                // Out of descriptors, most likely: let some close before the next try.
+                Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+            },
+            Some(_) = connections.join_next() => {}
+        }
+    }
+}
+
+/// Relays one connection until both sides have ended it, one has failed, or the network resets it.
+async fn join(mut client: TcpStream, shared: Arc<Shared>) {
+    // However this ends but in order, and also when the task is aborted, the end is a reset.
+    let _ = reset_on_close(&client);
+    let mut network = shared.network.subscribe();
+    let started = *network.borrow();
+    let reset = async {
+        let over = |now: &Network| now.resets != started.resets || now.cut == Some(Cut::Reset);
+        let _ = network.wait_for(over).await;
+    };
+    let relaying = async {
+        open(&mut shared.network.subscribe()).await;
+        let connecting = tokio::time::timeout(CONNECT_PATIENCE, TcpStream::connect(shared.target));
+        let mut server = connecting.await.map_err(|_| io::ErrorKind::TimedOut)??;
+        reset_on_close(&server)?;
+        shared.connections.fetch_add(1, Ordering::Relaxed);
+        client.set_nodelay(true)?;
+        server.set_nodelay(true)?;
+        let ((from_client, to_client), (from_server, to_server)) = (client.split(), server.split());
+        tokio::try_join!(
+            pump(&shared, &shared.up, from_client, to_server),
+            pump(&shared, &shared.down, from_server, to_client),
+        )?;
+        socket2::SockRef::from(&server).set_linger(None)?;
+        io::Result::Ok(())
+    };
+    let ended = tokio::select! {
+        ended = relaying => ended.is_ok(),
+        () = reset => false,
+    };
+    if ended {
+        let _ = socket2::SockRef::from(&client).set_linger(None);
+    }
+}
+
+/// Lingering for no time at all makes the close a RST.
+fn reset_on_close(stream: &TcpStream) -> io::Result<()> {
+    socket2::SockRef::from(stream).set_linger(Some(Duration::ZERO))
+}
+
+/// Waits out a black hole.
+async fn open(network: &mut watch::Receiver<Network>) {
+    // The sender lives as long as the relay, and this task no longer.
+    let _ = network.wait_for(|now| now.cut != Some(Cut::BlackHole)).await;
+}
+
+/// Bytes under way, their room in the bound, and when they are to leave.
+struct Chunk {
+    due: Instant,
+    bytes: Box<[u8]>,
+    /// Given back when the bytes are gone.
+    #[expect(dead_code, reason = "held, not read")]
+    room: OwnedSemaphorePermit,
+}
+
+/// Moves bytes in one direction until the stream ends there; the end is passed on.
+async fn pump(shared: &Shared, line: &Line, mut from: ReadHalf<'_>, mut to: WriteHalf<'_>) -> io::Result<()> {
+    let (enter, mut leave) = mpsc::unbounded_channel::<Chunk>(); // bounded by the room that each chunk holds
+    let room = Arc::new(Semaphore::new(shared.buffer_bytes));
+    let step = line.step_bytes(CHUNK_BYTES);
+    let reading = async move {
+        let mut network = shared.network.subscribe();
+        let mut buffer = vec![0; step];
+        loop {
+            let mut held = room.clone().acquire_many_owned(step as u32).await.map_err(io::Error::other)?;
+            open(&mut network).await;
+            let count = from.read(&mut buffer).await?;
+            let due = line.due(Instant::now(), count);
+            let bytes = buffer[..count].into();
+            let Some(room) = held.split(count) else { return Err(io::ErrorKind::InvalidData.into()) };
+            if enter.send(Chunk { due, bytes, room }).is_err() || count == 0 {
+                return Ok(());
+            }
+        }
+    };
+    let writing = async move {
+        let mut network = shared.network.subscribe();
+        let mut alarm = Alarm::new()?;
+        while let Some(chunk) = leave.recv().await {
+            alarm.until(chunk.due).await?;
+            open(&mut network).await;
+            if chunk.bytes.is_empty() {
+                break;
+            }
+            to.write_all(&chunk.bytes).await?;
+            line.count(chunk.bytes.len());
+        }
+        to.shutdown().await
+    };
+    tokio::try_join!(reading, writing).map(drop)
+}
