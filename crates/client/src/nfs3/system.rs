@@ -1,7 +1,7 @@
 //! FSSTAT, and FSINFO with PATHCONF.
 
 use protocol::nfs3::{self, call};
-use vfs::{Caller, FsLimits, FsStat, Handle, Result};
+use vfs::{Caller, FsLimits, FsStat, Handle, Name, Result};
 
 use super::Nfs3;
 use crate::convert;
@@ -48,7 +48,8 @@ impl Nfs3 {
             homogeneous: info.properties & nfs3::FSF3_HOMOGENEOUS != 0,
             can_set_time: info.properties & nfs3::FSF3_CANSETTIME != 0,
             link_max: path.linkmax,
-            name_max: path.name_max,
+            // Ganesha says 1024; longer names than ours cannot come from above.
+            name_max: path.name_max.min(Name::MAX as u32),
             no_trunc: path.no_trunc,
             chown_restricted: path.chown_restricted,
             case_insensitive: path.case_insensitive,
