@@ -36,7 +36,9 @@ impl Admin {
         let _ = std::fs::remove_file(&path);
         let listener = UnixListener::bind(&path).map_err(|error| {
             let path = path.display();
-            Failure(format!("cannot make the admin socket {path}: {error}; is the path longer than 100 bytes?"))
+            Failure(format!(
+                "cannot make the admin socket {path}: {error}; is the path longer than 100 bytes?"
+            ))
         })?;
         let task = tokio::spawn(async move {
             while let Ok((mut stream, _)) = listener.accept().await {

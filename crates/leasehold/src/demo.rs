@@ -48,7 +48,8 @@ pub async fn run(arguments: Demo) -> Result<(), Failure> {
     let directory = Directory(std::env::temp_dir().join(format!("leasehold-demo-{}", std::process::id())));
     state::make(&directory.0)?;
     let export = directory.0.join("sample");
-    sample::make(&export).map_err(|error| Failure(format!("cannot write below {}: {error}", export.display())))?;
+    sample::make(&export)
+        .map_err(|error| Failure(format!("cannot write below {}: {error}", export.display())))?;
     progress.inc(1);
     let setting = set_up(directory, &export, Duration::from_millis(arguments.rtt_ms), &progress).await?;
     let rows = read_three_times(&setting, &progress).await?;
@@ -106,7 +107,8 @@ async fn start_origin(directory: &Path, export: &Path) -> Result<Stack, Failure>
     state::make(&state)?;
     let fs = serve::open_local(export, &state, true, false)?;
     let served = stack::export("demo-origin", sample::EXPORT.to_owned(), fs, open_to_all());
-    Stack::start(vec![served], Keep { state: &state, handle_key: &state.join("handle.key") }, &loopback()).await
+    Stack::start(vec![served], Keep { state: &state, handle_key: &state.join("handle.key") }, &loopback())
+        .await
 }
 
 /// Loopback alone can reach the demo, so whoever runs it may read what it made.
@@ -120,7 +122,8 @@ fn loopback() -> Listen {
 
 async fn connect(server: SocketAddr) -> Result<Nfs3, Failure> {
     let failed = |error: String| Failure(format!("the demo cannot reach its own server: {error}"));
-    let url = Url::parse(&format!("nfs://{server}{}?noresvport", sample::EXPORT)).map_err(|error| failed(error.to_string()))?;
+    let url = Url::parse(&format!("nfs://{server}{}?noresvport", sample::EXPORT))
+        .map_err(|error| failed(error.to_string()))?;
     Nfs3::connect(&url).await.map_err(|error| failed(error.to_string()))
 }
 

@@ -46,8 +46,9 @@ fn main() -> ExitCode {
 
 fn run(arguments: Arguments) -> Result<(), Failure> {
     if let Command::Man(man) = &arguments.command {
-        return cli::write_man_pages(&man.directory)
-            .map_err(|error| Failure(format!("cannot write man pages to {}: {error}", man.directory.display())));
+        return cli::write_man_pages(&man.directory).map_err(|error| {
+            Failure(format!("cannot write man pages to {}: {error}", man.directory.display()))
+        });
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()

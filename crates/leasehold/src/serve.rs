@@ -47,7 +47,12 @@ pub async fn run(arguments: Serve) -> Result<(), Failure> {
     let front = stack.front().clone();
     let _admin = Admin::start(&state, move || status_of(&front))?;
     for export in stack.front().exports().iter() {
-        println!("serving {} on {}; a client mounts it with: {}", export.path, stack.address(), stack.mount_line(&export.path));
+        println!(
+            "serving {} on {}; a client mounts it with: {}",
+            export.path,
+            stack.address(),
+            stack.mount_line(&export.path)
+        );
     }
     stack::wait_for_the_end().await?;
     stack.stop().await;
@@ -87,7 +92,12 @@ fn open(served: Directory, state: &Path) -> Result<Export, Failure> {
 }
 
 /// A directory as a file system.
-pub fn open_local(directory: &Path, state: &Path, sync: bool, crossmnt: bool) -> Result<Arc<dyn FileSystem>, Failure> {
+pub fn open_local(
+    directory: &Path,
+    state: &Path,
+    sync: bool,
+    crossmnt: bool,
+) -> Result<Arc<dyn FileSystem>, Failure> {
     let options = local::Options { sync, crossmnt, ..local::Options::new(state) };
     let fs = LocalFs::open(directory, options).map_err(|error| Failure(error.to_string()))?;
     Ok(Arc::new(fs))

@@ -40,7 +40,10 @@ impl Stack {
     pub async fn start(exports: Vec<Export>, keep: Keep<'_>, listen: &Listen) -> Result<Stack, Failure> {
         let exports = Exports::new(exports).map_err(|error: ExportsError| Failure(error.to_string()))?;
         let in_state = |what: &str, error: std::io::Error| {
-            Failure(format!("cannot use {what} in {}: {error}; make it readable and writable", keep.state.display()))
+            Failure(format!(
+                "cannot use {what} in {}: {error}; make it readable and writable",
+                keep.state.display()
+            ))
         };
         let key = HandleKey::load_or_create(keep.handle_key).map_err(|error| {
             Failure(format!(
@@ -52,8 +55,9 @@ impl Stack {
         let replies = ReplyCache::open(keep.state).map_err(|error| in_state("the reply log", error))?;
         let front = Front::new(exports, handles);
         let options = ServerOptions { udp: !listen.no_udp, ..ServerOptions::new(listen.listen) };
-        let server =
-            Server::start(options, front.clone(), replies).await.map_err(|error| cannot_listen(listen.listen, &error))?;
+        let server = Server::start(options, front.clone(), replies)
+            .await
+            .map_err(|error| cannot_listen(listen.listen, &error))?;
         let registration = register(&server, listen).await;
         Ok(Stack { server, front, registration })
     }
@@ -73,7 +77,9 @@ impl Stack {
         let address = self.address();
         let host = if address.ip().is_unspecified() { hostname() } else { address.ip().to_string() };
         let port = address.port();
-        format!("mount -t nfs -o vers=3,tcp,port={port},mountport={port},mountproto=tcp,nolock {host}:{path} /mnt")
+        format!(
+            "mount -t nfs -o vers=3,tcp,port={port},mountport={port},mountproto=tcp,nolock {host}:{path} /mnt"
+        )
     }
 
     /// Stops answering, then lets the back ends store what they have in memory.
@@ -100,8 +106,12 @@ async fn register(server: &Server, listen: &Listen) -> Option<Registration> {
 
 fn cannot_listen(address: SocketAddr, error: &std::io::Error) -> Failure {
     let way_out = match error.kind() {
-        std::io::ErrorKind::AddrInUse => "another server has the port (the kernel's nfsd?): stop it, or give --listen ADDR:PORT",
-        std::io::ErrorKind::PermissionDenied => "ports below 1024 are for root: give --listen ADDR:PORT with a higher one",
+        std::io::ErrorKind::AddrInUse => {
+            "another server has the port (the kernel's nfsd?): stop it, or give --listen ADDR:PORT"
+        }
+        std::io::ErrorKind::PermissionDenied => {
+            "ports below 1024 are for root: give --listen ADDR:PORT with a higher one"
+        }
         _ => "give --listen an address of this machine",
     };
     Failure(format!("cannot listen on {address}: {error}; {way_out}"))

@@ -47,7 +47,10 @@ pub fn file_name(text: &str) -> String {
 pub fn make(directory: &Path) -> Result<(), Failure> {
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
     made.map_err(|error| {
-        Failure(format!("cannot make {}: {error}; name another directory, or make it writable", directory.display()))
+        Failure(format!(
+            "cannot make {}: {error}; name another directory, or make it writable",
+            directory.display()
+        ))
     })
 }
 
@@ -63,7 +66,8 @@ pub struct Lock {
 /// If another process holds it.
 pub fn lock(directory: &Path) -> Result<Lock, Failure> {
     let path = directory.join("lock");
-    let unusable = |error: io::Error| Failure(format!("cannot use {}: {error}; name another directory", path.display()));
+    let unusable =
+        |error: io::Error| Failure(format!("cannot use {}: {error}; name another directory", path.display()));
     let file = File::options().write(true).create(true).truncate(false).open(&path).map_err(unusable)?;
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(Lock { _file: file }),

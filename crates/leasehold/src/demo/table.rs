@@ -49,7 +49,8 @@ pub fn print(rows: &[Row], rtt_ms: u64, json: bool) {
 
 fn as_json(rows: &[Row], rtt_ms: u64) -> Value {
     let row = |row: &Row| {
-        let calls: Map<String, Value> = row.calls.iter().map(|(name, count)| ((*name).to_owned(), json!(count))).collect();
+        let calls: Map<String, Value> =
+            row.calls.iter().map(|(name, count)| ((*name).to_owned(), json!(count))).collect();
         json!({
             "name": row.name,
             "seconds": row.seconds,
