@@ -60,10 +60,7 @@ pub(crate) async fn answer(front: Arc<Front>, call: rpc::Call) -> Outcome {
 }
 
 /// Decodes the arguments, runs the procedure, encodes its results.
-async fn serve<'c, C, T>(
-    call: &'c rpc::Call,
-    procedure: impl AsyncFnOnce(C::Args) -> vfs::Result<T>,
-) -> Outcome
+async fn serve<C, T>(call: &rpc::Call, procedure: impl AsyncFnOnce(C::Args) -> vfs::Result<T>) -> Outcome
 where
     C: protocol::Call<Results = Reply<T>>,
     T: Encode,

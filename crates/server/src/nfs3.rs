@@ -91,10 +91,7 @@ pub(crate) async fn answer(front: Arc<Front>, call: rpc::Call) -> Outcome {
 }
 
 /// Decodes the arguments, runs the procedure, encodes its results.
-async fn serve<'c, C, T, F>(
-    call: &'c rpc::Call,
-    procedure: impl AsyncFnOnce(C::Args) -> vfs::Result<T>,
-) -> Outcome
+async fn serve<C, T, F>(call: &rpc::Call, procedure: impl AsyncFnOnce(C::Args) -> vfs::Result<T>) -> Outcome
 where
     C: protocol::Call<Results = Reply<T, F>>,
     T: Encode,

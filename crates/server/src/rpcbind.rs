@@ -44,11 +44,11 @@ impl Registration {
             registration
                 .call::<portmap::call::Unset>(mapping(program, version, 0, 0))
                 .await
-                .map_err(refused)?;
+                .map_err(|error| refused(&error))?;
             let transports: &[u32] = if udp { &[portmap::TCP, portmap::UDP] } else { &[portmap::TCP] };
             for transport in transports {
                 let mapping = mapping(program, version, *transport, port);
-                if !registration.call::<portmap::call::Set>(mapping).await.map_err(refused)? {
+                if !registration.call::<portmap::call::Set>(mapping).await.map_err(|error| refused(&error))? {
                     return Err(format!(
                         "rpcbind refused to register program {program} version {version}: another server holds it; stop that one, or go on with `port=` and `mountport=` at the clients"
                     ));
@@ -84,6 +84,6 @@ fn mapping(prog: u32, vers: u32, prot: u32, port: u16) -> Mapping {
     Mapping { prog, vers, prot, port: port.into() }
 }
 
-fn refused(error: CallError) -> String {
+fn refused(error: &CallError) -> String {
     format!("rpcbind did not take the registration: {error}; clients need `port=` and `mountport=`")
 }

@@ -80,12 +80,12 @@ async fn files_over(options: &str) {
 
 #[tokio::test]
 async fn files_over_tcp() {
-    files_over("").await;
+    Box::pin(files_over("")).await;
 }
 
 #[tokio::test]
 async fn files_over_udp() {
-    files_over("proto=udp").await;
+    Box::pin(files_over("proto=udp")).await;
 }
 
 #[tokio::test]
