@@ -37,7 +37,7 @@ pub(super) async fn relay(socket: UdpSocket, shared: Arc<Shared>) {
         while tasks.try_join_next().is_some() {}
         // An error is an ICMP message about an earlier datagram.
         let Ok((count, peer)) = socket.recv_from(&mut buffer).await else { continue };
-        if !clients.get(&peer).is_some_and(|client| !client.task.is_finished()) {
+        if clients.get(&peer).is_none_or(|client| client.task.is_finished()) {
             forget_one(&mut clients);
             let (up, exit) = line_up(shared.buffer_bytes);
             let task = tasks.spawn(serve(shared.clone(), socket.clone(), peer, exit));
