@@ -300,6 +300,10 @@ impl Shared {
     }
 }
 
+/// One attempt to connect takes no longer: when a network that was cut is whole again, a new attempt gets through sooner
+/// than the kernel repeats an old one.
+const CONNECT_MAX: Duration = Duration::from_secs(5);
+
 /// Connects whenever there is something to send, and gives up connections that have fallen silent.
 async fn keep_connected(shared: Arc<Shared>) {
     let mut backoff = Duration::from_millis(50);
@@ -307,7 +311,8 @@ async fn keep_connected(shared: Arc<Shared>) {
         while shared.pending.is_empty() {
             shared.wanted.notified().await;
         }
-        let connecting = timeout(shared.options.timeo.max(Duration::from_secs(1)), connect(&shared.options));
+        let patience = shared.options.timeo.clamp(Duration::from_secs(1), CONNECT_MAX);
+        let connecting = timeout(patience, connect(&shared.options));
         let started = match connecting.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
             Ok(stream) => Connection::start(
                 stream,
