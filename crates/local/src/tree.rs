@@ -27,6 +27,8 @@ use crate::{HandleKind, OpenError, Options, errno, identity, sys};
 const DESCRIPTORS_SPARE: u64 = 512;
 /// A node has at most so many descriptors.
 const DESCRIPTORS_PER_NODE: u64 = 3;
+/// How often a handle is tried that the kernel has no memory for.
+const OPEN_TRIES_MAX: usize = 16;
 /// Deepest directory that is found again through the table.
 const DEPTH_MAX: usize = 1024;
 
@@ -140,7 +142,7 @@ impl Tree {
         mount: &Arc<Mount>,
         kernels: &KernelHandle,
     ) -> Result<Arc<Node>, Status> {
-        let opened = identity::as_self(|| sys::open_by_handle(mount.anchor(), kernels))?;
+        let opened = identity::as_self(|| open_by_handle(mount, kernels))?;
         let path = opened.map_err(|errno| match errno {
             Errno::INVAL => Status::BadHandle,
             Errno::NOENT => Status::Stale,
@@ -149,6 +151,10 @@ impl Tree {
         let stat = Stat::of(&path).map_err(errno::status)?;
         if !stat.is_linked() {
             return Err(Status::Stale);
+        }
+        // Some file systems ignore part of a handle; a file has one only.
+        if sys::name_to_handle(path.as_fd()) != Ok(*kernels) {
+            return Err(Status::BadHandle);
         }
         Ok(self.descriptors.insert(Node::new(handle, mount.clone(), &stat, path)))
     }
@@ -346,6 +352,18 @@ fn kernel_handle(mount: &Mount, file: impl AsFd, handles: HandleKind) -> Result<
         Err(Errno::OPNOTSUPP | Errno::OVERFLOW) => Ok(None),
         Err(errno) => Err(errno),
     }
+}
+
+/// Opens by the kernel's handle. ext4 says `NOMEM` also of an inode number that is just being given to a new file: then
+/// the handle is stale a moment later.
+fn open_by_handle(mount: &Mount, kernels: &KernelHandle) -> Result<OwnedFd, Errno> {
+    for _ in 0..OPEN_TRIES_MAX {
+        match sys::open_by_handle(mount.anchor(), kernels) {
+            Err(Errno::NOMEM) => std::thread::yield_now(),
+            other => return other,
+        }
+    }
+    Err(Errno::NOMEM)
 }
 
 /// The same directory in a private copy of its mount, in which nothing is mounted below. Needs `CAP_SYS_ADMIN`; without

@@ -24,7 +24,7 @@ use super::Key;
 
 const MAGIC: &[u8] = b"leasehold handles 1\n";
 /// Names kept of a file with several.
-const PLACES_MAX: usize = 4;
+const PLACES_MAX: usize = 16;
 /// A log is not rewritten below this size.
 const COMPACT_MIN_BYTES: u64 = 1 << 20;
 /// Kind, length and checksum around the body of a record.
