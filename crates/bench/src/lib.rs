@@ -1,6 +1,8 @@
 //! Measuring NFS servers, and the network that measurements want between two ends of one machine.
 //!
 //! [`relay`] is a network with a round trip: what a wide-area link does to a protocol can be seen on one machine.
+//! [`wire`] asks NFSv3 servers one thing at a time, as fast as they answer.
 
 pub mod relay;
 mod sys;
+pub mod wire;

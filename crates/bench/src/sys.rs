@@ -2,8 +2,9 @@
 #![allow(unsafe_code, reason = "tokio leaves the life of a registered descriptor to us")]
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
+use bytes::BytesMut;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -12,4 +13,13 @@ pub(crate) fn async_read_fd(descriptor: OwnedFd) -> io::Result<AsyncFd<OwnedFd>>
     // SAFETY: the descriptor is owned, so that it stays open and the same until the AsyncFd, which deregisters it
     // first, is dropped.
     Ok(unsafe { AsyncFd::register_with_interest(descriptor, Interest::READABLE) }?)
+}
+
+/// Appends to a buffer what one `read` brings into the room that it has; 0 is the end.
+pub(crate) fn read_more(from: impl AsFd, buffer: &mut BytesMut) -> io::Result<usize> {
+    let (read, _) = rustix::io::read(from, buffer.spare_capacity_mut())?;
+    let count = read.len();
+    // SAFETY: so many bytes behind the length were just initialised, and they lie within the capacity.
+    unsafe { buffer.set_len(buffer.len() + count) };
+    Ok(count)
 }

@@ -1,0 +1,188 @@
+//! One connection that is never idle: a closed loop of blocking system calls.
+//!
+//! A place is a call in flight. What one `read` brings is answered with one `write` of the next calls of all places that
+//! were heard of. Requests always fit into the socket's buffers or are taken by a server that has nothing else to wait
+//! for, so that writing cannot wait for our reading.
+
+use std::io::{self, Write};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use protocol::nfs3::Procedure;
+use rpc::SourcePort;
+use rpc::message::{Incoming, parse_reply};
+use rpc::record::Assembler;
+use socket2::{Domain, Socket, Type};
+
+use super::histogram::Histogram;
+use super::script::Script;
+use super::server::Server;
+use super::tree::random;
+use super::{Error, Fault};
+
+/// The most places: their numbers are the low bits of the xid.
+pub(super) const SLOTS_MAX: usize = 256;
+/// How long to wait for a reply.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Calls longer than this leave by themselves, without being copied together with others.
+const GATHER_MAX_BYTES: usize = 16 << 10;
+/// Linux's range of reserved ports for RPC clients.
+const RESERVED_PORTS: std::ops::Range<u16> = 665..1024;
+
+/// When to measure.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Window {
+    /// Replies count from here,
+    pub(super) from: Instant,
+    /// to here.
+    pub(super) until: Instant,
+}
+
+impl Window {
+    pub(super) fn starting(now: Instant, warm_up: Duration, duration: Duration) -> Window {
+        Window { from: now + warm_up, until: now + warm_up + duration }
+    }
+}
+
+/// What was measured.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tally {
+    pub(super) latency: Histogram,
+    pub(super) bytes: u64,
+}
+
+impl Tally {
+    pub(super) fn add(&mut self, other: &Tally) {
+        self.latency.merge(&other.latency);
+        self.bytes += other.bytes;
+    }
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(super) struct Lane {
+    stream: TcpStream,
+    assembler: Assembler,
+    /// Of the next call; its low bits give way to the number of the place.
+    xid: u32,
+}
+
+/// A call in flight.
+#[derive(Clone, Copy)]
+struct InFlight {
+    xid: u32,
+    procedure: Procedure,
+    since: Instant,
+}
+
+impl Lane {
+    pub(super) fn connect(server: &Server) -> Result<Lane, Error> {
+        let connect = || {
+            let stream = connect(server.address, server.source)?;
+            stream.set_nodelay(true)?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_write_timeout(Some(PATIENCE))?;
+            io::Result::Ok(stream)
+        };
+        let stream = connect().map_err(|source| Error::Connect { server: server.address, source })?;
+        Ok(Lane { stream, assembler: Assembler::new(rpc::RECORD_MAX_BYTES), xid: random() })
+    }
+
+    /// Runs a script with so many places until the window closes and every call is answered. Blocks.
+    pub(super) fn run(
+        &mut self,
+        script: &mut Script,
+        slots: usize,
+        window: Window,
+        stop: &AtomicBool,
+    ) -> Result<Tally, Fault> {
+        let mut tally = Tally::default();
+        let mut out = Vec::with_capacity(2 * GATHER_MAX_BYTES);
+        let mut now = Instant::now();
+        let mut flights = Vec::with_capacity(slots);
+        for slot in 0..slots {
+            flights.push(self.issue(script, slot, now, &mut out)?);
+        }
+        let mut outstanding = slots;
+        while outstanding > 0 {
+            self.stream.write_all(&out)?;
+            out.clear();
+            match crate::sys::read_more(&self.stream, &mut self.assembler.buffer) {
+                Ok(0) => return Err(io::Error::from(io::ErrorKind::ConnectionReset).into()),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(Fault::Silence),
+                Err(error) => return Err(error.into()),
+            }
+            now = Instant::now();
+            let counts = now >= window.from && now < window.until;
+            let over = now >= window.until || stop.load(Ordering::Relaxed);
+            while let Some(record) = self.assembler.take()? {
+                let Incoming::Reply { xid, rest } = Incoming::parse(record)? else {
+                    return Err(Fault::Stray);
+                };
+                let slot = xid as usize % SLOTS_MAX;
+                let flight = flights.get_mut(slot).filter(|flight| flight.xid == xid).ok_or(Fault::Stray)?;
+                let bytes = script.heard(flight.procedure, parse_reply(rest)??)?;
+                if counts {
+                    tally.latency.add(now - flight.since);
+                    tally.bytes += bytes;
+                }
+                if over {
+                    flight.xid = !xid; // heard of: no second reply to it counts
+                    outstanding -= 1;
+                } else {
+                    *flight = self.issue(script, slot, now, &mut out)?;
+                }
+            }
+        }
+        Ok(tally)
+    }
+
+    /// Puts the next call of a place into `out`, or sends it if it is long.
+    fn issue(
+        &mut self,
+        script: &mut Script,
+        slot: usize,
+        now: Instant,
+        out: &mut Vec<u8>,
+    ) -> Result<InFlight, Fault> {
+        self.xid = self.xid.wrapping_add(SLOTS_MAX as u32);
+        let xid = self.xid & !(SLOTS_MAX as u32 - 1) | slot as u32;
+        let call = script.next(slot);
+        call.set_xid(xid);
+        if call.bytes.len() > GATHER_MAX_BYTES {
+            self.stream.write_all(out)?;
+            out.clear();
+            self.stream.write_all(&call.bytes)?;
+        } else {
+            out.extend_from_slice(&call.bytes);
+        }
+        Ok(InFlight { xid, procedure: call.procedure, since: now })
+    }
+}
+
+fn connect(server: SocketAddr, source: SourcePort) -> io::Result<TcpStream> {
+    let any = |port| match server {
+        SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)),
+        SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)),
+    };
+    if source == SourcePort::Reserved {
+        let offset = random() as usize % RESERVED_PORTS.len();
+        for port in RESERVED_PORTS.skip(offset).chain(RESERVED_PORTS.take(offset)) {
+            let socket = Socket::new(Domain::for_address(server), Type::STREAM, None)?;
+            match socket.bind(&any(port).into()) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => break,
+                Err(_) => continue,
+            }
+            match socket.connect_timeout(&server.into(), PATIENCE) {
+                // The same pair of ports may linger from an earlier connection.
+                Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {}
+                connected => return connected.map(|()| socket.into()),
+            }
+        }
+    }
+    TcpStream::connect_timeout(&server, PATIENCE)
+}
