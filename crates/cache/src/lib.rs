@@ -1,1 +1,131 @@
-//! cache
+//! The cache: a [`FileSystem`](vfs::FileSystem) over another one, with a persistent cache on this disk.
+//!
+//! After Badros' caching client (1999), with Lever's close-to-open (2001). What is on the disk outlives the process;
+//! what is answered never lies: see [`Consistency`] for the promise, and these modules for how it is kept.
+//!
+//! | module | what it decides |
+//! |---|---|
+//! | `object` | what is known of a remote object, and what new attributes do to it |
+//! | `chain` | which changes our own operations explain |
+//! | `trust` | when unchanged attributes prove unchanged data (the granule rule) |
+//! | `rights` | who may have a hit |
+//! | `data`, `ranges` | which bytes are here, on their way, or being written |
+//! | `revalidate` | who shares a GETATTR |
+//! | `names`, `listing` | what names lead to |
+//! | `filler`, `fetch`, `readahead` | bringing bytes from the origin |
+//! | `store` | index and files on this disk |
+//! | `upkeep`, `cleaner` | what happens in the background |
+//! | `filesystem` | the operations |
+//!
+//! Calls to the origin, per operation of a client that asks with [`Freshness::Open`](vfs::Freshness::Open), are those
+//! of the design's table: a GETATTR, LOOKUP or ACCESS that is cached costs one GETATTR, a READ that is cached and valid
+//! costs nothing, the first use by a credential costs one ACCESS.
+
+mod chain;
+mod cleaner;
+mod core;
+mod data;
+mod fetch;
+mod filesystem;
+mod filler;
+mod listing;
+mod names;
+mod object;
+mod options;
+mod policy;
+mod ranges;
+mod readahead;
+mod revalidate;
+mod rights;
+mod stats;
+mod store;
+mod table;
+#[cfg(test)]
+mod testing;
+mod trust;
+mod upkeep;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::AbortHandle;
+use vfs::FileSystem;
+
+pub use options::{Consistency, LookupCache, Options, Timeouts};
+pub use stats::{Calls, HitsMisses, Stats};
+pub use store::OpenError;
+
+use crate::core::{Core, Start};
+use crate::store::{Directory, Index, Table};
+
+/// Uses that may have been lost when the process was killed: the count goes on beyond them.
+const USES_LOST_MAX: u64 = 1 << 24;
+
+/// A cache over another file system.
+pub struct Cache {
+    core: Arc<Core>,
+    tasks: Vec<AbortHandle>,
+}
+
+impl Cache {
+    /// Opens a cache directory and starts the background work. Asks the origin nothing.
+    ///
+    /// # Errors
+    /// One line each: the directory is used by another process, belongs to another origin, was made by a later
+    /// version, holds something else, or cannot be written. An index that is damaged is put aside, not an error.
+    pub async fn open(below: Arc<dyn FileSystem>, options: Options) -> Result<Arc<Cache>, OpenError> {
+        let opened = tokio::task::spawn_blocking(move || prepare(below, options)).await;
+        let start =
+            opened.map_err(|error| OpenError::Index { path: "index".into(), cause: error.to_string() })??;
+        let core = Core::new(start);
+        let tasks = upkeep::start(&core);
+        Ok(Arc::new(Cache { core, tasks }))
+    }
+
+    /// The counters.
+    pub fn stats(&self) -> Stats {
+        let mut stats = self.core.counters.snapshot();
+        stats.used_bytes = self.core.objects.used_bytes();
+        stats.objects_in_memory = self.core.table.len() as u64;
+        stats
+    }
+
+    /// Writes to the index what is known by now, without waiting for the interval.
+    pub async fn flush(&self) {
+        self.core.flush().await;
+    }
+
+    /// Takes off the disk what no record speaks of, at once and without breath.
+    pub async fn sweep(&self) {
+        self.core.sweep(Duration::ZERO).await;
+    }
+
+    pub(crate) async fn finish(&self) {
+        self.core.finish().await;
+    }
+}
+
+impl Drop for Cache {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(AbortHandle::abort);
+    }
+}
+
+/// The part of opening that may block.
+fn prepare(below: Arc<dyn FileSystem>, options: Options) -> Result<Start, OpenError> {
+    let directory = Directory::open(&options.directory, &options.origin)?;
+    let index = Index::open(&directory.index())?;
+    let counter = |key: &[u8]| {
+        let value = index.get(Table::Meta, key).and_then(|value| value.try_into().ok());
+        value.map_or(0, u64::from_le_bytes)
+    };
+    let used_bytes = counter(upkeep::USED_BYTES);
+    let uses = counter(upkeep::USES).saturating_add(USES_LOST_MAX);
+    let indexed = counter(upkeep::INDEXED);
+    let unusable = |cause: getrandom::Error| OpenError::Unusable {
+        path: options.directory.clone(),
+        cause: std::io::Error::other(cause.to_string()),
+    };
+    let nonce = getrandom::u64().map_err(unusable)?;
+    Ok(Start { below, options, directory, index, nonce, used_bytes, uses, indexed })
+}

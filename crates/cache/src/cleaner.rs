@@ -1,0 +1,224 @@
+//! The cleaner: keeps the data within its limits, least recently used first, and takes dropped files off the disk.
+//!
+//! It starts at the soft limit. At the hard one nothing is stored any more until it has got below the soft one again.
+//! What somebody reads or writes at the moment stays. A slow sweep finds files that no record speaks of, left behind by
+//! a process that was killed, and corrects the count of bytes in use; nothing is scanned at the start.
+
+use std::collections::HashSet;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+use vfs::{Attributes, Handle};
+
+use crate::core::Core;
+use crate::names::directory_prefix;
+use crate::store::objects::blocking;
+use crate::store::{Batch, FileId, Record, Table};
+
+/// How old the knowledge of free disk space may be.
+const WATCH_INTERVAL: Duration = Duration::from_millis(500);
+/// Records looked at between two breaths.
+const PAGE: usize = 128;
+
+/// How much room the disk has.
+#[derive(Debug)]
+pub struct DiskWatch {
+    path: PathBuf,
+    free_bytes: AtomicU64,
+    looked: Mutex<Option<Instant>>,
+}
+
+impl DiskWatch {
+    /// The disk that this path is on.
+    pub fn new(path: PathBuf) -> DiskWatch {
+        DiskWatch { path, free_bytes: AtomicU64::new(u64::MAX), looked: Mutex::new(None) }
+    }
+
+    /// Bytes free, as of half a second ago at most.
+    pub fn free_bytes(&self) -> u64 {
+        if let Some(mut looked) = self.looked.try_lock()
+            && looked.is_none_or(|at| at.elapsed() >= WATCH_INTERVAL)
+        {
+            *looked = Some(Instant::now());
+            self.look();
+        }
+        self.free_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Looks now.
+    pub fn look(&self) {
+        if let Ok(stat) = rustix::fs::statvfs(&self.path) {
+            self.free_bytes.store(stat.f_bavail.saturating_mul(stat.f_frsize), Ordering::Relaxed);
+        }
+    }
+}
+
+impl Core {
+    /// Takes dropped files off the disk.
+    pub async fn empty_trash(&self) {
+        let trash = std::mem::take(&mut *self.trash.lock());
+        if trash.is_empty() {
+            return;
+        }
+        let _ = blocking(move || {
+            trash.iter().for_each(|file| file.remove());
+            Ok(())
+        })
+        .await;
+    }
+
+    /// Makes room if it is needed. False if there is not enough to be had.
+    pub async fn clean(self: &Arc<Core>) -> bool {
+        self.empty_trash().await;
+        self.disk.look();
+        if !self.needs_cleaning() {
+            return true;
+        }
+        self.tell_uses().await;
+        let mut from = Vec::new();
+        while !self.has_room() {
+            let page = self.index.scan(Table::Uses, &[], &from, PAGE);
+            let Some((last, _)) = page.last() else { break };
+            from.clone_from(last);
+            from.push(0);
+            for (key, has_data) in &page {
+                self.evict(key, has_data.first() == Some(&1));
+                if self.has_room() {
+                    break;
+                }
+            }
+            self.empty_trash().await;
+            self.disk.look();
+        }
+        self.flush().await;
+        let room = self.is_below_soft();
+        if room {
+            self.paused.store(false, Ordering::Relaxed);
+        }
+        room
+    }
+
+    /// Has the cleaner done enough: is there a twentieth of room below the soft limits?
+    fn has_room(&self) -> bool {
+        let soft = self.options.soft_max_bytes();
+        let min_free = self.options.min_free_bytes;
+        self.freed_used_bytes() <= soft - soft / 20
+            && self.disk.free_bytes() >= min_free + min_free / 5
+            && !self.has_too_many_records()
+    }
+
+    fn is_below_soft(&self) -> bool {
+        let min_free = self.options.min_free_bytes;
+        self.objects.used_bytes() <= self.options.soft_max_bytes()
+            && self.disk.free_bytes() >= min_free + min_free / 10
+    }
+
+    fn has_too_many_records(&self) -> bool {
+        let max = self.options.objects_max;
+        self.indexed.load(Ordering::Relaxed) > max - max / 20
+    }
+
+    /// Bytes in use when the trash is out.
+    fn freed_used_bytes(&self) -> u64 {
+        let trash: u64 = self.trash.lock().iter().map(|file| file.allocated_bytes()).sum();
+        self.objects.used_bytes().saturating_sub(trash)
+    }
+
+    /// Drops an object's data, or all that is known of it, unless it was used since the key was written, or is in use.
+    fn evict(&self, key: &[u8], has_data: bool) {
+        let records = self.has_too_many_records();
+        if !has_data && !records {
+            return;
+        }
+        let Some((used, handle)) = key.split_first_chunk::<8>() else { return };
+        let Some(handle) = Handle::new(handle) else { return };
+        let object = self.glance(&handle);
+        if object.used.load(Ordering::Relaxed) > u64::from_be_bytes(*used) {
+            return;
+        }
+        let (evicted, is_dir) = self.with(&object, |state| {
+            if state.data.is_in_use() {
+                return (false, false);
+            }
+            let evicted = state.data.file().is_some();
+            let is_dir = state.attributes().is_some_and(Attributes::is_dir);
+            state.drop_data();
+            if records {
+                state.forget(&self.policy);
+            }
+            (evicted, is_dir)
+        });
+        if evicted {
+            self.counters.evictions.bump();
+        }
+        if records && is_dir {
+            self.forget_names(&handle);
+        }
+    }
+
+    /// Takes everything in a directory out of the index.
+    fn forget_names(&self, directory: &Handle) {
+        let prefix = directory_prefix(directory);
+        for table in [Table::Names, Table::Listings] {
+            loop {
+                let page = self.index.scan(table, &prefix, &prefix, PAGE);
+                let mut batch = Batch::default();
+                page.iter().for_each(|(key, _)| batch.remove(table, key.clone()));
+                self.index.commit(batch);
+                if page.len() < PAGE {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Finds files that no record speaks of, and counts the bytes in use. `breath` is taken after each page.
+    pub async fn sweep(self: &Arc<Core>, breath: Duration) {
+        let mut known = HashSet::new();
+        let mut from = Vec::new();
+        loop {
+            let page = self.index.scan(Table::Objects, &[], &from, PAGE);
+            let Some((last, _)) = page.last() else { break };
+            from.clone_from(last);
+            from.push(0);
+            let file = |record: &[u8]| Some(Record::decode(record)?.data?.file);
+            known.extend(page.iter().filter_map(|(_, record)| file(record)));
+            tokio::time::sleep(breath).await;
+        }
+        let before = self.objects.used_bytes();
+        let mut used = 0;
+        for shard in 0..=u8::MAX {
+            let path = self.objects.root().join(format!("{shard:02x}"));
+            let (nonce, set) = (self.objects.nonce(), known.clone());
+            let swept = blocking(move || Ok(sweep_shard(&path, nonce, &set))).await;
+            used += swept.unwrap_or_default();
+            tokio::time::sleep(breath).await;
+        }
+        let drift = used as i64 - before as i64;
+        let moved = self.objects.used_bytes() as i64 - before as i64;
+        // What was stored while we counted is counted or not: only a drift that this does not explain is corrected.
+        if drift.unsigned_abs() > moved.unsigned_abs() + (1 << 20) {
+            self.objects.correct_used_bytes(drift);
+        }
+    }
+}
+
+/// Removes files of earlier processes that are not known; the bytes that the rest uses.
+fn sweep_shard(path: &std::path::Path, nonce: u64, known: &HashSet<FileId>) -> u64 {
+    let Ok(entries) = std::fs::read_dir(path) else { return 0 };
+    let mut used = 0;
+    for entry in entries.flatten() {
+        let Some(id) = entry.file_name().to_str().and_then(FileId::parse) else { continue };
+        if id.is_of(nonce) || known.contains(&id) {
+            used += entry.metadata().map_or(0, |metadata| metadata.blocks() * 512);
+        } else {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+    used
+}

@@ -1,0 +1,341 @@
+//! What the operations of the cache share: the origin, the objects, the index, and the bookkeeping between them.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::{Notify, OnceCell, Semaphore};
+use tokio::time::Instant;
+use vfs::{Attributes, Caller, Error, FileSystem, FsLimits, Handle, Principal, Status};
+
+use crate::data::Data;
+use crate::listing::KnownListing;
+use crate::object::{Opening, Seen, State};
+use crate::options::Options;
+use crate::policy::Policy;
+use crate::readahead::Pace;
+use crate::stats::Counters;
+use crate::store::{Batch, DataRecord, Directory, Index, ObjectFile, Objects, Record, Table, directory};
+use crate::table::{Object, ObjectTable};
+use crate::trust::Sent;
+
+/// Fetches ahead of readers that are under way at a time, over all files.
+const AHEAD_MAX: usize = 64;
+/// Largest READ that is sent, whatever the origin would take.
+const CHUNK_MAX_BYTES: u64 = 1 << 20;
+
+/// The heart of a cache: everything but the background work.
+pub struct Core {
+    /// For tasks of its own.
+    this: Weak<Core>,
+    pub below: Arc<dyn FileSystem>,
+    pub options: Options,
+    pub policy: Policy,
+    pub counters: Counters,
+    pub table: ObjectTable,
+    pub index: Index,
+    pub objects: Arc<Objects>,
+    /// Objects that have something to tell the index.
+    pub dirty: Mutex<Vec<Arc<Object>>>,
+    /// Files to be removed from this disk.
+    pub trash: Mutex<Vec<Arc<ObjectFile>>>,
+    /// Objects with data that may not have reached the disk itself, and since when they are here.
+    pub unsynced: Mutex<VecDeque<(Instant, Weak<Object>)>>,
+    /// Wakes the cleaner.
+    pub cleaner: Arc<Notify>,
+    /// The limits are reached: nothing is stored until the cleaner has made room.
+    pub paused: AtomicBool,
+    /// Counts uses of objects; what was used last has the highest.
+    pub uses: AtomicU64,
+    /// Objects that the index knows.
+    pub indexed: AtomicU64,
+    /// Listings in memory.
+    pub listings: crate::filesystem::directory::LoadedListings,
+    pub pace: Mutex<Pace>,
+    /// Twice what the link to the origin holds, in bytes.
+    pub window_bytes: AtomicU64,
+    pub ahead: Arc<Semaphore>,
+    pub disk: crate::cleaner::DiskWatch,
+    limits: OnceCell<FsLimits>,
+    boot: u64,
+    warned: Mutex<Option<Instant>>,
+    /// Last, so that the directory is let go of when nothing in it is open any more.
+    _directory: Directory,
+}
+
+/// What a cache starts from.
+pub struct Start {
+    pub below: Arc<dyn FileSystem>,
+    pub options: Options,
+    pub directory: Directory,
+    pub index: Index,
+    /// New in every process.
+    pub nonce: u64,
+    pub used_bytes: u64,
+    pub uses: u64,
+    pub indexed: u64,
+}
+
+impl Core {
+    /// A cache that starts from this.
+    pub fn new(start: Start) -> Arc<Core> {
+        Arc::new_cyclic(|this| Core::build(start, this.clone()))
+    }
+
+    fn build(start: Start, this: Weak<Core>) -> Core {
+        let objects = Objects::new(start.directory.objects(), start.nonce, start.used_bytes);
+        Core {
+            this,
+            below: start.below,
+            policy: Policy::new(&start.options, start.nonce),
+            counters: Counters::default(),
+            table: ObjectTable::new(start.options.objects_in_memory_max),
+            index: start.index,
+            disk: crate::cleaner::DiskWatch::new(start.directory.objects()),
+            objects,
+            dirty: Mutex::default(),
+            trash: Mutex::default(),
+            unsynced: Mutex::default(),
+            cleaner: Arc::default(),
+            paused: AtomicBool::new(false),
+            uses: AtomicU64::new(start.uses),
+            indexed: AtomicU64::new(start.indexed),
+            listings: crate::filesystem::directory::LoadedListings::default(),
+            pace: Mutex::default(),
+            window_bytes: AtomicU64::new(0),
+            ahead: Arc::new(Semaphore::new(AHEAD_MAX)),
+            limits: OnceCell::new(),
+            boot: directory::boot_id(),
+            warned: Mutex::new(None),
+            options: start.options,
+            _directory: start.directory,
+        }
+    }
+
+    /// Itself, for a task.
+    pub fn share(&self) -> Option<Arc<Core>> {
+        self.this.upgrade()
+    }
+
+    /// An object, from memory or from the index.
+    pub fn object(&self, handle: &Handle) -> Arc<Object> {
+        let object = self.table.get(handle, || self.load(handle));
+        object.used.store(self.uses.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+        object
+    }
+
+    /// An object, without using it.
+    pub fn glance(&self, handle: &Handle) -> Arc<Object> {
+        self.table.get(handle, || self.load(handle))
+    }
+
+    /// Does something with the state of an object, and sees to what that leaves to be done.
+    pub fn with<T>(&self, object: &Arc<Object>, work: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = object.state.lock();
+        let result = work(&mut state);
+        if !state.trash.is_empty() {
+            self.trash.lock().append(&mut state.trash);
+            self.cleaner.notify_one();
+        }
+        if std::mem::take(&mut state.distrusted) {
+            self.counters.distrusted.bump();
+        }
+        if std::mem::take(&mut state.changed) && !object.queued.swap(true, Ordering::AcqRel) {
+            self.dirty.lock().push(object.clone());
+        }
+        result
+    }
+
+    /// Takes note of attributes that came with a reply.
+    pub fn observe(
+        &self,
+        object: &Arc<Object>,
+        attributes: Option<&Attributes>,
+        sent: &Sent,
+        opening: Opening,
+    ) -> Option<Seen> {
+        let attributes = attributes?;
+        Some(self.with(object, |state| state.observe(&self.policy, attributes, sent, opening)))
+    }
+
+    /// Takes note of a failure: what is stale is forgotten.
+    pub fn note_error(&self, object: &Arc<Object>, error: &Error, sent: &Sent) {
+        if matches!(error.status, Status::Stale | Status::BadHandle) {
+            self.with(object, |state| state.forget(&self.policy));
+        } else {
+            self.observe(object, error.attributes.as_deref(), sent, Opening::No);
+        }
+    }
+
+    /// How long an answer to ACCESS is remembered.
+    pub fn right_age_max(&self, state: &State) -> Duration {
+        self.policy.timeouts(state.attributes().is_some_and(Attributes::is_dir)).1
+    }
+
+    /// May the caller do this with the object, as far as is remembered?
+    pub fn may(&self, state: &mut State, principal: &Principal, bit: vfs::AccessMask) -> Option<bool> {
+        let max = self.right_age_max(state);
+        state.rights.may(principal, bit, self.policy.wall(), max)
+    }
+
+    /// Asks what the origin can do, once: how coarse its time stamps are must be known before any of them is judged.
+    pub async fn know_limits(&self, caller: &Caller, handle: &Handle) {
+        let ask = async || {
+            self.counters.other.bump();
+            self.below.limits(caller, handle).await
+        };
+        if !self.limits.initialized()
+            && let Ok(limits) = self.limits.get_or_try_init(ask).await
+        {
+            self.policy.origin.learn_granule(limits.time_delta_nanoseconds);
+        }
+    }
+
+    /// The origin said what it can do.
+    pub fn learn_limits(&self, limits: FsLimits) {
+        self.policy.origin.learn_granule(limits.time_delta_nanoseconds);
+        let _ = self.limits.set(limits);
+    }
+
+    /// Most bytes that one READ of the origin asks for.
+    pub fn chunk_bytes(&self) -> u64 {
+        let max = self.limits.get().map_or(FsLimits::default().read_max, |limits| limits.read_max);
+        u64::from(max).clamp(crate::data::BLOCK_BYTES, CHUNK_MAX_BYTES)
+    }
+
+    /// May anything be stored now?
+    pub fn may_store(&self) -> bool {
+        if self.objects.used_bytes() >= self.options.size_max_bytes
+            || self.disk.free_bytes() < self.options.min_free_bytes
+        {
+            self.paused.store(true, Ordering::Relaxed);
+        }
+        if self.needs_cleaning() {
+            self.cleaner.notify_one();
+        }
+        !self.paused.load(Ordering::Relaxed)
+    }
+
+    /// Is it time to make room?
+    pub fn needs_cleaning(&self) -> bool {
+        let min_free = self.options.min_free_bytes;
+        self.objects.used_bytes() > self.options.soft_max_bytes()
+            || (min_free > 0 && self.disk.free_bytes() < min_free + min_free / 10)
+            || self.paused.load(Ordering::Relaxed)
+            || self.indexed.load(Ordering::Relaxed) > self.options.objects_max
+    }
+
+    /// The disk failed on an object: nothing more is cached of it, and somebody is told now and then.
+    pub fn disk_failed(&self, object: &Arc<Object>, error: &std::io::Error) {
+        self.with(object, |state| {
+            state.drop_data();
+            state.data.refuse();
+        });
+        let mut warned = self.warned.lock();
+        if warned.is_none_or(|at| at.elapsed() > Duration::from_secs(60)) {
+            *warned = Some(Instant::now());
+            tracing::warn!(
+                "cache {}: {error}; reads go on from the origin; make room or check the disk",
+                self.options.directory.display()
+            );
+        }
+    }
+
+    /// The object as the index remembers it.
+    fn load(&self, handle: &Handle) -> Object {
+        let record = self.index.get(Table::Objects, handle.as_bytes());
+        let Some(record) = record.and_then(|record| Record::decode(&record)) else {
+            return Object::new(*handle, State::new(&self.policy), 0);
+        };
+        let mut state = State::restore(&self.policy, &record.kept);
+        let used = record.used;
+        let same_boot = record.boot == self.boot;
+        let settled = record.kept.settled;
+        if let Some(data) = record.data {
+            let file = self.objects.file(data.file, data.allocated_bytes);
+            // What a machine that went down had not written is lost; what changed unseen is not to be believed.
+            if settled && (same_boot || data.synced) {
+                state.data = Data::restored(file, data.valid, data.young, data.untrusted, data.synced);
+            } else {
+                self.trash.lock().push(file);
+                state.changed = true;
+            }
+        }
+        if settled {
+            record.rights.into_iter().for_each(|right| state.rights.push(right));
+            state.link = record.link;
+            state.listing = record.listing.map(|(id, young)| KnownListing { id, young, whole: None });
+        }
+        Object::new(*handle, state, used)
+    }
+
+    /// Adds what there is to tell about an object to a batch. True if it should be told again before long, because its
+    /// state is not settled yet.
+    pub fn record(&self, object: &Arc<Object>, batch: &mut Batch) -> bool {
+        object.queued.store(false, Ordering::Release);
+        let mut state = object.state.lock();
+        state.changed = false;
+        let kept = state.keep(&self.policy);
+        let before = object.used_in_index.load(Ordering::Relaxed);
+        let key = object.handle.as_bytes().to_vec();
+        let Some(kept) = kept else {
+            if before != 0 {
+                batch.remove(Table::Uses, use_key(before, &object.handle));
+                batch.remove(Table::Objects, key);
+                self.count_indexed(-1);
+            }
+            object.used_in_index.store(0, Ordering::Relaxed);
+            return false;
+        };
+        let settled = kept.settled;
+        let used = object.used.load(Ordering::Relaxed).max(1);
+        let data = state.data.file().filter(|_| !state.data.valid().is_empty()).map(|file| DataRecord {
+            file: file.id,
+            allocated_bytes: file.allocated_bytes(),
+            valid: state.data.valid().clone(),
+            young: state.data.young().clone(),
+            untrusted: state.data.is_untrusted(),
+            synced: state.data.synced,
+        });
+        let record = Record {
+            boot: self.boot,
+            used,
+            kept,
+            rights: state.rights.iter().cloned().collect(),
+            link: state.link.clone(),
+            listing: state.listing.as_ref().map(|listing| (listing.id, listing.young)),
+            data,
+        };
+        if before != 0 && before != used {
+            batch.remove(Table::Uses, use_key(before, &object.handle));
+        }
+        let has_data = vec![u8::from(record.data.is_some())];
+        batch.put(Table::Uses, use_key(used, &object.handle), has_data);
+        batch.put(Table::Objects, key, record.encode());
+        if before == 0 {
+            self.count_indexed(1);
+        }
+        object.used_in_index.store(used, Ordering::Relaxed);
+        if state.data.file().is_some() && !state.data.synced {
+            self.unsynced.lock().push_back((Instant::now(), Arc::downgrade(object)));
+        }
+        !settled && state.is_seen()
+    }
+}
+
+impl Core {
+    /// Counts objects that the index knows; the count may have been lost, so that it does not go below zero.
+    pub fn count_indexed(&self, by: i64) {
+        let add = |count: u64| Some(count.saturating_add_signed(by));
+        let _ = self.indexed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+    }
+}
+
+/// The key of an object in the order of uses.
+pub fn use_key(used: u64, handle: &Handle) -> Vec<u8> {
+    let mut key = used.to_be_bytes().to_vec();
+    key.extend_from_slice(handle.as_bytes());
+    key
+}

@@ -1,0 +1,78 @@
+//! GETATTR and ACCESS.
+
+use std::sync::Arc;
+
+use vfs::{AccessMask, Accessed, Attributes, Caller, Handle, Result};
+
+use crate::core::Core;
+use crate::object::{Opening, Seen};
+use crate::table::Object;
+
+impl Core {
+    /// GETATTR: from memory within the timeouts, else one GETATTR.
+    pub async fn getattr(&self, caller: &Caller, handle: &Handle) -> Result<Attributes> {
+        let arrived = self.policy.event();
+        let object = self.object(handle);
+        if !self.policy.is_open(caller)
+            && let Some(attributes) = self.with(&object, |state| state.current().copied())
+        {
+            self.counters.attributes.hit();
+            return Ok(attributes);
+        }
+        self.counters.attributes.miss();
+        self.revalidate(caller, &object, arrived).await
+    }
+
+    /// ACCESS: the remembered answer, confirmed by one GETATTR at an open; else one ACCESS.
+    pub async fn access(&self, caller: &Caller, handle: &Handle, asked: AccessMask) -> Result<Accessed> {
+        let arrived = self.policy.event();
+        let object = self.object(handle);
+        if self.remembered_access(caller, &object).is_some() {
+            let attributes = self.fresh(caller, &object, arrived).await?;
+            if let Some(granted) = self.remembered_access(caller, &object) {
+                self.counters.access.hit();
+                return Ok(Accessed { granted: granted & asked, attributes: Some(attributes) });
+            }
+        }
+        self.counters.access.miss();
+        let accessed = self.ask_access(caller, &object).await?;
+        Ok(Accessed { granted: accessed.granted & asked, attributes: accessed.attributes })
+    }
+
+    fn remembered_access(&self, caller: &Caller, object: &Arc<Object>) -> Option<AccessMask> {
+        self.with(object, |state| {
+            let max = self.right_age_max(state);
+            let usable = state.attributes().is_some() && !state.is_suspect();
+            usable.then(|| state.rights.answer(&caller.principal, self.policy.wall(), max)).flatten()
+        })
+    }
+
+    /// Asks the origin for all rights at once, so that the answer serves later questions.
+    pub async fn ask_access(&self, caller: &Caller, object: &Arc<Object>) -> Result<Accessed> {
+        self.know_limits(caller, &object.handle).await;
+        let (epoch, generation) = self.with(object, |state| (state.epoch(), state.rights_generation));
+        let sent = self.policy.sending();
+        self.counters.access_calls.bump();
+        let accessed = match self.below.access(caller, &object.handle, AccessMask::all()).await {
+            Ok(accessed) => accessed,
+            Err(error) => {
+                self.note_error(object, &error, &sent);
+                return Err(error);
+            }
+        };
+        let seen = self.observe(object, accessed.attributes.as_ref(), &sent, Opening::Yes);
+        self.with(object, |state| {
+            let belongs = match seen {
+                Some(seen) => seen == Seen::Known,
+                // Without attributes, the answer is of the known state or a later one: it goes with the known one.
+                None => state.attributes().is_some() && state.epoch() == epoch && !state.is_suspect(),
+            };
+            if belongs && state.rights_generation == generation {
+                let young = !state.is_settled(&self.policy, &sent);
+                state.rights.remember_answer(&caller.principal, accessed.granted, young, sent.wall);
+                state.changed = true;
+            }
+        });
+        Ok(accessed)
+    }
+}

@@ -1,0 +1,381 @@
+//! READ, READLINK, WRITE and COMMIT.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use vfs::{
+    AccessMask, Attributes, By, Caller, Commit, Data, FileRange, Handle, Read, Result, Stability, Wcc,
+    Written,
+};
+
+use super::modify::Change;
+use super::names::Before;
+use crate::core::Core;
+use crate::data::{Plan, all_covered};
+use crate::fetch::{Fetch, Fetched};
+use crate::filler::OwnWrite;
+use crate::object::{Opening, Seen};
+use crate::store::Pin;
+use crate::table::Object;
+
+/// From so many bytes on, a hit is a range of a file and not a copy of it.
+const FILE_RANGE_MIN_BYTES: u64 = 64 << 10;
+
+/// One READ on its way.
+struct Request<'a> {
+    caller: &'a Caller,
+    object: &'a Arc<Object>,
+    by: By,
+    range: Range<u64>,
+    /// When it came, in the order of events.
+    arrived: u64,
+}
+
+/// What is to be done for a READ.
+enum Answer {
+    Hit { pin: Pin, eof: bool },
+    Beyond,
+    Fill(Fill),
+    AskAccess,
+    Bypass,
+}
+
+/// The parts of a READ that is not all here.
+struct Fill {
+    generation: u64,
+    present: Vec<Pin>,
+    fetches: Vec<Arc<Fetch>>,
+    send: Vec<Arc<Fetch>>,
+    /// The part of the wanted range that is in the file, and whether that is its end.
+    want: Range<u64>,
+    eof: bool,
+}
+
+impl Core {
+    /// READ: from this disk if it is there, is believed, and the caller may.
+    pub async fn read(
+        &self,
+        caller: &Caller,
+        handle: &Handle,
+        by: By,
+        offset: u64,
+        count: u32,
+    ) -> Result<Read> {
+        let arrived = self.policy.event();
+        let object = self.object(handle);
+        self.know_limits(caller, handle).await;
+        let range = offset..offset.saturating_add(u64::from(count));
+        let request = Request { caller, object: &object, by, range, arrived };
+        let fresh = self.believable(&request).await?;
+        match self.plan(&request) {
+            Answer::AskAccess => {
+                let accessed = self.ask_access(caller, &object).await?;
+                let answer = self.plan(&request);
+                let bypass = matches!(answer, Answer::AskAccess);
+                let answer = if bypass { Answer::Bypass } else { answer };
+                self.answer(&request, answer, accessed.attributes.or(fresh)).await
+            }
+            answer => self.answer(&request, answer, fresh).await,
+        }
+    }
+
+    /// Sees to it that the known attributes are no older than their timeout: a file that is held open for days must
+    /// not be read as it was at the open. Those learnt on the way are returned.
+    async fn believable(&self, request: &Request<'_>) -> Result<Option<Attributes>> {
+        let stale = self.with(request.object, |state| {
+            state.attributes().is_some() && state.current().is_none() && !state.is_suspect()
+        });
+        if stale {
+            self.revalidate(request.caller, request.object, request.arrived).await.map(Some)
+        } else {
+            Ok(None)
+        }
+    }
+
+    /// What is to be done for a READ, as things stand.
+    fn plan(&self, request: &Request) -> Answer {
+        let may_store = self.may_store();
+        let sent = self.policy.sending();
+        let chunk = self.chunk_bytes();
+        self.with(request.object, |state| {
+            let current = state.current().is_some() || state.is_known_since(request.arrived);
+            let Some(size) = state.attributes().filter(|_| current).map(|known| known.size) else {
+                return Answer::Bypass;
+            };
+            let want = request.range.start.min(size)..request.range.end.min(size);
+            let may = self.may(state, &request.caller.principal, AccessMask::READ);
+            let here =
+                want.is_empty() || state.data.valid().intersects(&want) || state.data.is_under_way(&want);
+            match may {
+                Some(false) => return Answer::Bypass,
+                None if here => return Answer::AskAccess,
+                _ => {}
+            }
+            if want.is_empty() {
+                return Answer::Beyond;
+            }
+            if (!may_store || state.data.is_refused()) && !state.data.valid().contains(&want) {
+                return Answer::Bypass;
+            }
+            let eof = want.end == size;
+            let young = !state.is_settled(&self.policy, &sent);
+            match state.data.plan(&want, size, chunk, young, sent.sequence) {
+                Plan::Hit(file) => Answer::Hit { pin: file.pin(want), eof },
+                Plan::Fill { file, present, join, send } => {
+                    let pin = |part: Range<u64>| file.as_ref().map(|file| file.pin(part));
+                    let present = present.into_iter().filter_map(pin).collect();
+                    let fetches = join.into_iter().chain(send.iter().cloned()).collect();
+                    let generation = state.data.generation();
+                    Answer::Fill(Fill { generation, present, fetches, send, want, eof })
+                }
+                Plan::Bypass => Answer::Bypass,
+            }
+        })
+    }
+
+    async fn answer(&self, request: &Request<'_>, answer: Answer, fresh: Option<Attributes>) -> Result<Read> {
+        match answer {
+            Answer::Hit { pin, eof } => self.hit(request, pin, eof, fresh).await,
+            Answer::Beyond => {
+                self.counters.data.hit();
+                Ok(Read { data: Data::default(), eof: true, attributes: fresh })
+            }
+            Answer::Fill(fill) => {
+                self.counters.data.miss();
+                self.fill(request, fill, fresh).await
+            }
+            Answer::AskAccess | Answer::Bypass => {
+                self.counters.data.miss();
+                self.read_origin(request).await
+            }
+        }
+    }
+
+    async fn hit(
+        &self,
+        request: &Request<'_>,
+        pin: Pin,
+        eof: bool,
+        fresh: Option<Attributes>,
+    ) -> Result<Read> {
+        let range = pin.range();
+        let length = range.end - range.start;
+        self.read_ahead(request.caller, request.object, request.by, &range);
+        let data = if length >= FILE_RANGE_MIN_BYTES {
+            match pin.open() {
+                Ok(file) => {
+                    let pin: Option<Arc<dyn std::any::Any + Send + Sync>> = Some(Arc::new(pin));
+                    let range = FileRange { file, offset: range.start, length: length as u32, pin };
+                    range.fault_in().await;
+                    Ok(Data::File(range))
+                }
+                Err(error) => Err(error),
+            }
+        } else {
+            pin.read().await.map(|bytes| Data::Bytes(bytes.into()))
+        };
+        match data {
+            Ok(data) => {
+                self.counters.data.hit();
+                self.counters.read_hit_bytes.add(length);
+                Ok(Read { data, eof, attributes: fresh })
+            }
+            Err(error) => {
+                self.counters.data.miss();
+                self.disk_failed(request.object, &error);
+                self.read_origin(request).await
+            }
+        }
+    }
+
+    /// Answers from what is here and what fetches bring. If that does not fit together, the origin is asked for just
+    /// this: bytes of two states of a file never go into one answer.
+    async fn fill(&self, request: &Request<'_>, fill: Fill, fresh: Option<Attributes>) -> Result<Read> {
+        for fetch in &fill.send {
+            self.start(request.caller, request.object, request.by, fetch.clone(), None);
+        }
+        self.read_ahead(request.caller, request.object, request.by, &fill.want);
+        let mut parts = Vec::with_capacity(fill.fetches.len());
+        for fetch in &fill.fetches {
+            let mine = fill.send.iter().any(|sent| Arc::ptr_eq(sent, fetch));
+            match fetch.wait().await {
+                Ok(fetched) => parts.push((fetch.clone(), fetched)),
+                Err(error) if mine && fill.fetches.len() == 1 => return Err(error),
+                // Somebody else's failure may be theirs alone.
+                Err(_) => return self.read_origin(request).await,
+            }
+        }
+        if let Some(read) = whole_from_one(&fill, &parts, request.arrived) {
+            return Ok(read);
+        }
+        let unchanged = self
+            .with(request.object, |state| state.data.generation() == fill.generation && !state.is_suspect());
+        let whole = if unchanged { assemble(&fill, &parts).await } else { None };
+        match whole {
+            Some(bytes) => Ok(Read { data: Data::Bytes(bytes), eof: fill.eof, attributes: fresh }),
+            None => self.read_origin(request).await,
+        }
+    }
+
+    /// Just this, from the origin; nothing is kept.
+    async fn read_origin(&self, request: &Request<'_>) -> Result<Read> {
+        let object = request.object;
+        let before = self.with(object, |state| Before::of(state));
+        let sent = self.policy.sending();
+        self.counters.read.bump();
+        let count = (request.range.end - request.range.start) as u32;
+        let read =
+            self.below.read(request.caller, &object.handle, request.by, request.range.start, count).await;
+        match &read {
+            Ok(read) => {
+                self.counters.fetched_bytes.add(read.data.len() as u64);
+                self.observe(object, read.attributes.as_ref(), &sent, Opening::No);
+                self.remember_success(request.caller, object, AccessMask::READ, &sent, &before);
+            }
+            Err(error) => self.note_error(object, error, &sent),
+        }
+        read
+    }
+
+    /// READLINK: a target is as good as data.
+    pub async fn readlink(&self, caller: &Caller, handle: &Handle) -> Result<(Bytes, Option<Attributes>)> {
+        let arrived = self.policy.event();
+        let object = self.object(handle);
+        if self.with(&object, |state| state.link.is_some()) {
+            let attributes = self.fresh_link(caller, &object, arrived).await?;
+            let target = self.with(&object, |state| {
+                let may = self.may(state, &caller.principal, AccessMask::READ) == Some(true);
+                let current = state.current().is_some() || state.is_known_since(arrived);
+                state.link.clone().filter(|_| may && current)
+            });
+            if let Some(target) = target {
+                self.counters.data.hit();
+                return Ok((target, attributes));
+            }
+        }
+        self.counters.data.miss();
+        let before = self.with(&object, |state| Before::of(state));
+        let sent = self.policy.sending();
+        self.counters.readlink.bump();
+        let result = self.below.readlink(caller, handle).await;
+        match &result {
+            Ok((target, attributes)) => {
+                let seen = self.observe(&object, attributes.as_ref(), &sent, Opening::No);
+                self.remember_success(caller, &object, AccessMask::READ, &sent, &before);
+                self.with(&object, |state| {
+                    // A target never changes while the object is the same; that it is, the epoch tells.
+                    if seen.is_none_or(|seen| seen == Seen::Known) && state.epoch() == before.epoch {
+                        state.link = Some(target.clone());
+                        state.changed = true;
+                    }
+                });
+            }
+            Err(error) => self.note_error(&object, error, &sent),
+        }
+        result
+    }
+
+    async fn fresh_link(
+        &self,
+        caller: &Caller,
+        object: &Arc<Object>,
+        arrived: u64,
+    ) -> Result<Option<Attributes>> {
+        if self.with(object, |state| state.current().is_some()) {
+            return Ok(None);
+        }
+        self.revalidate(caller, object, arrived).await.map(Some)
+    }
+
+    /// WRITE: to the origin, then into the cache.
+    pub async fn write(
+        &self,
+        caller: &Caller,
+        handle: &Handle,
+        by: By,
+        offset: u64,
+        data: Bytes,
+        stability: Stability,
+    ) -> Result<Written> {
+        let object = self.object(handle);
+        let range = offset..offset.saturating_add(data.len() as u64);
+        let own = OwnWrite::begin(self, &object, range)?;
+        let change = Change::begin(self, &object);
+        self.counters.write.bump();
+        let result = self.below.write(caller, handle, by, offset, data.clone(), stability).await;
+        change.ended(result.as_ref().map(|written| &written.wcc));
+        if let Ok(written) = &result {
+            let kept = data.slice(..data.len().min(written.count as usize));
+            self.keep_written(own, offset, kept).await;
+        }
+        result
+    }
+
+    /// COMMIT: changes nothing that is cached.
+    pub async fn commit(&self, caller: &Caller, handle: &Handle, offset: u64, count: u32) -> Result<Commit> {
+        let object = self.object(handle);
+        let sent = self.policy.sending();
+        self.counters.commit.bump();
+        let result = self.below.commit(caller, handle, offset, count).await;
+        match &result {
+            Ok(Commit { wcc: Wcc { after, .. }, .. }) => {
+                self.observe(&object, after.as_ref(), &sent, Opening::No);
+            }
+            Err(error) => self.note_error(&object, error, &sent),
+        }
+        result
+    }
+}
+
+/// The answer, if one fetch brought all of it.
+fn whole_from_one(fill: &Fill, parts: &[(Arc<Fetch>, Fetched)], arrived: u64) -> Option<Read> {
+    let [(fetch, fetched)] = parts else { return None };
+    if !fill.present.is_empty() || fetch.range.start > fill.want.start {
+        return None;
+    }
+    let start = (fill.want.start - fetch.range.start) as usize;
+    let end = (fill.want.end - fetch.range.start) as usize;
+    let there = fetched.bytes.len();
+    if there < end && !fetched.eof {
+        return None;
+    }
+    let data = Data::Bytes(fetched.bytes.slice(start.min(there)..end.min(there)));
+    // Only what was asked for this request is news to it.
+    let attributes = fetched.attributes.filter(|_| fetch.sequence > arrived);
+    let known_end = fill.eof && fetched.attributes.is_none_or(|now| now.size == fill.want.end);
+    Some(Read { data, eof: (fetched.eof && end >= there) || known_end, attributes })
+}
+
+/// Puts an answer together from several parts, if they cover it.
+async fn assemble(fill: &Fill, parts: &[(Arc<Fetch>, Fetched)]) -> Option<Bytes> {
+    let brought = |(fetch, fetched): &(Arc<Fetch>, Fetched)| {
+        fetch.range.start..fetch.range.start + fetched.bytes.len() as u64
+    };
+    let ranges: Vec<Range<u64>> =
+        fill.present.iter().map(Pin::range).chain(parts.iter().map(brought)).collect();
+    if !all_covered(&fill.want, ranges.iter()) {
+        return None;
+    }
+    let mut whole = vec![0; (fill.want.end - fill.want.start) as usize];
+    for pin in &fill.present {
+        copy_part(&mut whole, &fill.want, &pin.range(), &pin.read().await.ok()?);
+    }
+    for part in parts {
+        copy_part(&mut whole, &fill.want, &brought(part), &part.1.bytes);
+    }
+    Some(whole.into())
+}
+
+/// Copies what `bytes`, which are those of `range`, share with `want` into the buffer for `want`.
+fn copy_part(whole: &mut [u8], want: &Range<u64>, range: &Range<u64>, bytes: &[u8]) {
+    let (start, end) = (want.start.max(range.start), want.end.min(range.end));
+    if start >= end {
+        return;
+    }
+    let from = (start - range.start) as usize..(end - range.start) as usize;
+    let to = (start - want.start) as usize..(end - want.start) as usize;
+    if let (Some(to), Some(from)) = (whole.get_mut(to), bytes.get(from)) {
+        to.copy_from_slice(from);
+    }
+}

@@ -1,0 +1,309 @@
+//! READDIR and READDIRPLUS.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use vfs::{AccessMask, Caller, Entry, Handle, Listing, Node, ReadDir, Result};
+
+use super::names::{Before, put_name};
+use crate::core::Core;
+use crate::listing::{Gathering, KnownListing, Listed, WholeListing};
+use crate::names::directory_prefix;
+use crate::object::{Opening, Seen, State};
+use crate::store::codec::{Reader, Writer};
+use crate::store::{Batch, Table};
+use crate::table::Object;
+use crate::trust::Sent;
+
+const VERSION: u8 = 1;
+/// Entries in one value of the index.
+const PIECE_ENTRIES: usize = 256;
+/// Entries of all listings in memory.
+const LOADED_ENTRIES_MAX: usize = 500_000;
+
+/// Listings in memory, so that there are not too many of them.
+#[derive(Debug, Default)]
+pub struct LoadedListings(Mutex<Loaded>);
+
+#[derive(Debug, Default)]
+struct Loaded {
+    /// Whose, and how many entries.
+    queue: VecDeque<(Weak<Object>, usize)>,
+    entries: usize,
+}
+
+impl LoadedListings {
+    /// One more is in memory; the ones that came first go, if there are too many. They are still in the index.
+    fn loaded(&self, object: &Arc<Object>, entries: usize) {
+        let mut loaded = self.0.lock();
+        loaded.queue.push_back((Arc::downgrade(object), entries));
+        loaded.entries += entries;
+        let mut gone = Vec::new();
+        while loaded.entries > LOADED_ENTRIES_MAX && loaded.queue.len() > 1 {
+            let Some((object, entries)) = loaded.queue.pop_front() else { break };
+            loaded.entries -= entries;
+            gone.extend(object.upgrade());
+        }
+        drop(loaded);
+        for other in gone.into_iter().filter(|other| !Arc::ptr_eq(other, object)) {
+            if let Some(listing) = &mut other.state.lock().listing {
+                listing.whole = None;
+            }
+        }
+    }
+}
+
+impl Core {
+    /// READDIR: from the whole listing if there is one, is believed, and the caller may; else one READDIR.
+    pub async fn readdir(&self, caller: &Caller, directory: &Handle, part: ReadDir) -> Result<Listing> {
+        let arrived = self.policy.event();
+        let object = self.object(directory);
+        if let Some(listing) = self.remembered_part(caller, &object, &part, arrived).await? {
+            self.counters.listings.hit();
+            return Ok(listing);
+        }
+        self.counters.listings.miss();
+        self.ask_readdir(caller, &object, part).await
+    }
+
+    async fn remembered_part(
+        &self,
+        caller: &Caller,
+        object: &Arc<Object>,
+        part: &ReadDir,
+        arrived: u64,
+    ) -> Result<Option<Listing>> {
+        let open = self.policy.is_open(caller) && part.cookie == 0;
+        if self.usable_listing(caller, object, part, open).is_none() {
+            return Ok(None);
+        }
+        let current = self.with(object, |state| state.current().is_some());
+        let attributes =
+            if open || !current { Some(self.revalidate(caller, object, arrived).await?) } else { None };
+        let Some(whole) = self.usable_listing(caller, object, part, open) else { return Ok(None) };
+        let Some((entries, eof)) = whole.part(part.cookie, part.bytes, part.plus) else { return Ok(None) };
+        let entries = entries.iter().map(|listed| self.entry(listed, part.plus)).collect();
+        Ok(Some(Listing { entries, verifier: whole.verifier, eof, directory: attributes }))
+    }
+
+    /// The whole listing, if the caller may have this part of it.
+    fn usable_listing(
+        &self,
+        caller: &Caller,
+        object: &Arc<Object>,
+        part: &ReadDir,
+        open: bool,
+    ) -> Option<Arc<WholeListing>> {
+        let listing = self.with(object, |state| {
+            let may = self.may(state, &caller.principal, AccessMask::READ) == Some(true);
+            let usable = |listing: &&KnownListing| may && !state.is_suspect() && !(open && listing.young);
+            state.listing.as_ref().filter(usable).cloned()
+        })?;
+        let whole = match listing.whole {
+            Some(whole) => whole,
+            None => self.load_listing(object, listing.id)?,
+        };
+        let fits = (part.cookie == 0 || part.verifier == whole.verifier) && (whole.plus || !part.plus);
+        fits.then_some(whole)
+    }
+
+    /// An entry as it is answered from a listing. Attributes only if they are as good as new.
+    fn entry(&self, listed: &Listed, plus: bool) -> Entry {
+        let node = |handle: Handle| {
+            let (young, _) = self.policy.timeouts(false);
+            let attributes = self
+                .table
+                .peek(&handle)
+                .and_then(|object| self.with(&object, |state| state.current_within(Some(young)).copied()));
+            Node { handle, attributes }
+        };
+        let node = listed.handle.filter(|_| plus).map(node);
+        Entry { name: listed.name.clone(), fileid: listed.fileid, cookie: listed.cookie, node }
+    }
+
+    async fn ask_readdir(&self, caller: &Caller, object: &Arc<Object>, part: ReadDir) -> Result<Listing> {
+        self.know_limits(caller, &object.handle).await;
+        let before = self.with(object, |state| Before::of(state));
+        let sent = self.policy.sending();
+        self.counters.readdir.bump();
+        let result = self.below.readdir(caller, &object.handle, part).await;
+        match &result {
+            Ok(listing) => {
+                let opening = if part.cookie == 0 { Opening::Yes } else { Opening::No };
+                let seen = self.observe(object, listing.directory.as_ref(), &sent, opening);
+                self.remember_success(caller, object, AccessMask::READ, &sent, &before);
+                self.prime(object, listing, &sent, &before);
+                self.gather(object, &part, listing, (seen, &sent, &before));
+            }
+            Err(error) => self.note_error(object, error, &sent),
+        }
+        result
+    }
+
+    /// Takes note of the names and attributes in a listing.
+    fn prime(&self, directory: &Arc<Object>, listing: &Listing, sent: &Sent, before: &Before) {
+        let mut batch = Batch::default();
+        for entry in &listing.entries {
+            let Some(Node { handle, attributes: Some(attributes) }) = &entry.node else { continue };
+            let child = self.object(handle);
+            let learnt = self.learn_child(&child, Some(attributes), sent, Opening::No);
+            if learnt.is_some() {
+                put_name(&mut batch, &directory.handle, &entry.name, learnt);
+            }
+        }
+        let _names = directory.names.lock();
+        if self.with(directory, |state| state.names_generation == before.names_generation) {
+            self.index.commit(batch);
+        }
+    }
+
+    /// Adds an answer to what has been gathered of a directory; keeps the listing once it is whole.
+    fn gather(
+        &self,
+        object: &Arc<Object>,
+        part: &ReadDir,
+        listing: &Listing,
+        (seen, sent, before): (Option<Seen>, &Sent, &Before),
+    ) {
+        let whole = self.with(object, |state| {
+            if !belongs(state, seen, before) {
+                state.gathering = None;
+                return None;
+            }
+            let young = !state.is_settled(&self.policy, sent);
+            let gathering = match state.gathering.take() {
+                _ if part.cookie == 0 => Some(Gathering::begin(listing, part.plus, young)),
+                Some(mut gathering) => {
+                    gathering.add(part.cookie, listing, part.plus, young).then_some(gathering)
+                }
+                None => None,
+            };
+            let gathering = gathering.filter(|gathering| !gathering.is_too_large())?;
+            if !listing.eof {
+                state.gathering = Some(gathering);
+                return None;
+            }
+            let young = gathering.young;
+            let whole = Arc::new(gathering.whole());
+            let id = self.policy.epoch();
+            state.listing = Some(KnownListing { id, young, whole: Some(whole.clone()) });
+            state.changed = true;
+            Some((id, whole))
+        });
+        if let Some((id, whole)) = whole {
+            self.listings.loaded(object, whole.entries.len());
+            self.index.commit(encode_listing(&object.handle, id, &whole));
+        }
+    }
+
+    fn load_listing(&self, object: &Arc<Object>, id: u64) -> Option<Arc<WholeListing>> {
+        let pieces = self.index.get(Table::Listings, &piece_key(&object.handle, 0));
+        let whole = pieces.and_then(|first| {
+            let piece = |number| self.index.get(Table::Listings, &piece_key(&object.handle, number));
+            decode_listing(id, &first, piece)
+        });
+        let whole = whole.map(Arc::new);
+        if let Some(whole) = &whole {
+            self.listings.loaded(object, whole.entries.len());
+        }
+        self.with(object, |state| {
+            let listing = state.listing.as_mut().filter(|listing| listing.id == id)?;
+            match whole {
+                Some(whole) => listing.whole = Some(whole.clone()),
+                None => state.listing = None,
+            }
+            state.listing.as_ref()?.whole.clone()
+        })
+    }
+}
+
+/// Does an answer belong to the known state of the directory, with no change of ours in between?
+fn belongs(state: &State, seen: Option<Seen>, before: &Before) -> bool {
+    let known = state.attributes().is_some() && !state.is_suspect();
+    let current = seen.map_or(state.epoch() == before.epoch, |seen| seen == Seen::Known);
+    known && current && state.names_generation == before.names_generation
+}
+
+fn piece_key(directory: &Handle, number: u32) -> Vec<u8> {
+    let mut key = directory_prefix(directory);
+    key.extend_from_slice(&number.to_be_bytes());
+    key
+}
+
+/// A listing as values of the index. The first says whose number the listing has and how many there are.
+fn encode_listing(directory: &Handle, id: u64, whole: &WholeListing) -> Batch {
+    let mut batch = Batch::default();
+    let pieces = whole.entries.chunks(PIECE_ENTRIES);
+    let mut head = Writer::new(VERSION);
+    head.u64(id);
+    head.u64(u64::from_be_bytes(whole.verifier));
+    head.bool(whole.plus);
+    head.u32(pieces.len() as u32);
+    batch.put(Table::Listings, piece_key(directory, 0), head.finish());
+    for (number, piece) in (1..).zip(pieces) {
+        let mut writer = Writer::new(VERSION);
+        writer.u64(id);
+        writer.u32(piece.len() as u32);
+        for entry in piece {
+            writer.bytes(entry.name.as_bytes());
+            writer.u64(entry.fileid);
+            writer.u64(entry.cookie);
+            writer.bool(entry.handle.is_some());
+            if let Some(handle) = &entry.handle {
+                writer.bytes(handle.as_bytes());
+            }
+        }
+        batch.put(Table::Listings, piece_key(directory, number), writer.finish());
+    }
+    batch
+}
+
+fn decode_listing(id: u64, head: &[u8], piece: impl Fn(u32) -> Option<Vec<u8>>) -> Option<WholeListing> {
+    let mut reader = Reader::new(head, VERSION)?;
+    if reader.u64()? != id {
+        return None;
+    }
+    let (verifier, plus, pieces) = (reader.u64()?.to_be_bytes(), reader.bool()?, reader.u32()?);
+    let mut entries = Vec::new();
+    for number in 1..=pieces {
+        let piece = piece(number)?;
+        let mut reader = Reader::new(&piece, VERSION)?;
+        if reader.u64()? != id {
+            return None;
+        }
+        for _ in 0..reader.u32()? {
+            let name = vfs::Name::new(reader.bytes()?).ok()?;
+            let (fileid, cookie) = (reader.u64()?, reader.u64()?);
+            let handle = if reader.bool()? { Some(reader.handle()?) } else { None };
+            entries.push(Listed { name, fileid, cookie, handle });
+        }
+    }
+    Some(WholeListing::new(verifier, plus, entries))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn listings_come_back_and_only_under_their_number() {
+        let directory = Handle::new(b"d").unwrap();
+        let listed = |n: u64| Listed {
+            name: vfs::Name::new(format!("n{n}").as_bytes()).unwrap(),
+            fileid: n,
+            cookie: n,
+            handle: n.is_multiple_of(2).then_some(directory),
+        };
+        let whole = WholeListing::new([7; 8], true, (3..1000).map(listed).collect());
+        let index = crate::store::Index::open(&tempfile::tempdir().unwrap().path().join("index")).unwrap();
+        index.commit(encode_listing(&directory, 5, &whole));
+        let head = index.get(Table::Listings, &piece_key(&directory, 0)).unwrap();
+        let piece = |number| index.get(Table::Listings, &piece_key(&directory, number));
+        let back = decode_listing(5, &head, piece).unwrap();
+        assert_eq!(back.entries, whole.entries);
+        assert_eq!((back.verifier, back.plus), (whole.verifier, whole.plus));
+        assert!(decode_listing(6, &head, piece).is_none());
+        assert!(decode_listing(5, &head, |_| None).is_none());
+    }
+}

@@ -1,0 +1,407 @@
+//! What changes files and names: SETATTR, CREATE and its like, REMOVE, RENAME, LINK.
+//!
+//! All of it goes to the origin first. What the reply says of the objects before and after decides whether what is
+//! cached of them is edited or dropped; a change that is given up half-way drops it.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use vfs::{
+    Attributes, Caller, Created, Error, Handle, Name, Renamed, Result, SetAttributes, Status, Timestamp, Wcc,
+};
+
+use super::names::put_name;
+use crate::core::Core;
+use crate::filler::OwnWrite;
+use crate::names::{Leads, NameEntry};
+use crate::object::{Opening, Seen, State};
+use crate::store::Batch;
+use crate::table::Object;
+use crate::trust::Sent;
+
+/// A change of ours of one object, from before it is sent until its end is known.
+pub struct Change<'a> {
+    core: &'a Core,
+    object: Arc<Object>,
+    /// When it was sent.
+    pub sent: Sent,
+    ended: bool,
+}
+
+impl<'a> Change<'a> {
+    /// About to be sent.
+    pub fn begin(core: &'a Core, object: &Arc<Object>) -> Change<'a> {
+        core.with(object, State::begin_change);
+        Change { core, object: object.clone(), sent: core.policy.sending(), ended: false }
+    }
+
+    /// It was done, and this is what the object was before and is now.
+    pub fn done(mut self, wcc: &Wcc) {
+        self.ended = true;
+        self.core.with(&self.object, |state| state.end_change(&self.core.policy, wcc, &self.sent));
+    }
+
+    /// It failed.
+    pub fn failed(mut self, error: &Error) {
+        self.ended = true;
+        let attributes = error.attributes.as_deref();
+        self.core.with(&self.object, |state| {
+            if changed_nothing(error.status) {
+                state.end_failed(&self.core.policy, attributes, &self.sent);
+            } else {
+                let wcc = Wcc { before: None, after: attributes.copied() };
+                state.end_change(&self.core.policy, &wcc, &self.sent);
+            }
+        });
+        if matches!(error.status, Status::Stale | Status::BadHandle) {
+            self.core.with(&self.object, |state| state.forget(&self.core.policy));
+        }
+    }
+
+    /// As it ended.
+    pub fn ended(self, result: std::result::Result<&Wcc, &Error>) {
+        match result {
+            Ok(wcc) => self.done(wcc),
+            Err(error) => self.failed(error),
+        }
+    }
+}
+
+impl Drop for Change<'_> {
+    /// Given up while under way: whether it was done is not known.
+    fn drop(&mut self) {
+        if !self.ended {
+            self.core.with(&self.object, |state| state.end_lost(&self.core.policy));
+        }
+    }
+}
+
+/// Is a call that failed so known to have left everything as it was?
+fn changed_nothing(status: Status) -> bool {
+    !matches!(
+        status,
+        Status::Io
+            | Status::NoSpc
+            | Status::Dquot
+            | Status::FBig
+            | Status::Delay
+            | Status::ServerFault
+            | Status::Nxio
+    )
+}
+
+/// A change of ours of one name in a directory.
+struct NameChange<'a> {
+    core: &'a Core,
+    directory: Arc<Object>,
+    name: Name,
+    /// What the name led to, as far as is known.
+    child: Option<Arc<Object>>,
+    /// The epoch of the directory before.
+    epoch: u64,
+    ticket: u64,
+    ended: bool,
+}
+
+impl<'a> NameChange<'a> {
+    fn begin(core: &'a Core, directory: &Arc<Object>, name: &Name) -> NameChange<'a> {
+        let (ticket, epoch) = core.with(directory, |state| (state.begin_name(name), state.epoch()));
+        let child = match core.name_entry(&directory.handle, name) {
+            Some(NameEntry { leads: Leads::To(child), .. }) => Some(core.object(&child)),
+            _ => None,
+        };
+        NameChange {
+            core,
+            directory: directory.clone(),
+            name: name.clone(),
+            child,
+            epoch,
+            ticket,
+            ended: false,
+        }
+    }
+
+    /// The name is gone. It is remembered as such, unless somebody else changed the directory too.
+    fn gone(self) {
+        let entry = NameEntry { leads: Leads::Nowhere, epoch: self.epoch, young: false };
+        self.end(Some(entry));
+    }
+
+    /// It is over; the index is to say this of the name.
+    fn end(mut self, entry: Option<NameEntry>) {
+        self.ended = true;
+        self.set(entry);
+    }
+
+    /// It failed, and the name is what it was.
+    fn failed(mut self, error: &Error) {
+        self.ended = true;
+        if changed_nothing(error.status) {
+            self.core.with(&self.directory, |state| state.end_name(self.ticket));
+        } else {
+            self.set(None);
+        }
+    }
+
+    fn set(&self, entry: Option<NameEntry>) {
+        let _names = self.directory.names.lock();
+        let alone = self.core.with(&self.directory, |state| state.end_name(self.ticket));
+        let mut batch = Batch::default();
+        put_name(&mut batch, &self.directory.handle, &self.name, entry.filter(|_| alone));
+        self.core.index.commit(batch);
+    }
+}
+
+impl Drop for NameChange<'_> {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.set(None);
+        }
+    }
+}
+
+/// An object one of whose names is changed by us: its ctime moves, and no reply says so.
+struct Move<'a> {
+    core: &'a Core,
+    object: Arc<Object>,
+    ended: bool,
+}
+
+impl<'a> Move<'a> {
+    fn begin(core: &'a Core, object: &Arc<Object>) -> Move<'a> {
+        core.with(object, State::begin_move);
+        Move { core, object: object.clone(), ended: false }
+    }
+
+    /// It was done, and left this time stamp on a directory.
+    fn done(mut self, until: Option<Timestamp>) {
+        self.ended = true;
+        self.core.with(&self.object, |state| state.end_move(&self.core.policy, until));
+    }
+
+    /// A name of the object is gone: its last one, or one of several.
+    fn unlinked(self, until: Option<Timestamp>) {
+        let last = self.core.with(&self.object, |state| {
+            state.attributes().is_none_or(|attributes| attributes.is_dir() || attributes.nlink <= 1)
+        });
+        let object = self.object.clone();
+        let core = self.core;
+        self.done(until);
+        if last {
+            core.with(&object, |state| state.forget(&core.policy));
+        }
+    }
+
+    fn failed(mut self, error: &Error) {
+        if changed_nothing(error.status) {
+            self.ended = true;
+            self.core.with(&self.object, State::cancel_move);
+        }
+    }
+}
+
+impl Drop for Move<'_> {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.core.with(&self.object, |state| state.end_move(&self.core.policy, None));
+        }
+    }
+}
+
+impl Core {
+    /// SETATTR.
+    pub async fn setattr(
+        &self,
+        caller: &Caller,
+        handle: &Handle,
+        set: &SetAttributes,
+        guard: Option<Timestamp>,
+    ) -> Result<Wcc> {
+        let object = self.object(handle);
+        let rights = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
+        let _cut = set.size.map(|size| OwnWrite::begin(self, &object, size..u64::MAX)).transpose()?;
+        if rights {
+            self.with(&object, State::touch_rights);
+        }
+        let change = Change::begin(self, &object);
+        self.counters.setattr.bump();
+        let result = self.below.setattr(caller, handle, set, guard).await;
+        change.ended(result.as_ref());
+        if rights {
+            self.with(&object, State::touch_rights);
+        }
+        result
+    }
+
+    /// CREATE, MKDIR, SYMLINK, MKNOD: whatever makes a new name.
+    pub async fn make(
+        &self,
+        directory: &Handle,
+        name: &Name,
+        make: impl Future<Output = Result<Created>>,
+    ) -> Result<Created> {
+        let directory = self.object(directory);
+        let naming = NameChange::begin(self, &directory, name);
+        let change = Change::begin(self, &directory);
+        let sent = change.sent;
+        self.counters.create.bump();
+        let result = make.await;
+        change.ended(result.as_ref().map(|created| &created.directory));
+        match &result {
+            Ok(created) => {
+                let child = self.object(&created.node.handle);
+                naming.end(self.own_entry(&child, created.node.attributes.as_ref(), &sent, Opening::Yes));
+            }
+            Err(error) => naming.failed(error),
+        }
+        result
+    }
+
+    /// REMOVE and RMDIR.
+    pub async fn remove(
+        &self,
+        directory: &Handle,
+        name: &Name,
+        remove: impl Future<Output = Result<Wcc>>,
+    ) -> Result<Wcc> {
+        let directory = self.object(directory);
+        let naming = NameChange::begin(self, &directory, name);
+        let moved = naming.child.as_ref().map(|child| Move::begin(self, child));
+        let change = Change::begin(self, &directory);
+        self.counters.remove.bump();
+        let result = remove.await;
+        change.ended(result.as_ref());
+        match &result {
+            Ok(wcc) => {
+                if let Some(moved) = moved {
+                    moved.unlinked(ctime(wcc));
+                }
+                naming.gone();
+            }
+            Err(error) => {
+                if let Some(moved) = moved {
+                    moved.failed(error);
+                }
+                naming.failed(error);
+            }
+        }
+        result
+    }
+
+    /// RENAME.
+    pub async fn rename(
+        &self,
+        caller: &Caller,
+        (from, from_name): (&Handle, &Name),
+        (to, to_name): (&Handle, &Name),
+    ) -> Result<Renamed> {
+        let (source, target) = (self.object(from), self.object(to));
+        let leaving = NameChange::begin(self, &source, from_name);
+        let coming = NameChange::begin(self, &target, to_name);
+        let moving = leaving.child.as_ref().map(|child| Move::begin(self, child));
+        let replaced = coming.child.as_ref().map(|child| Move::begin(self, child));
+        let change = Change::begin(self, &target);
+        // Within one directory there is one change, told twice.
+        let change_source = (from != to).then(|| Change::begin(self, &source));
+        self.counters.rename.bump();
+        let result = self.below.rename(caller, from, from_name, to, to_name).await;
+        change.ended(result.as_ref().map(|renamed| &renamed.to));
+        if let Some(change) = change_source {
+            change.ended(result.as_ref().map(|renamed| &renamed.from));
+        }
+        match &result {
+            Ok(renamed) => {
+                let until = ctime(&renamed.from).max(ctime(&renamed.to));
+                self.renamed(leaving, coming, (moving, replaced), until);
+            }
+            Err(error) => {
+                moving.into_iter().chain(replaced).for_each(|moved| moved.failed(error));
+                leaving.failed(error);
+                coming.failed(error);
+            }
+        }
+        result
+    }
+
+    fn renamed(
+        &self,
+        leaving: NameChange,
+        coming: NameChange,
+        (moving, replaced): (Option<Move>, Option<Move>),
+        until: Option<Timestamp>,
+    ) {
+        let same_file =
+            moving.as_ref().zip(replaced.as_ref()).is_some_and(|(a, b)| Arc::ptr_eq(&a.object, &b.object));
+        if same_file {
+            // Two names of one file: a rename that does nothing, and leaves both; or a name renamed to itself.
+            moving.into_iter().chain(replaced).for_each(|moved| moved.done(until));
+            leaving.end(None);
+            coming.end(None);
+            return;
+        }
+        if let Some(replaced) = replaced {
+            replaced.unlinked(until);
+        }
+        let entry = moving.map(|moving| {
+            let object = moving.object.clone();
+            moving.done(until);
+            let epoch = self.with(&object, |state| state.epoch());
+            NameEntry { leads: Leads::To(object.handle), epoch, young: false }
+        });
+        if entry.is_none() {
+            // What was moved is not known, so neither is whether both names were of one file.
+            leaving.end(None);
+        } else {
+            leaving.gone();
+        }
+        coming.end(entry);
+    }
+
+    /// LINK.
+    pub async fn link(
+        &self,
+        caller: &Caller,
+        file: &Handle,
+        directory: &Handle,
+        name: &Name,
+    ) -> Result<Created> {
+        let (object, directory) = (self.object(file), self.object(directory));
+        let naming = NameChange::begin(self, &directory, name);
+        let moved = Move::begin(self, &object);
+        let change = Change::begin(self, &directory);
+        let sent = change.sent;
+        self.counters.create.bump();
+        let result = self.below.link(caller, file, &directory.handle, name).await;
+        change.ended(result.as_ref().map(|created| &created.directory));
+        match &result {
+            Ok(created) => {
+                moved.done(ctime(&created.directory));
+                naming.end(self.own_entry(&object, created.node.attributes.as_ref(), &sent, Opening::No));
+            }
+            Err(error) => {
+                moved.failed(error);
+                naming.failed(error);
+            }
+        }
+        result
+    }
+
+    /// The entry for a name that we made, which led there at that moment. No granule rule: the promise is for changes
+    /// by others that are a granule away.
+    fn own_entry(
+        &self,
+        child: &Arc<Object>,
+        attributes: Option<&Attributes>,
+        sent: &Sent,
+        opening: Opening,
+    ) -> Option<NameEntry> {
+        let seen = self.observe(child, attributes, sent, opening)?;
+        let epoch = self.with(child, |state| state.epoch());
+        (seen == Seen::Known).then_some(NameEntry { leads: Leads::To(child.handle), epoch, young: false })
+    }
+}
+
+/// The time stamp that a change left on a directory.
+fn ctime(wcc: &Wcc) -> Option<Timestamp> {
+    wcc.after.map(|after| after.ctime)
+}

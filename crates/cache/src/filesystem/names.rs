@@ -1,0 +1,253 @@
+//! LOOKUP.
+
+use std::sync::Arc;
+
+use vfs::{AccessMask, Attributes, Caller, Error, Handle, Looked, Name, Node, Result, Status};
+
+use crate::core::Core;
+use crate::names::{Leads, NameEntry, name_key};
+use crate::object::{Opening, Seen, State};
+use crate::options::LookupCache;
+use crate::store::{Batch, Table};
+use crate::table::Object;
+use crate::trust::Sent;
+
+impl Core {
+    /// LOOKUP: a remembered name, confirmed at an open by one GETATTR of the child (or, if it leads nowhere, of the
+    /// directory); else one LOOKUP.
+    pub async fn lookup(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<Looked> {
+        let arrived = self.policy.event();
+        let directory = self.object(directory);
+        if let Some(found) = self.remembered_lookup(caller, &directory, name, arrived).await? {
+            self.counters.names.hit();
+            return found;
+        }
+        self.counters.names.miss();
+        self.ask_lookup(caller, &directory, name).await
+    }
+
+    /// LOOKUP of `..`, which is rare: asked each time.
+    pub async fn parent(&self, caller: &Caller, directory: &Handle) -> Result<Looked> {
+        let object = self.object(directory);
+        let sent = self.policy.sending();
+        self.counters.lookup.bump();
+        let found = self.below.parent(caller, directory).await;
+        match &found {
+            Ok(looked) => {
+                self.observe(&object, looked.directory.as_ref(), &sent, Opening::No);
+                let parent = self.object(&looked.node.handle);
+                self.observe(&parent, looked.node.attributes.as_ref(), &sent, Opening::Yes);
+            }
+            Err(error) => self.note_error(&object, error, &sent),
+        }
+        found
+    }
+
+    /// What is remembered of a name. The outer error is that of a revalidation, the inner one the answer `NoEnt`.
+    async fn remembered_lookup(
+        &self,
+        caller: &Caller,
+        directory: &Arc<Object>,
+        name: &Name,
+        arrived: u64,
+    ) -> Result<Option<Result<Looked>>> {
+        let open = self.policy.is_open(caller);
+        if self.policy.lookup_cache == LookupCache::None || !self.may_look(caller, directory) {
+            return Ok(None);
+        }
+        let Some(entry) = self.name_entry(&directory.handle, name) else {
+            return self.absent_from_listing(caller, directory, name, arrived).await;
+        };
+        if entry.young && open {
+            return Ok(None);
+        }
+        match entry.leads {
+            Leads::To(child) => self.confirm_child(caller, &child, &entry, arrived).await,
+            Leads::Nowhere => self.confirm_absence(caller, directory, entry.epoch, arrived).await,
+        }
+    }
+
+    async fn confirm_child(
+        &self,
+        caller: &Caller,
+        child: &Handle,
+        entry: &NameEntry,
+        arrived: u64,
+    ) -> Result<Option<Result<Looked>>> {
+        let object = self.object(child);
+        let holds = || self.with(&object, |state| state.epoch() == entry.epoch && !state.is_suspect());
+        if !holds() {
+            return Ok(None);
+        }
+        let attributes = match self.fresh(caller, &object, arrived).await {
+            Ok(attributes) => attributes,
+            Err(error) if matches!(error.status, Status::Stale | Status::BadHandle) => return Ok(None),
+            // The failure brought attributes of the child, if any; a LOOKUP speaks of the directory.
+            Err(error) => return Err(error.status.into()),
+        };
+        let node = Node { handle: *child, attributes: Some(attributes) };
+        Ok(holds().then_some(Ok(Looked { node, directory: None })))
+    }
+
+    async fn confirm_absence(
+        &self,
+        caller: &Caller,
+        directory: &Arc<Object>,
+        epoch: u64,
+        arrived: u64,
+    ) -> Result<Option<Result<Looked>>> {
+        let holds = || self.with(directory, |state| state.epoch() == epoch && !state.is_suspect());
+        if self.policy.lookup_cache != LookupCache::All || !holds() {
+            return Ok(None);
+        }
+        let attributes = self.fresh(caller, directory, arrived).await?;
+        let absent = || Err(Error::from(Status::NoEnt).with(Some(attributes)));
+        Ok(holds().then(absent))
+    }
+
+    /// A name that is not in the whole listing leads nowhere.
+    async fn absent_from_listing(
+        &self,
+        caller: &Caller,
+        directory: &Arc<Object>,
+        name: &Name,
+        arrived: u64,
+    ) -> Result<Option<Result<Looked>>> {
+        let open = self.policy.is_open(caller);
+        let absent = self.with(directory, |state| {
+            let listing = state.listing.as_ref().filter(|listing| !(open && listing.young))?;
+            let whole = listing.whole.as_ref()?;
+            (!whole.contains(name)).then(|| (state.epoch(), listing.id))
+        });
+        let Some((epoch, id)) = absent else { return Ok(None) };
+        let found = self.confirm_absence(caller, directory, epoch, arrived).await?;
+        let holds =
+            self.with(directory, |state| state.listing.as_ref().is_some_and(|listing| listing.id == id));
+        Ok(found.filter(|_| holds))
+    }
+
+    fn may_look(&self, caller: &Caller, directory: &Arc<Object>) -> bool {
+        self.with(directory, |state| self.may(state, &caller.principal, AccessMask::LOOKUP)) == Some(true)
+    }
+
+    /// Asks the origin what a name leads to, and remembers it.
+    async fn ask_lookup(&self, caller: &Caller, directory: &Arc<Object>, name: &Name) -> Result<Looked> {
+        self.know_limits(caller, &directory.handle).await;
+        let before = self.with(directory, |state| Before::of(state));
+        let sent = self.policy.sending();
+        self.counters.lookup.bump();
+        let found = self.below.lookup(caller, &directory.handle, name).await;
+        self.pace.lock().on_round_trip(sent.at.elapsed());
+        match &found {
+            Ok(looked) => {
+                self.observe(directory, looked.directory.as_ref(), &sent, Opening::No);
+                self.remember_success(caller, directory, AccessMask::LOOKUP, &sent, &before);
+                let child = self.object(&looked.node.handle);
+                let entry = self.learn_child(&child, looked.node.attributes.as_ref(), &sent, Opening::Yes);
+                self.remember_name(directory, name, entry, before.names_generation);
+            }
+            Err(error) if error.status == Status::NoEnt => {
+                let seen = self.observe(directory, error.attributes.as_deref(), &sent, Opening::No);
+                // That a name is not there is told to those who may look only.
+                self.remember_success(caller, directory, AccessMask::LOOKUP, &sent, &before);
+                let entry = self.learn_absence(directory, seen, &sent, &before);
+                self.remember_name(directory, name, entry, before.names_generation);
+            }
+            Err(error) => self.note_error(directory, error, &sent),
+        }
+        found
+    }
+
+    /// Takes note of the attributes of a child that a name was just seen to lead to, and makes the entry for the name.
+    /// None if the attributes are not its known state: then it is not known of which state the name was seen.
+    pub fn learn_child(
+        &self,
+        child: &Arc<Object>,
+        attributes: Option<&Attributes>,
+        sent: &Sent,
+        opening: Opening,
+    ) -> Option<NameEntry> {
+        let attributes = attributes?;
+        self.with(child, |state| {
+            let seen = state.observe(&self.policy, attributes, sent, opening);
+            let young = !state.is_settled(&self.policy, sent);
+            let leads = Leads::To(child.handle);
+            (seen == Seen::Known).then(|| NameEntry { leads, epoch: state.epoch(), young })
+        })
+    }
+
+    fn learn_absence(
+        &self,
+        directory: &Arc<Object>,
+        seen: Option<Seen>,
+        sent: &Sent,
+        before: &Before,
+    ) -> Option<NameEntry> {
+        self.with(directory, |state| {
+            let known = state.attributes().is_some() && !state.is_suspect();
+            // Without attributes the absence is of the state known before, or of a later one.
+            let belongs = known && seen.map_or(state.epoch() == before.epoch, |seen| seen == Seen::Known);
+            let young = !state.is_settled(&self.policy, sent);
+            belongs.then(|| NameEntry { leads: Leads::Nowhere, epoch: state.epoch(), young })
+        })
+    }
+
+    /// Writes what was learnt of a name to the index, unless names in the directory were changed by us meanwhile.
+    /// Without an entry, what the index says is taken out.
+    fn remember_name(&self, directory: &Arc<Object>, name: &Name, entry: Option<NameEntry>, generation: u64) {
+        let mut batch = Batch::default();
+        put_name(&mut batch, &directory.handle, name, entry);
+        let _names = directory.names.lock();
+        if self.with(directory, |state| state.names_generation == generation) {
+            self.index.commit(batch);
+        }
+    }
+
+    /// An operation succeeded that only a holder of the right can do.
+    pub fn remember_success(
+        &self,
+        caller: &Caller,
+        object: &Arc<Object>,
+        bit: AccessMask,
+        sent: &Sent,
+        before: &Before,
+    ) {
+        self.with(object, |state| {
+            let known = state.attributes().is_some() && state.rights_generation == before.rights_generation;
+            if known && self.may(state, &caller.principal, bit) != Some(true) {
+                state.rights.remember_success(&caller.principal, bit, sent.wall);
+                state.changed = true;
+            }
+        });
+    }
+
+    /// What the index says of a name.
+    pub fn name_entry(&self, directory: &Handle, name: &Name) -> Option<NameEntry> {
+        NameEntry::decode(&self.index.get(Table::Names, &name_key(directory, name))?)
+    }
+}
+
+/// Where an object stood before a call was sent.
+#[derive(Clone, Copy, Debug)]
+pub struct Before {
+    pub epoch: u64,
+    pub names_generation: u64,
+    pub rights_generation: u64,
+}
+
+impl Before {
+    /// Of the present state.
+    pub fn of(state: &State) -> Before {
+        let (names_generation, rights_generation) = (state.names_generation, state.rights_generation);
+        Before { epoch: state.epoch(), names_generation, rights_generation }
+    }
+}
+
+/// Sets the entry of a name, or takes it out.
+pub fn put_name(batch: &mut Batch, directory: &Handle, name: &Name, entry: Option<NameEntry>) {
+    let key = name_key(directory, name);
+    match entry {
+        Some(entry) => batch.put(Table::Names, key, entry.encode()),
+        None => batch.remove(Table::Names, key),
+    }
+}

@@ -1,0 +1,247 @@
+//! The filler: brings bytes of the origin, and of our own writes, into the files of the cache.
+//!
+//! Fetches run as tasks of their own, so that who gives up waiting takes nothing from those who share. Waiting readers
+//! are answered from the bytes as they arrive; storing them comes after.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::{Bytes, BytesMut};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
+use vfs::{AccessMask, By, Caller, Read, Result, Status};
+
+use crate::core::Core;
+use crate::data::{Data, Ticket};
+use crate::fetch::{Fetch, Fetched};
+use crate::filesystem::names::Before;
+use crate::object::Opening;
+use crate::store::objects::{INLINE_BYTES, blocking};
+use crate::table::Object;
+
+/// A fetch and its reader's credential.
+struct Errand {
+    core: Arc<Core>,
+    object: Arc<Object>,
+    caller: Caller,
+    by: By,
+    fetch: Arc<Fetch>,
+}
+
+impl Core {
+    /// Sends a fetch that has been planned. `permit` is held while it is under way.
+    pub fn start(
+        &self,
+        caller: &Caller,
+        object: &Arc<Object>,
+        by: By,
+        fetch: Arc<Fetch>,
+        permit: Option<OwnedSemaphorePermit>,
+    ) {
+        let Some(core) = self.share() else {
+            fetch.finish(Err(Status::ServerFault.into()));
+            return;
+        };
+        let errand = Errand { core, object: object.clone(), caller: caller.clone(), by, fetch };
+        tokio::spawn(async move {
+            errand.run().await;
+            drop(permit);
+        });
+    }
+
+    /// Fetches what the reader of `range` will want next, under its credential.
+    pub fn read_ahead(&self, caller: &Caller, object: &Arc<Object>, by: By, range: &Range<u64>) {
+        let bound = self.options.readahead_max_bytes;
+        if bound == 0 || self.paused.load(Ordering::Relaxed) {
+            return;
+        }
+        let chunk = self.chunk_bytes();
+        let window_max = self.window_bytes.load(Ordering::Relaxed).max(chunk * 4).min(bound);
+        let fetches = self.with(object, |state| {
+            let size = state.attributes()?.size;
+            let ahead = state.streams.on_read(range, size, window_max, chunk)?;
+            let sent = self.policy.sending();
+            let young = !state.is_settled(&self.policy, &sent);
+            Some(state.data.plan_ahead(&ahead, size, chunk, young, sent.sequence))
+        });
+        for fetch in fetches.unwrap_or_default() {
+            if let Ok(permit) = self.ahead.clone().try_acquire_owned() {
+                self.start(caller, object, by, fetch, Some(permit));
+            } else {
+                fetch.finish(Err(Status::Delay.into()));
+                self.with(object, |state| state.data.end_fetch(&fetch));
+            }
+        }
+    }
+
+    /// Stores the bytes of a write of ours that the origin has taken.
+    pub async fn keep_written(&self, own: OwnWrite, offset: u64, bytes: Bytes) {
+        if bytes.is_empty() || !self.may_store() {
+            return;
+        }
+        let range = offset..offset + bytes.len() as u64;
+        let ticket = own.ticket;
+        let wanted = move |data: &Data| data.wants_write(ticket);
+        if bytes.len() <= INLINE_BYTES {
+            self.store(&own.object, range, &bytes, false, wanted).await;
+            return;
+        }
+        // A write of the disk goes on when its request is given up: so does the claim to the range.
+        let task = tokio::spawn(async move {
+            own.core.store(&own.object, range, &bytes, false, wanted).await;
+        });
+        let _ = task.await;
+    }
+
+    /// Writes bytes to the object's file where they are missing, and marks them valid if they are `wanted` before and
+    /// after.
+    async fn store(
+        &self,
+        object: &Arc<Object>,
+        range: Range<u64>,
+        bytes: &Bytes,
+        young: bool,
+        wanted: impl Fn(&Data) -> bool,
+    ) {
+        let claims = self.with(object, |state| {
+            if !wanted(&state.data) {
+                return Vec::new();
+            }
+            let missing = state.data.valid().missing(&range);
+            let claim = |part: Range<u64>| {
+                let (ticket, file) = state.data.claim(&part, || self.objects.create())?;
+                Some((ticket, file, part))
+            };
+            missing.into_iter().filter_map(claim).collect()
+        });
+        for (ticket, file, part) in claims {
+            let piece = bytes.slice((part.start - range.start) as usize..(part.end - range.start) as usize);
+            let result = file.write(part.start, piece).await;
+            let stored = self.with(object, |state| {
+                let good = result.is_ok() && wanted(&state.data);
+                let stored = state.data.release(ticket, good, young);
+                state.changed |= stored;
+                stored
+            });
+            match result {
+                Ok(()) if stored => self.counters.stored_bytes.add(part.end - part.start),
+                Ok(()) => {}
+                Err(error) => self.disk_failed(object, &error),
+            }
+        }
+    }
+}
+
+impl Errand {
+    async fn run(self) {
+        let before = self.core.with(&self.object, |state| Before::of(state));
+        let sent = self.core.policy.sending();
+        match self.bring().await {
+            Ok((fetched, states)) => {
+                for attributes in states {
+                    self.core.observe(&self.object, Some(&attributes), &sent, Opening::No);
+                }
+                self.core.remember_success(&self.caller, &self.object, AccessMask::READ, &sent, &before);
+                self.core.measure(fetched.bytes.len() as u64);
+                let bytes = fetched.bytes.clone();
+                self.fetch.finish(Ok(fetched));
+                let range = self.fetch.range.start..self.fetch.range.start + bytes.len() as u64;
+                let wanted = |data: &Data| data.wants(&self.fetch);
+                if self.core.may_store() {
+                    self.core.store(&self.object, range, &bytes, self.fetch.young, wanted).await;
+                }
+            }
+            Err(error) => {
+                self.core.note_error(&self.object, &error, &sent);
+                self.fetch.finish(Err(error));
+            }
+        }
+    }
+
+    /// Reads the range, in as many READs as the origin wants. Gives up half-way if the file changes between two.
+    async fn bring(&self) -> Result<(Fetched, Vec<vfs::Attributes>)> {
+        let range = &self.fetch.range;
+        let mut states = Vec::new();
+        let mut read = self.read(range.clone()).await?;
+        states.extend(read.attributes);
+        let first = to_bytes(&read.data).await?;
+        let mut whole = first.clone();
+        if !read.eof && (first.len() as u64) < range.end - range.start && !first.is_empty() {
+            let mut more = BytesMut::from(&first[..]);
+            while !read.eof && (more.len() as u64) < range.end - range.start {
+                let next = self.read(range.start + more.len() as u64..range.end).await?;
+                let changed = next.attributes.zip(read.attributes).is_some_and(|(a, b)| a.wcc() != b.wcc());
+                let bytes = to_bytes(&next.data).await?;
+                states.extend(next.attributes);
+                if changed || (bytes.is_empty() && !next.eof) {
+                    break;
+                }
+                more.extend_from_slice(&bytes);
+                read = next;
+            }
+            whole = more.freeze();
+        }
+        whole.truncate((range.end - range.start) as usize);
+        Ok((Fetched { bytes: whole, eof: read.eof, attributes: states.last().copied() }, states))
+    }
+
+    async fn read(&self, range: Range<u64>) -> Result<Read> {
+        self.core.counters.read.bump();
+        let count = (range.end - range.start) as u32;
+        self.core.below.read(&self.caller, &self.object.handle, self.by, range.start, count).await
+    }
+}
+
+impl Drop for Errand {
+    /// However it ends, those who wait are told. The first word counts.
+    fn drop(&mut self) {
+        self.fetch.finish(Err(Status::ServerFault.into()));
+        self.core.with(&self.object, |state| state.data.end_fetch(&self.fetch));
+    }
+}
+
+impl Core {
+    fn measure(&self, bytes: u64) {
+        self.counters.fetched_bytes.add(bytes);
+        let mut pace = self.pace.lock();
+        pace.on_bytes(bytes, Instant::now());
+        self.window_bytes.store(pace.window_bytes(), Ordering::Relaxed);
+    }
+}
+
+/// The bytes of a READ, off the async worker if a disk has to be asked.
+async fn to_bytes(data: &vfs::Data) -> Result<Bytes> {
+    match data {
+        vfs::Data::Bytes(bytes) => Ok(bytes.clone()),
+        vfs::Data::File(_) => {
+            let data = data.clone();
+            blocking(move || data.to_bytes()).await.map_err(|_| Status::Io.into())
+        }
+    }
+}
+
+/// A write of ours, from before it is sent until its bytes are in the cache or will not be.
+pub struct OwnWrite {
+    core: Arc<Core>,
+    object: Arc<Object>,
+    ticket: Ticket,
+}
+
+impl OwnWrite {
+    /// About to be sent. None while everything is being torn down.
+    pub fn begin(core: &Core, object: &Arc<Object>, range: Range<u64>) -> Result<OwnWrite> {
+        let core = core.share().ok_or(Status::ServerFault)?;
+        let ticket = core.with(object, |state| {
+            state.changed |= state.data.valid().intersects(&range);
+            state.data.begin_write(range)
+        });
+        Ok(OwnWrite { core, object: object.clone(), ticket })
+    }
+}
+
+impl Drop for OwnWrite {
+    fn drop(&mut self) {
+        self.core.with(&self.object, |state| state.data.end_write(self.ticket));
+    }
+}

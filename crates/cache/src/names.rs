@@ -1,0 +1,87 @@
+//! Names in the index: what a name in a directory leads to, or that it leads nowhere.
+//!
+//! A name that leads somewhere holds as long as the **child** has not been changed by another hand: whoever removes,
+//! renames or replaces a name moves the ctime or the link count of what it led to (Lever 2001). A name that leads
+//! nowhere holds as long as the **directory** has not been changed by another hand. Both are said by the epoch that the
+//! entry carries. Our own changes of names edit the entries.
+
+use vfs::{Handle, Name};
+
+use crate::store::codec::{Reader, Writer};
+
+const VERSION: u8 = 1;
+
+/// What a name leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leads {
+    /// To this child, while the child has the entry's epoch.
+    To(Handle),
+    /// Nowhere, while the directory has the entry's epoch.
+    Nowhere,
+}
+
+/// An entry of the index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NameEntry {
+    /// Where to.
+    pub leads: Leads,
+    /// How long.
+    pub epoch: u64,
+    /// Learnt before the state was settled: not believed at an open.
+    pub young: bool,
+}
+
+impl NameEntry {
+    /// For the index.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut writer = Writer::new(VERSION);
+        writer.u64(self.epoch);
+        writer.bool(self.young);
+        if let Leads::To(handle) = &self.leads {
+            writer.bytes(handle.as_bytes());
+        }
+        writer.finish()
+    }
+
+    /// From the index.
+    pub fn decode(value: &[u8]) -> Option<NameEntry> {
+        let mut reader = Reader::new(value, VERSION)?;
+        let (epoch, young) = (reader.u64()?, reader.bool()?);
+        let leads = if reader.is_empty() { Leads::Nowhere } else { Leads::To(reader.handle()?) };
+        Some(NameEntry { leads, epoch, young })
+    }
+}
+
+/// What the keys of everything in a directory begin with.
+pub fn directory_prefix(directory: &Handle) -> Vec<u8> {
+    let bytes = directory.as_bytes();
+    let mut key = Vec::with_capacity(1 + bytes.len() + 32);
+    key.push(bytes.len() as u8);
+    key.extend_from_slice(bytes);
+    key
+}
+
+/// The key of a name.
+pub fn name_key(directory: &Handle, name: &Name) -> Vec<u8> {
+    let mut key = directory_prefix(directory);
+    key.extend_from_slice(name.as_bytes());
+    key
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_come_back_and_keys_do_not_collide() {
+        let child = Handle::new(b"child").unwrap();
+        for leads in [Leads::To(child), Leads::Nowhere] {
+            let entry = NameEntry { leads, epoch: 77, young: true };
+            assert_eq!(NameEntry::decode(&entry.encode()), Some(entry));
+        }
+        assert_eq!(NameEntry::decode(b"nonsense"), None);
+        let key =
+            |handle: &[u8], name: &[u8]| name_key(&Handle::new(handle).unwrap(), &Name::new(name).unwrap());
+        assert_ne!(key(b"a", b"bc"), key(b"ab", b"c"));
+    }
+}

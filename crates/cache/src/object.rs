@@ -1,0 +1,503 @@
+//! What is known of one remote object, and what new knowledge does to it.
+//!
+//! Everything cached about an object (data, names in it, names of it, rights, listing, link target) belongs to one
+//! **known state** of it: the attributes last shown by the origin. New attributes either
+//! - are the same: everything holds, and is younger by as much;
+//! - differ, and our own operations explain the change ([`crate::chain`]): everything holds, with what we changed;
+//! - differ otherwise: somebody else changed it, and everything is dropped.
+//!
+//! Replies overtake each other, so attributes count only if they were asked for after the known ones had arrived, or
+//! carry a later ctime. The **epoch** is a number for "nobody else has changed it since": names and listings in the
+//! index carry the epoch they belong to, and hold as long as it does.
+//!
+//! This is pure bookkeeping; it is told what was sent and received, and touches neither disk nor network.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::Instant;
+use vfs::{Attributes, Name, Timestamp, Wcc};
+
+use crate::chain::{Chain, Verdict};
+use crate::data::Data;
+use crate::listing::{Gathering, KnownListing};
+use crate::policy::Policy;
+use crate::readahead::Streams;
+use crate::rights::Rights;
+use crate::store::ObjectFile;
+use crate::trust::Sent;
+
+/// Does a reply count as an open of the object? Those to GETATTR, LOOKUP and ACCESS do; those that merely carry
+/// attributes along do not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opening {
+    /// What is only good until the next open goes.
+    Yes,
+    /// It stays.
+    No,
+}
+
+/// What the attributes in a reply turned out to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// They are the known state now.
+    Known,
+    /// They are older than the known state.
+    Late,
+    /// Operations of ours are under way, and may or may not explain them.
+    Unclear,
+}
+
+#[derive(Clone, Debug)]
+struct Known {
+    attributes: Attributes,
+    /// The latest call that showed them.
+    sent: Sent,
+    /// When its reply came, in the order of events.
+    received: u64,
+    /// When this very state was first seen. Not known across a restart.
+    seen: Option<Instant>,
+    /// How long they are believed without asking.
+    timeout: Duration,
+    /// When that was last doubled, or set.
+    timeout_from: Instant,
+}
+
+/// What is known of one object.
+#[derive(Debug)]
+pub struct State {
+    known: Option<Known>,
+    /// Attributes asked for before this event are the known state, but not the current one.
+    distrusted_before: u64,
+    epoch: u64,
+    chain: Chain,
+    /// Operations of ours under way that move its ctime without telling: RENAME, LINK and REMOVE of a name of it.
+    moving: u32,
+    /// One such is over: the next change of ctime alone, up to this time, is ours.
+    moved: Option<Timestamp>,
+    /// To whom the origin allowed what.
+    pub rights: Rights,
+    /// Counts our own changes of mode and owner, before and after each: what was asked meanwhile is not stored.
+    pub rights_generation: u64,
+    /// File data.
+    pub data: Data,
+    /// Sequential readers.
+    pub streams: Streams,
+    /// The target of a symbolic link.
+    pub link: Option<Bytes>,
+    /// Counts our own changes of names in it, before and after each: what was asked meanwhile is not stored.
+    pub names_generation: u64,
+    busy_names: Vec<BusyName>,
+    tickets: u64,
+    /// All names in it.
+    pub listing: Option<KnownListing>,
+    /// The beginning of all names in it.
+    pub gathering: Option<Gathering>,
+    /// Files to be removed from this disk.
+    pub trash: Vec<Arc<ObjectFile>>,
+    /// There is something to tell the index.
+    pub changed: bool,
+    /// Something cached was dropped because of a change that is not ours, or may not be.
+    pub distrusted: bool,
+}
+
+/// A change of a name of ours that is under way.
+#[derive(Debug)]
+struct BusyName {
+    ticket: u64,
+    name: Name,
+    contested: bool,
+}
+
+/// What the index keeps of a state, but for the data.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    /// The known state.
+    pub attributes: Attributes,
+    /// Its epoch.
+    pub epoch: u64,
+    /// Every later change of the object shows in its attributes.
+    pub settled: bool,
+}
+
+impl State {
+    /// Nothing is known.
+    pub fn new(policy: &Policy) -> State {
+        State {
+            known: None,
+            distrusted_before: 0,
+            epoch: policy.epoch(),
+            chain: Chain::default(),
+            moving: 0,
+            moved: None,
+            rights: Rights::default(),
+            rights_generation: 0,
+            data: Data::default(),
+            streams: Streams::default(),
+            link: None,
+            names_generation: 0,
+            busy_names: Vec::new(),
+            tickets: 0,
+            listing: None,
+            gathering: None,
+            trash: Vec::new(),
+            changed: false,
+            distrusted: false,
+        }
+    }
+
+    /// What the index remembers: the known state, not believed to be current.
+    pub fn restore(policy: &Policy, kept: &Kept) -> State {
+        let mut state = State::new(policy);
+        if kept.settled {
+            state.epoch = kept.epoch;
+        }
+        let sent = policy.sending();
+        let (timeout, _) = policy.timeouts(kept.attributes.is_dir());
+        let (received, seen, timeout_from) = (policy.event(), None, sent.at);
+        state.known =
+            Some(Known { attributes: kept.attributes, sent, received, seen, timeout, timeout_from });
+        state.distrusted_before = policy.event();
+        state
+    }
+
+    /// What the index is to remember, if anything.
+    pub fn keep(&self, policy: &Policy) -> Option<Kept> {
+        let attributes = self.known.as_ref()?.attributes;
+        Some(Kept { attributes, epoch: self.epoch, settled: self.is_settled(policy, &policy.sending()) })
+    }
+
+    /// The known state.
+    pub fn attributes(&self) -> Option<&Attributes> {
+        self.known.as_ref().map(|known| &known.attributes)
+    }
+
+    /// The number of the time since somebody else changed it.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Attributes that may be believed without asking (attribute timeouts).
+    pub fn current(&self) -> Option<&Attributes> {
+        self.current_within(None)
+    }
+
+    /// Attributes that may be believed, and are no older than this.
+    pub fn current_within(&self, age_max: Option<Duration>) -> Option<&Attributes> {
+        let known = self.known.as_ref()?;
+        let timeout = age_max.map_or(known.timeout, |max| max.min(known.timeout));
+        let young = known.sent.at.elapsed() < timeout;
+        let trusted = known.sent.sequence >= self.distrusted_before && !self.chain.is_suspect();
+        (young && trusted).then_some(&known.attributes)
+    }
+
+    /// Were the known attributes asked for after this event?
+    pub fn is_known_since(&self, event: u64) -> bool {
+        let since =
+            |known: &Known| known.sent.sequence > event && known.sent.sequence >= self.distrusted_before;
+        !self.chain.is_suspect() && self.known.as_ref().is_some_and(since)
+    }
+
+    /// Has the known state been seen by this process?
+    pub fn is_seen(&self) -> bool {
+        self.known.as_ref().is_some_and(|known| known.seen.is_some())
+    }
+
+    /// Has a state been seen that our own operations under way may or may not explain? Then nothing cached is used.
+    pub fn is_suspect(&self) -> bool {
+        self.chain.is_suspect()
+    }
+
+    /// Would every change after `sent` show in the attributes?
+    pub fn is_settled(&self, policy: &Policy, sent: &Sent) -> bool {
+        let settled = |known: &Known| policy.origin.settled(&known.attributes.wcc(), known.seen, sent);
+        self.known.as_ref().is_some_and(settled)
+    }
+
+    /// Attributes came with the reply to a call.
+    pub fn observe(
+        &mut self,
+        policy: &Policy,
+        attributes: &Attributes,
+        sent: &Sent,
+        opening: Opening,
+    ) -> Seen {
+        if opening == Opening::Yes {
+            self.open();
+        }
+        let Some(known) = &mut self.known else {
+            self.adopt(policy, attributes, sent);
+            return Seen::Known;
+        };
+        if same(&known.attributes, attributes) {
+            confirm(known, policy, attributes, sent);
+            return Seen::Known;
+        }
+        let overtaken = sent.sequence < known.received;
+        if overtaken
+            && (attributes.ctime < known.attributes.ctime || self.chain.has_passed(&attributes.wcc()))
+        {
+            return Seen::Late;
+        }
+        if self.is_own_move(attributes) {
+            self.accept_move(policy, attributes, sent);
+            return Seen::Known;
+        }
+        if self.chain.is_under_way() {
+            self.chain.observe(attributes);
+            return if self.chain.is_suspect() { Seen::Unclear } else { Seen::Late };
+        }
+        self.drop_all(policy);
+        self.adopt(policy, attributes, sent);
+        if overtaken {
+            // Which of the two came first, the time stamps do not tell.
+            self.distrust(policy);
+        }
+        Seen::Known
+    }
+
+    /// An operation of ours that changes the object and will say how is about to be sent.
+    pub fn begin_change(&mut self) {
+        self.chain.begin();
+    }
+
+    /// It has been done.
+    pub fn end_change(&mut self, policy: &Policy, wcc: &Wcc, sent: &Sent) {
+        learn_clock(policy, wcc);
+        self.link_move(wcc);
+        let known = self.known.as_ref().map(|known| known.attributes);
+        let verdict = self.chain.end(known.as_ref(), wcc);
+        self.conclude(policy, verdict, sent);
+    }
+
+    /// It has failed, and changed nothing.
+    pub fn end_failed(&mut self, policy: &Policy, attributes: Option<&Attributes>, sent: &Sent) {
+        let known = self.known.as_ref().map(|known| known.attributes);
+        let verdict = self.chain.end_unchanged(known.as_ref(), attributes);
+        self.conclude(policy, verdict, sent);
+    }
+
+    /// Nobody knows what became of it.
+    pub fn end_lost(&mut self, policy: &Policy) {
+        let sent = policy.sending();
+        let known = self.known.as_ref().map(|known| known.attributes);
+        let verdict = self.chain.end(known.as_ref(), &Wcc::default());
+        self.conclude(policy, verdict, &sent);
+        self.drop_all(policy);
+        self.distrust(policy);
+    }
+
+    /// An operation of ours that moves its ctime without telling is about to be sent.
+    pub fn begin_move(&mut self) {
+        self.moving += 1;
+    }
+
+    /// It failed: nothing has moved.
+    pub fn cancel_move(&mut self) {
+        self.moving = self.moving.saturating_sub(1);
+    }
+
+    /// It is over. `until` is the time stamp that it left on a directory, if that was told: it stamped the object no
+    /// more than a granule later. Without it, nothing about the next change is known.
+    pub fn end_move(&mut self, policy: &Policy, until: Option<Timestamp>) {
+        self.moving = self.moving.saturating_sub(1);
+        self.moved = until.map(|until| until.plus(policy.origin.granule()));
+        self.distrust(policy);
+    }
+
+    /// The object is gone at the origin, or as good as.
+    pub fn forget(&mut self, policy: &Policy) {
+        self.drop_all(policy);
+        self.known = None;
+        self.distrust(policy);
+    }
+
+    /// The known attributes are not to be believed without asking.
+    pub fn distrust(&mut self, policy: &Policy) {
+        self.distrusted_before = policy.event();
+    }
+
+    /// We are about to change this name in it.
+    pub fn begin_name(&mut self, name: &Name) -> u64 {
+        self.touch_names();
+        self.tickets += 1;
+        let mut contested = false;
+        for other in self.busy_names.iter_mut().filter(|other| other.name == *name) {
+            other.contested = true;
+            contested = true;
+        }
+        self.busy_names.push(BusyName { ticket: self.tickets, name: name.clone(), contested });
+        self.tickets
+    }
+
+    /// The change of the name is over. False if another one was under way with it: which came last is not known.
+    pub fn end_name(&mut self, ticket: u64) -> bool {
+        self.touch_names();
+        let Some(at) = self.busy_names.iter().position(|busy| busy.ticket == ticket) else { return false };
+        !self.busy_names.swap_remove(at).contested
+    }
+
+    /// Names in it are changed, or about to be: nothing that was asked before is stored.
+    fn touch_names(&mut self) {
+        self.names_generation += 1;
+        self.gathering = None;
+        self.changed |= self.listing.take().is_some();
+    }
+
+    /// Its mode or owner is changed, or about to be.
+    pub fn touch_rights(&mut self) {
+        self.rights_generation += 1;
+        self.changed |= self.rights.clear();
+    }
+
+    /// Drops the data alone, to make room.
+    pub fn drop_data(&mut self) {
+        if let Some(file) = self.data.discard() {
+            self.trash.push(file);
+            self.changed = true;
+        }
+    }
+
+    /// Drops everything that belongs to the known state, which is not the state any more.
+    fn drop_all(&mut self, policy: &Policy) {
+        self.distrusted |= self.data.file().is_some() || self.listing.is_some();
+        self.drop_data();
+        self.rights.clear();
+        self.link = None;
+        self.listing = None;
+        self.gathering = None;
+        self.moved = None;
+        self.epoch = policy.epoch();
+        self.changed = true;
+    }
+
+    /// An open: what is good until the next open only is good no more.
+    fn open(&mut self) {
+        self.changed |= self.data.distrust_young();
+        self.rights.forget_young();
+        if self.listing.as_ref().is_some_and(|listing| listing.young) {
+            self.listing = None;
+            self.changed = true;
+        }
+        if self.gathering.as_ref().is_some_and(|gathering| gathering.young) {
+            self.gathering = None;
+        }
+        if self.data.is_untrusted() {
+            self.drop_data();
+        }
+    }
+
+    fn adopt(&mut self, policy: &Policy, attributes: &Attributes, sent: &Sent) {
+        let (timeout, _) = policy.timeouts(attributes.is_dir());
+        let now = Instant::now();
+        self.known = Some(Known {
+            attributes: *attributes,
+            sent: *sent,
+            received: policy.event(),
+            seen: Some(now),
+            timeout,
+            timeout_from: now,
+        });
+        self.changed = true;
+    }
+
+    fn conclude(&mut self, policy: &Policy, verdict: Verdict, sent: &Sent) {
+        match verdict {
+            Verdict::Waiting(None) | Verdict::Explained(None) => {}
+            Verdict::Waiting(Some(attributes)) | Verdict::Explained(Some(attributes)) => {
+                self.data.clip(attributes.size);
+                self.adopt(policy, &attributes, sent);
+            }
+            Verdict::Blind(latest) => {
+                self.data.distrust_all();
+                self.rights.clear();
+                self.listing = None;
+                self.gathering = None;
+                self.epoch = policy.epoch();
+                self.changed = true;
+                match latest {
+                    Some(attributes) => {
+                        self.data.clip(attributes.size);
+                        self.adopt(policy, &attributes, sent);
+                    }
+                    None => self.distrust(policy),
+                }
+            }
+            Verdict::Foreign(latest) => {
+                self.drop_all(policy);
+                if let Some(attributes) = latest {
+                    self.adopt(policy, &attributes, sent);
+                }
+                self.distrust(policy);
+            }
+        }
+    }
+
+    /// Is this what a RENAME, LINK or REMOVE of ours left: the known state with a later ctime?
+    fn is_own_move(&self, attributes: &Attributes) -> bool {
+        let Some(known) = self.known.as_ref().map(|known| &known.attributes) else { return false };
+        let owner = |a: &Attributes| (a.mode, a.uid, a.gid, a.fileid, a.file_type);
+        owner(known) == owner(attributes)
+            && self.is_own_ctime(attributes.size, attributes.mtime, attributes.ctime)
+    }
+
+    fn is_own_ctime(&self, size: u64, mtime: Timestamp, ctime: Timestamp) -> bool {
+        let Some(known) = self.known.as_ref().map(|known| &known.attributes) else { return false };
+        let in_time = self.moving > 0 || self.moved.is_some_and(|until| ctime <= until);
+        in_time && size == known.size && mtime == known.mtime && ctime >= known.ctime
+    }
+
+    fn accept_move(&mut self, policy: &Policy, attributes: &Attributes, sent: &Sent) {
+        if self.moving == 0 {
+            self.moved = None;
+        }
+        // The ctime may have moved by a change of mode, too: ask again who may do what.
+        self.rights.clear();
+        self.adopt(policy, attributes, sent);
+    }
+
+    /// A write of ours may start from where a rename of ours has left the object.
+    fn link_move(&mut self, wcc: &Wcc) {
+        let Some(before) = &wcc.before else { return };
+        if self.is_own_ctime(before.size, before.mtime, before.ctime)
+            && let Some(known) = &mut self.known
+            && known.attributes.ctime != before.ctime
+        {
+            known.attributes.ctime = before.ctime;
+            self.rights.clear();
+            self.changed = true;
+        }
+    }
+}
+
+/// The same state, as far as attributes tell? (Access times and the blocks in use may differ.)
+fn same(a: &Attributes, b: &Attributes) -> bool {
+    let identity = |a: &Attributes| (a.file_type, a.fileid, a.nlink, a.mode, a.uid, a.gid);
+    a.wcc() == b.wcc() && identity(a) == identity(b)
+}
+
+/// The known state was seen again.
+fn confirm(known: &mut Known, policy: &Policy, attributes: &Attributes, sent: &Sent) {
+    if sent.sequence <= known.sent.sequence {
+        return;
+    }
+    known.attributes = *attributes;
+    known.sent = *sent;
+    known.received = policy.event();
+    // As Linux does: each time that the state outlived its timeout, the next one is twice as long.
+    if known.timeout_from.elapsed() >= known.timeout {
+        let (min, max) = policy.timeouts(attributes.is_dir());
+        known.timeout = (known.timeout * 2).clamp(min, max);
+        known.timeout_from = sent.at;
+    }
+}
+
+/// A change that just now was ours shows the origin's clock.
+fn learn_clock(policy: &Policy, wcc: &Wcc) {
+    if let Wcc { before: Some(before), after: Some(after) } = wcc
+        && before.ctime < after.ctime
+    {
+        policy.origin.learn_offset(after.ctime, policy.wall());
+    }
+}

@@ -1,0 +1,133 @@
+//! How a cache is set up. The names are those of nfs(5) where it has one.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use vfs::{Clock, SystemClock};
+
+/// What the cache promises its clients.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Consistency {
+    /// Whatever a client opens is asked of the origin first (Lever's close-to-open): a read returns what was there at
+    /// the open or later.
+    #[default]
+    CloseToOpen,
+    /// Attribute timeouts alone decide, as with the mount option `nocto`: for files that nobody else writes.
+    NoCto,
+}
+
+/// The mount option `lookupcache`: which remembered names are used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LookupCache {
+    /// Names that lead somewhere, and names known not to.
+    #[default]
+    All,
+    /// Only names that lead somewhere.
+    Positive,
+    /// None: every LOOKUP goes to the origin.
+    None,
+}
+
+/// How long attributes are believed without asking: the mount options `acregmin` and so on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// Of anything but a directory, at least.
+    pub acregmin: Duration,
+    /// Of anything but a directory, at most.
+    pub acregmax: Duration,
+    /// Of a directory, at least.
+    pub acdirmin: Duration,
+    /// Of a directory, at most.
+    pub acdirmax: Duration,
+}
+
+impl Default for Timeouts {
+    /// 3, 60, 30 and 60 seconds, as nfs(5) has them.
+    fn default() -> Timeouts {
+        let seconds = Duration::from_secs;
+        Timeouts { acregmin: seconds(3), acregmax: seconds(60), acdirmin: seconds(30), acdirmax: seconds(60) }
+    }
+}
+
+impl Timeouts {
+    /// The mount option `actimeo`: all four alike.
+    pub fn actimeo(timeout: Duration) -> Timeouts {
+        Timeouts { acregmin: timeout, acregmax: timeout, acdirmin: timeout, acdirmax: timeout }
+    }
+
+    /// The mount option `noac`: attributes are never believed without asking.
+    pub fn noac() -> Timeouts {
+        Timeouts::actimeo(Duration::ZERO)
+    }
+
+    /// The bounds for a directory or for anything else.
+    pub(crate) fn bounds(&self, is_dir: bool) -> (Duration, Duration) {
+        if is_dir {
+            (self.acdirmin, self.acdirmax.max(self.acdirmin))
+        } else {
+            (self.acregmin, self.acregmax.max(self.acregmin))
+        }
+    }
+}
+
+/// How a cache is set up.
+#[derive(Clone)]
+pub struct Options {
+    /// Where it keeps its files. Made if it is not there; refused if it holds something else.
+    pub directory: PathBuf,
+    /// Whose files they are, such as `nfs://host/export`: a directory belongs to one origin for ever.
+    pub origin: String,
+    /// What it promises.
+    pub consistency: Consistency,
+    /// Attribute timeouts.
+    pub timeouts: Timeouts,
+    /// Which remembered names are used.
+    pub lookup_cache: LookupCache,
+    /// Most bytes of file data on disk. From nine tenths of it on the cleaner runs; at all of it caching pauses.
+    pub size_max_bytes: u64,
+    /// Bytes of the disk that are left to others: below it caching pauses, and the cleaner runs a tenth before.
+    pub min_free_bytes: u64,
+    /// Most bytes that are read ahead of one sequential reader.
+    pub readahead_max_bytes: u64,
+    /// The least granule of time stamps that is assumed of the origin, whatever it says: kernels stamp files with a
+    /// clock that moves with the timer tick, up to ten milliseconds.
+    pub granule_min: Duration,
+    /// How far the origin's clock may be from ours, until we learn how far it is.
+    pub clock_skew: Duration,
+    /// Files whose state is kept in memory; that of others is read from the index when it is needed.
+    pub objects_in_memory_max: usize,
+    /// Files that the index knows. Beyond it the least recently used are forgotten.
+    pub objects_max: u64,
+    /// How long new knowledge may wait before it goes to the index: what a killed process loses.
+    pub flush_interval: Duration,
+    /// The time of day.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl Options {
+    /// The defaults, for a directory and an origin.
+    pub fn new(directory: impl Into<PathBuf>, origin: impl Into<String>) -> Options {
+        Options {
+            directory: directory.into(),
+            origin: origin.into(),
+            consistency: Consistency::default(),
+            timeouts: Timeouts::default(),
+            lookup_cache: LookupCache::default(),
+            size_max_bytes: 10 << 30,
+            min_free_bytes: 1 << 30,
+            readahead_max_bytes: 16 << 20,
+            granule_min: Duration::from_millis(10),
+            clock_skew: Duration::from_secs(3),
+            objects_in_memory_max: 1 << 16,
+            objects_max: 4_000_000,
+            flush_interval: Duration::from_millis(150),
+            clock: Arc::new(SystemClock),
+        }
+    }
+
+    /// Where the cleaner starts: nine tenths of the size.
+    pub(crate) fn soft_max_bytes(&self) -> u64 {
+        self.size_max_bytes - self.size_max_bytes / 10
+    }
+}

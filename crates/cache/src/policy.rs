@@ -1,0 +1,69 @@
+//! What all objects of one cache share: the promises made, the clocks, and the order of events.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use vfs::{Caller, Clock, Freshness, Timestamp};
+
+use crate::options::{Consistency, LookupCache, Options, Timeouts};
+use crate::trust::{OriginClock, Sent};
+
+/// What all objects of one cache share.
+pub struct Policy {
+    consistency: Consistency,
+    /// Which names are used.
+    pub lookup_cache: LookupCache,
+    timeouts: Timeouts,
+    /// What is known about the origin's clock.
+    pub origin: OriginClock,
+    clock: Arc<dyn Clock>,
+    events: AtomicU64,
+    epochs: AtomicU64,
+}
+
+impl Policy {
+    /// That of these options. `first_epoch` must be far from those of earlier processes.
+    pub fn new(options: &Options, first_epoch: u64) -> Policy {
+        Policy {
+            consistency: options.consistency,
+            lookup_cache: options.lookup_cache,
+            timeouts: options.timeouts,
+            origin: OriginClock::new(options.granule_min, options.clock_skew),
+            clock: options.clock.clone(),
+            events: AtomicU64::new(1),
+            epochs: AtomicU64::new(first_epoch),
+        }
+    }
+
+    /// A call is about to be sent.
+    pub fn sending(&self) -> Sent {
+        Sent { sequence: self.event(), at: Instant::now(), wall: self.wall() }
+    }
+
+    /// Something happened: its place in the order of all that happens.
+    pub fn event(&self) -> u64 {
+        self.events.fetch_add(1, Ordering::AcqRel)
+    }
+
+    /// A number that no other epoch has, in this process or an earlier one.
+    pub fn epoch(&self) -> u64 {
+        self.epochs.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The time of day here.
+    pub fn wall(&self) -> Timestamp {
+        self.clock.wall()
+    }
+
+    /// Shortest and longest time that attributes are believed.
+    pub fn timeouts(&self, is_dir: bool) -> (Duration, Duration) {
+        self.timeouts.bounds(is_dir)
+    }
+
+    /// Must this caller's answer be asked of the origin after it came?
+    pub fn is_open(&self, caller: &Caller) -> bool {
+        self.consistency == Consistency::CloseToOpen && caller.freshness == Freshness::Open
+    }
+}

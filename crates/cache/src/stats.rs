@@ -1,0 +1,196 @@
+//! Counters: what was answered here, what was asked of the origin, what is stored.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Answers from the cache, and those for which the origin had to be asked for more than a revalidation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HitsMisses {
+    /// From the cache.
+    pub hits: u64,
+    /// From the origin.
+    pub misses: u64,
+}
+
+/// Calls sent to the origin, by operation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Calls {
+    /// GETATTR.
+    pub getattr: u64,
+    /// SETATTR.
+    pub setattr: u64,
+    /// ACCESS.
+    pub access: u64,
+    /// LOOKUP, with that of `..`.
+    pub lookup: u64,
+    /// READLINK.
+    pub readlink: u64,
+    /// READ.
+    pub read: u64,
+    /// WRITE.
+    pub write: u64,
+    /// COMMIT.
+    pub commit: u64,
+    /// CREATE, MKDIR, SYMLINK, MKNOD and LINK.
+    pub create: u64,
+    /// REMOVE and RMDIR.
+    pub remove: u64,
+    /// RENAME.
+    pub rename: u64,
+    /// READDIR and READDIRPLUS.
+    pub readdir: u64,
+    /// FSSTAT, FSINFO and PATHCONF, and asking for the root.
+    pub other: u64,
+}
+
+impl Calls {
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        let changes = self.setattr + self.write + self.commit + self.create + self.remove + self.rename;
+        let reads = self.getattr + self.access + self.lookup + self.readlink + self.read + self.readdir;
+        changes + reads + self.other
+    }
+}
+
+/// The counters at one moment. All count from the start of the process, but for the two gauges.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// GETATTR.
+    pub attributes: HitsMisses,
+    /// LOOKUP.
+    pub names: HitsMisses,
+    /// READ and READLINK.
+    pub data: HitsMisses,
+    /// ACCESS.
+    pub access: HitsMisses,
+    /// READDIR.
+    pub listings: HitsMisses,
+    /// What was sent to the origin.
+    pub upstream: Calls,
+    /// Bytes of READs answered from the cache.
+    pub read_hit_bytes: u64,
+    /// Bytes that the origin's READs brought.
+    pub fetched_bytes: u64,
+    /// Bytes stored in the cache.
+    pub stored_bytes: u64,
+    /// Objects whose data was dropped to make room.
+    pub evictions: u64,
+    /// GETATTRs sent to see whether something had changed.
+    pub revalidations: u64,
+    /// Objects whose data or names were dropped because somebody else changed them, or might have.
+    pub distrusted: u64,
+    /// Gauge: bytes of disk in use by data.
+    pub used_bytes: u64,
+    /// Gauge: objects whose state is in memory.
+    pub objects_in_memory: u64,
+}
+
+/// One counter.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// One more.
+    pub fn bump(&self) {
+        self.add(1);
+    }
+
+    /// So many more.
+    pub fn add(&self, count: u64) {
+        self.0.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// How many so far.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A pair of counters.
+#[derive(Debug, Default)]
+pub struct HitCounter {
+    hits: Counter,
+    misses: Counter,
+}
+
+impl HitCounter {
+    /// From the cache.
+    pub fn hit(&self) {
+        self.hits.bump();
+    }
+
+    /// From the origin.
+    pub fn miss(&self) {
+        self.misses.bump();
+    }
+
+    /// Both.
+    pub fn get(&self) -> HitsMisses {
+        HitsMisses { hits: self.hits.get(), misses: self.misses.get() }
+    }
+}
+
+/// The counters as they run.
+#[derive(Debug, Default)]
+pub struct Counters {
+    pub attributes: HitCounter,
+    pub names: HitCounter,
+    pub data: HitCounter,
+    pub access: HitCounter,
+    pub listings: HitCounter,
+    pub getattr: Counter,
+    pub setattr: Counter,
+    pub access_calls: Counter,
+    pub lookup: Counter,
+    pub readlink: Counter,
+    pub read: Counter,
+    pub write: Counter,
+    pub commit: Counter,
+    pub create: Counter,
+    pub remove: Counter,
+    pub rename: Counter,
+    pub readdir: Counter,
+    pub other: Counter,
+    pub read_hit_bytes: Counter,
+    pub fetched_bytes: Counter,
+    pub stored_bytes: Counter,
+    pub evictions: Counter,
+    pub revalidations: Counter,
+    pub distrusted: Counter,
+}
+
+impl Counters {
+    /// All of them at this moment, without the gauges.
+    pub fn snapshot(&self) -> Stats {
+        let upstream = Calls {
+            getattr: self.getattr.get(),
+            setattr: self.setattr.get(),
+            access: self.access_calls.get(),
+            lookup: self.lookup.get(),
+            readlink: self.readlink.get(),
+            read: self.read.get(),
+            write: self.write.get(),
+            commit: self.commit.get(),
+            create: self.create.get(),
+            remove: self.remove.get(),
+            rename: self.rename.get(),
+            readdir: self.readdir.get(),
+            other: self.other.get(),
+        };
+        Stats {
+            attributes: self.attributes.get(),
+            names: self.names.get(),
+            data: self.data.get(),
+            access: self.access.get(),
+            listings: self.listings.get(),
+            upstream,
+            read_hit_bytes: self.read_hit_bytes.get(),
+            fetched_bytes: self.fetched_bytes.get(),
+            stored_bytes: self.stored_bytes.get(),
+            evictions: self.evictions.get(),
+            revalidations: self.revalidations.get(),
+            distrusted: self.distrusted.get(),
+            used_bytes: 0,
+            objects_in_memory: 0,
+        }
+    }
+}

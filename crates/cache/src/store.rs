@@ -1,0 +1,12 @@
+//! What is on this disk: the directory itself, the index, and one file per cached remote file.
+
+pub mod codec;
+pub mod directory;
+pub mod index;
+pub mod objects;
+pub mod records;
+
+pub use directory::{Directory, OpenError};
+pub use index::{Batch, Index, Table};
+pub use objects::{FileId, ObjectFile, Objects, Pin};
+pub use records::{DataRecord, Record};

@@ -1,0 +1,246 @@
+//! The cache directory: whose it is, who uses it, and where things are.
+//!
+//! ```text
+//! DIR/lock      flock'ed by the process that uses the directory; holds its process id
+//! DIR/format    version and origin
+//! DIR/index     the index; `index.corrupt-N` if one had to be put aside
+//! DIR/objects   the data
+//! ```
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+
+const FORMAT: &str = "leasehold-cache 1";
+const OURS: [&str; 4] = ["lock", "format", "index", "objects"];
+
+/// Why a cache directory cannot be used: one line that names the thing, the cause and the way out.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// It cannot be made, read or written.
+    #[error("cache directory {path}: {cause}; give a directory on a writable disk with --cache")]
+    Unusable {
+        /// The directory, or what is in it.
+        path: PathBuf,
+        /// What the system said.
+        cause: io::Error,
+    },
+    /// Another process uses it.
+    #[error(
+        "cache directory {path} is in use by process {process}; stop that one, or give another directory with --cache"
+    )]
+    InUse {
+        /// The directory.
+        path: PathBuf,
+        /// Who has it.
+        process: String,
+    },
+    /// It holds the files of another origin.
+    #[error(
+        "cache directory {path} belongs to {theirs}, not to {ours}; give another directory with --cache, or remove it"
+    )]
+    OtherOrigin {
+        /// The directory.
+        path: PathBuf,
+        /// Whose it is.
+        theirs: String,
+        /// Who asks.
+        ours: String,
+    },
+    /// A later version made it.
+    #[error(
+        "cache directory {path} has format \"{format}\", which this version does not know; use the version that made it, or remove it"
+    )]
+    UnknownFormat {
+        /// The directory.
+        path: PathBuf,
+        /// What its format file says.
+        format: String,
+    },
+    /// It holds something else.
+    #[error(
+        "{path} is not a cache directory: it contains {found}; give an empty or a new directory with --cache"
+    )]
+    NotACache {
+        /// The directory.
+        path: PathBuf,
+        /// Something that is no part of a cache.
+        found: String,
+    },
+    /// The origin cannot be written down.
+    #[error("the name of the origin must be one line, not {0:?}")]
+    BadOrigin(String),
+    /// The index could neither be opened nor put aside.
+    #[error("cache index {path}: {cause}; remove {path}, nothing but cached data is in it")]
+    Index {
+        /// The index.
+        path: PathBuf,
+        /// What went wrong.
+        cause: String,
+    },
+}
+
+/// A cache directory that is ours as long as this value lives.
+#[derive(Debug)]
+pub struct Directory {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl Directory {
+    /// Takes the directory for an origin; makes it if it is not there.
+    pub fn open(path: &Path, origin: &str) -> Result<Directory, OpenError> {
+        if origin.is_empty() || origin.contains(['\n', '\0']) {
+            return Err(OpenError::BadOrigin(origin.into()));
+        }
+        let unusable = |cause| OpenError::Unusable { path: path.into(), cause };
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(unusable)?;
+        check_contents(path)?;
+        let lock = take_lock(path)?;
+        check_format(path, origin)?;
+        std::fs::create_dir_all(path.join("objects")).map_err(unusable)?;
+        Ok(Directory { path: path.into(), _lock: lock })
+    }
+
+    /// Where the index is.
+    pub fn index(&self) -> PathBuf {
+        self.path.join("index")
+    }
+
+    /// Where the data is.
+    pub fn objects(&self) -> PathBuf {
+        self.path.join("objects")
+    }
+}
+
+/// Refuses a directory that holds something else, before anything is written there.
+fn check_contents(path: &Path) -> Result<(), OpenError> {
+    let unusable = |cause| OpenError::Unusable { path: path.into(), cause };
+    if path.join("format").exists() {
+        return Ok(());
+    }
+    for entry in std::fs::read_dir(path).map_err(unusable)? {
+        let name = entry.map_err(unusable)?.file_name();
+        if !OURS.iter().any(|ours| name == *ours) && name != "format.new" && name != "lost+found" {
+            return Err(OpenError::NotACache { path: path.into(), found: name.to_string_lossy().into() });
+        }
+    }
+    Ok(())
+}
+
+fn take_lock(path: &Path) -> Result<File, OpenError> {
+    let unusable = |cause| OpenError::Unusable { path: path.join("lock"), cause };
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    let mut lock = options.open(path.join("lock")).map_err(unusable)?;
+    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(rustix::io::Errno::AGAIN) => {
+            let mut process = String::new();
+            let _ = lock.take(32).read_to_string(&mut process);
+            let process = process.trim();
+            let process = if process.is_empty() { "of unknown number" } else { process };
+            return Err(OpenError::InUse { path: path.into(), process: process.into() });
+        }
+        Err(errno) => return Err(unusable(errno.into())),
+    }
+    let write = |lock: &mut File| {
+        lock.set_len(0)?;
+        lock.rewind()?;
+        writeln!(lock, "{}", std::process::id())
+    };
+    write(&mut lock).map_err(unusable)?;
+    Ok(lock)
+}
+
+fn check_format(path: &Path, origin: &str) -> Result<(), OpenError> {
+    let file = path.join("format");
+    match std::fs::read(&file) {
+        Ok(found) => judge_format(path, origin, &String::from_utf8_lossy(&found)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            write_format(path, origin).map_err(|cause| OpenError::Unusable { path: file, cause })
+        }
+        Err(cause) => Err(OpenError::Unusable { path: file, cause }),
+    }
+}
+
+fn judge_format(path: &Path, origin: &str, found: &str) -> Result<(), OpenError> {
+    let mut lines = found.lines();
+    let format = lines.next().unwrap_or_default();
+    let theirs = lines.next().and_then(|line| line.strip_prefix("origin "));
+    let Some(theirs) = theirs.filter(|_| format == FORMAT) else {
+        let format = format.chars().take(60).collect();
+        return Err(OpenError::UnknownFormat { path: path.into(), format });
+    };
+    if theirs != origin {
+        return Err(OpenError::OtherOrigin { path: path.into(), theirs: theirs.into(), ours: origin.into() });
+    }
+    Ok(())
+}
+
+/// Written whole or not at all.
+fn write_format(path: &Path, origin: &str) -> io::Result<()> {
+    let new = path.join("format.new");
+    let mut file = File::create(&new)?;
+    write!(file, "{FORMAT}\norigin {origin}\n")?;
+    file.sync_all()?;
+    std::fs::rename(new, path.join("format"))?;
+    File::open(path)?.sync_all()
+}
+
+/// Names the running of this machine: another one means that what was not synced may be lost.
+pub fn boot_id() -> u64 {
+    let id = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    u64::from(crc32c::crc32c(&id)) | u64::from(crc32c::crc32c_append(1, &id)) << 32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ORIGIN: &str = "nfs://host/export";
+
+    #[test]
+    fn a_directory_is_taken_once_and_comes_back() {
+        let parent = tempfile::tempdir().unwrap();
+        let path = parent.path().join("a/b");
+        let first = Directory::open(&path, ORIGIN).unwrap();
+        let error = Directory::open(&path, ORIGIN).unwrap_err();
+        assert!(error.to_string().contains(&format!("in use by process {}", std::process::id())), "{error}");
+        drop(first);
+        Directory::open(&path, ORIGIN).unwrap();
+    }
+
+    #[test]
+    fn foreign_directories_are_refused_in_one_line() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path();
+        std::fs::write(path.join("thesis.tex"), "").unwrap();
+        let error = Directory::open(path, ORIGIN).unwrap_err();
+        assert!(matches!(error, OpenError::NotACache { .. }), "{error}");
+        assert_eq!(std::fs::read_dir(path).unwrap().count(), 1, "nothing was written");
+        std::fs::remove_file(path.join("thesis.tex")).unwrap();
+
+        drop(Directory::open(path, ORIGIN).unwrap());
+        let error = Directory::open(path, "nfs://other/export").unwrap_err();
+        assert!(matches!(error, OpenError::OtherOrigin { .. }), "{error}");
+        assert!(error.to_string().contains("belongs to nfs://host/export, not to nfs://other/export"));
+
+        for damaged in ["leasehold-cache 99\norigin x\n", "", "leasehold-cache 1\n", "\u{fffd}\u{0}"] {
+            std::fs::write(path.join("format"), damaged).unwrap();
+            let error = Directory::open(path, ORIGIN).unwrap_err();
+            assert!(matches!(error, OpenError::UnknownFormat { .. }), "{error}");
+            assert_eq!(error.to_string().lines().count(), 1);
+        }
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_made_is_an_error() {
+        let error = Directory::open(Path::new("/proc/leasehold"), ORIGIN).unwrap_err();
+        assert!(matches!(error, OpenError::Unusable { .. }), "{error}");
+        assert!(matches!(Directory::open(Path::new("/tmp"), "a\nb"), Err(OpenError::BadOrigin(_))));
+    }
+}

@@ -1,0 +1,360 @@
+//! One sparse file of this disk per cached remote file: `objects/xx/<id>`.
+//!
+//! An id is never used twice, so that a record of the index means the file it meant or none. A file is written in
+//! place only where nobody reads ([`ObjectFile::is_pinned`]), never cut, and unlinked as a whole.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+
+use crate::ranges::overlap;
+
+/// Most files that are kept open while nobody reads them.
+const OPEN_MAX: usize = 256;
+
+/// Up to this many bytes are written to, or read from, the page cache without leaving the async worker.
+pub const INLINE_BYTES: usize = 64 << 10;
+
+/// Names a file of the store: sixty-four random bits of the process that made it, and its number there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FileId(pub u128);
+
+impl FileId {
+    /// Was it made by the process with this nonce?
+    pub fn is_of(self, nonce: u64) -> bool {
+        (self.0 >> 64) as u64 == nonce
+    }
+
+    /// The id that a file name says, if it is one.
+    pub fn parse(name: &str) -> Option<FileId> {
+        (name.len() == 32).then(|| u128::from_str_radix(name, 16).ok().map(FileId))?
+    }
+
+    fn path(self, root: &Path) -> PathBuf {
+        root.join(format!("{:02x}", self.0 as u8)).join(format!("{:032x}", self.0))
+    }
+}
+
+/// All files of the store.
+#[derive(Debug)]
+pub struct Objects {
+    root: PathBuf,
+    nonce: u64,
+    next: AtomicU64,
+    /// Bytes of disk in use by files of the store.
+    used_bytes: AtomicU64,
+    open: Mutex<std::collections::VecDeque<Weak<ObjectFile>>>,
+}
+
+impl Objects {
+    /// The store in this directory, with what it is believed to use. `nonce` must be new in every process.
+    pub fn new(root: PathBuf, nonce: u64, used_bytes: u64) -> Arc<Objects> {
+        let (next, used_bytes) = (AtomicU64::new(0), AtomicU64::new(used_bytes));
+        Arc::new(Objects { root, nonce, next, used_bytes, open: Mutex::default() })
+    }
+
+    /// A file with a new id. Nothing is on disk until something is written.
+    pub fn create(self: &Arc<Objects>) -> Arc<ObjectFile> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        self.file(FileId(u128::from(self.nonce) << 64 | u128::from(number)), 0)
+    }
+
+    /// A file that the index knows.
+    pub fn file(self: &Arc<Objects>, id: FileId, allocated_bytes: u64) -> Arc<ObjectFile> {
+        Arc::new(ObjectFile {
+            id,
+            store: self.clone(),
+            file: Mutex::new(Opened { file: None, made: !id.is_of(self.nonce), removed: false }),
+            pins: Mutex::default(),
+            allocated_bytes: AtomicU64::new(allocated_bytes),
+        })
+    }
+
+    /// Bytes of disk in use.
+    pub fn used_bytes(&self) -> u64 {
+        self.used_bytes.load(Ordering::Relaxed)
+    }
+
+    /// What a sweep found to be in use, where the counter had drifted.
+    pub fn correct_used_bytes(&self, by: i64) {
+        if by < 0 {
+            self.take_off(by.unsigned_abs());
+        } else {
+            self.used_bytes.fetch_add(by as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// Where the files are.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// What the ids of this process begin with.
+    pub fn nonce(&self) -> u64 {
+        self.nonce
+    }
+
+    fn take_off(&self, bytes: u64) {
+        let _ = self
+            .used_bytes
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| Some(used.saturating_sub(bytes)));
+    }
+
+    /// Remembers that a file is open, and closes the one that was opened longest ago if there are too many.
+    fn opened(&self, file: &Arc<ObjectFile>) {
+        let mut open = self.open.lock();
+        open.push_back(Arc::downgrade(file));
+        let oldest = if open.len() > OPEN_MAX { open.pop_front() } else { None };
+        drop(open);
+        if let Some(oldest) = oldest.and_then(|oldest| oldest.upgrade())
+            && !Arc::ptr_eq(&oldest, file)
+        {
+            oldest.file.lock().file = None;
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Opened {
+    file: Option<Arc<File>>,
+    /// It has been on disk: if it is gone, then with all that was in it.
+    made: bool,
+    removed: bool,
+}
+
+/// One file of the store.
+#[derive(Debug)]
+pub struct ObjectFile {
+    /// Its name.
+    pub id: FileId,
+    store: Arc<Objects>,
+    file: Mutex<Opened>,
+    pins: Mutex<Vec<Range<u64>>>,
+    allocated_bytes: AtomicU64,
+}
+
+impl ObjectFile {
+    /// The open file, made if it is not there and may be.
+    fn open(self: &Arc<ObjectFile>) -> io::Result<Arc<File>> {
+        let mut opened = self.file.lock();
+        if let Some(file) = &opened.file {
+            return Ok(file.clone());
+        }
+        if opened.removed {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let path = self.id.path(&self.store.root);
+        let file = Arc::new(open_at(&path, !opened.made)?);
+        opened.made = true;
+        opened.file = Some(file.clone());
+        drop(opened);
+        self.store.opened(self);
+        Ok(file)
+    }
+
+    /// Pins a range for reading: until the pin is dropped, nobody writes there.
+    pub fn pin(self: &Arc<ObjectFile>, range: Range<u64>) -> Pin {
+        self.pins.lock().push(range.clone());
+        Pin { file: self.clone(), range }
+    }
+
+    /// Is somebody reading any of this?
+    pub fn is_pinned(&self, range: &Range<u64>) -> bool {
+        self.pins.lock().iter().any(|pinned| overlap(pinned, range))
+    }
+
+    /// Writes bytes; off the async worker if there are many.
+    pub async fn write(self: &Arc<ObjectFile>, offset: u64, bytes: Bytes) -> io::Result<()> {
+        if bytes.len() <= INLINE_BYTES {
+            return self.write_now(offset, &bytes);
+        }
+        let this = self.clone();
+        blocking(move || this.write_now(offset, &bytes)).await
+    }
+
+    fn write_now(self: &Arc<ObjectFile>, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let file = self.open()?;
+        let written = file.write_all_at(bytes, offset);
+        let allocated = file.metadata()?.blocks() * 512;
+        let before = self.allocated_bytes.swap(allocated, Ordering::Relaxed);
+        if allocated >= before {
+            self.store.used_bytes.fetch_add(allocated - before, Ordering::Relaxed);
+        } else {
+            self.store.take_off(before - allocated);
+        }
+        if self.file.lock().removed {
+            // Removed in the meantime: what it used is counted no more.
+            self.store.take_off(self.allocated_bytes.swap(0, Ordering::Relaxed));
+        }
+        written
+    }
+
+    /// Makes what was written durable. Blocks.
+    pub fn sync(self: &Arc<ObjectFile>) -> io::Result<()> {
+        self.open()?.sync_data()
+    }
+
+    /// Bytes of disk that it uses.
+    pub fn allocated_bytes(&self) -> u64 {
+        self.allocated_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Takes it off the disk; who has it open reads on. Blocks while the disk frees it.
+    pub fn remove(&self) {
+        let mut opened = self.file.lock();
+        if opened.removed {
+            return;
+        }
+        opened.removed = true;
+        opened.file = None;
+        drop(opened);
+        let _ = std::fs::remove_file(self.id.path(&self.store.root));
+        self.store.take_off(self.allocated_bytes.swap(0, Ordering::Relaxed));
+    }
+}
+
+fn open_at(path: &Path, make: bool) -> io::Result<File> {
+    let open = || OpenOptions::new().read(true).write(true).create(make).truncate(false).open(path);
+    match open() {
+        Err(error) if make && error.kind() == io::ErrorKind::NotFound => {
+            if let Some(parent) = path.parent() {
+                std::fs::create_dir_all(parent)?;
+            }
+            open()
+        }
+        other => other,
+    }
+}
+
+/// A range that is being read.
+#[derive(Debug)]
+pub struct Pin {
+    file: Arc<ObjectFile>,
+    range: Range<u64>,
+}
+
+impl Pin {
+    /// The range.
+    pub fn range(&self) -> Range<u64> {
+        self.range.clone()
+    }
+
+    /// The open file.
+    pub fn open(&self) -> io::Result<Arc<File>> {
+        self.file.open()
+    }
+
+    /// Its bytes: at once if the page cache has them, else off the async worker.
+    pub async fn read(&self) -> io::Result<Vec<u8>> {
+        use rustix::io::{ReadWriteFlags, preadv2};
+        let file = self.open()?;
+        let length = (self.range.end - self.range.start) as usize;
+        let mut buffer = vec![0; length];
+        let at_once = preadv2(
+            &*file,
+            &mut [io::IoSliceMut::new(&mut buffer)],
+            self.range.start,
+            ReadWriteFlags::NOWAIT,
+        );
+        if at_once == Ok(length) {
+            return Ok(buffer);
+        }
+        let start = self.range.start;
+        blocking(move || {
+            file.read_exact_at(&mut buffer, start)?;
+            Ok(buffer)
+        })
+        .await
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        let mut pins = self.file.pins.lock();
+        if let Some(at) = pins.iter().position(|pinned| *pinned == self.range) {
+            pins.swap_remove(at);
+        }
+    }
+}
+
+/// Runs what may block on a thread that may be blocked.
+pub async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(io::Error::other(error)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn store(nonce: u64) -> (tempfile::TempDir, Arc<Objects>) {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Objects::new(directory.path().into(), nonce, 0);
+        (directory, store)
+    }
+
+    #[tokio::test]
+    async fn bytes_come_back_and_are_counted_until_removed() {
+        let (_directory, store) = store(7);
+        let file = store.create();
+        file.write(100_000, Bytes::from_static(b"abc")).await.unwrap();
+        assert!(store.used_bytes() >= 4096 && store.used_bytes() < 100_000, "sparse: {}", store.used_bytes());
+        let pin = file.pin(100_000..100_003);
+        assert!(file.is_pinned(&(100_002..200_000)) && !file.is_pinned(&(0..100_000)));
+        assert_eq!(pin.read().await.unwrap(), b"abc");
+        file.remove();
+        assert_eq!(store.used_bytes(), 0);
+        drop(pin);
+        assert!(!file.is_pinned(&(0..u64::MAX)));
+        assert!(file.write(0, Bytes::from_static(b"x")).await.is_err(), "removed for good");
+    }
+
+    #[tokio::test]
+    async fn files_of_older_processes_are_not_made_anew() {
+        let (directory, store) = store(7);
+        let old = store.file(FileId(5), 0);
+        assert!(old.pin(0..1).read().await.is_err());
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_file_that_somebody_deleted_does_not_come_back_empty() {
+        let (directory, store) = store(7);
+        let file = store.create();
+        file.write(0, Bytes::from_static(b"abc")).await.unwrap();
+        file.file.lock().file = None;
+        std::fs::remove_dir_all(directory.path().join("00")).unwrap();
+        assert!(file.write(4096, Bytes::from_static(b"abc")).await.is_err());
+        assert!(file.pin(0..3).read().await.is_err());
+    }
+
+    #[tokio::test]
+    async fn the_number_of_open_files_is_bounded() {
+        let (_directory, store) = store(7);
+        let files: Vec<_> = (0..OPEN_MAX + 50).map(|_| store.create()).collect();
+        for file in &files {
+            file.write(0, Bytes::from_static(b"x")).await.unwrap();
+        }
+        let open = files.iter().filter(|file| file.file.lock().file.is_some()).count();
+        assert!(open <= OPEN_MAX, "{open}");
+        assert_eq!(files[0].pin(0..1).read().await.unwrap(), b"x", "opened again");
+    }
+
+    #[test]
+    fn ids_are_their_names() {
+        let id = FileId(0x0123_4567_89ab_cdef_0011_2233_4455_6677);
+        let path = id.path(Path::new("/o"));
+        assert_eq!(path, Path::new("/o/77/0123456789abcdef0011223344556677"));
+        assert_eq!(FileId::parse("0123456789abcdef0011223344556677"), Some(id));
+        assert_eq!(FileId::parse("xyz"), None);
+        assert!(id.is_of(0x0123_4567_89ab_cdef));
+    }
+}

@@ -1,0 +1,172 @@
+//! Background work: new knowledge goes to the index, data to the disk itself, and the cleaner runs when it is called.
+//!
+//! The order makes a record true whenever the process is killed: bytes are written to their file before they count as
+//! valid in memory, and what is valid in memory goes to the index some time later. A record may be behind; then the
+//! state that it speaks of is not the origin's, and the first revalidation drops it.
+
+use std::sync::Arc;
+use std::sync::Weak;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::task::AbortHandle;
+
+use crate::core::Core;
+use crate::store::{Batch, Table};
+use crate::table::Object;
+
+/// Changes in one batch of the index, about.
+const BATCH_MAX: usize = 1000;
+/// Data that has not changed for so long is made durable.
+const SYNC_AFTER: Duration = Duration::from_secs(5);
+/// The sweep starts so long after the cache, and takes a breath of so long after each page.
+const SWEEP_AFTER: Duration = Duration::from_secs(60);
+const SWEEP_BREATH: Duration = Duration::from_millis(20);
+
+/// Keys of the counters in the index.
+pub const USED_BYTES: &[u8] = b"used-bytes";
+/// See [`USED_BYTES`].
+pub const USES: &[u8] = b"uses";
+/// See [`USED_BYTES`].
+pub const INDEXED: &[u8] = b"indexed";
+
+/// Starts the background work of a cache. It ends with the cache.
+pub fn start(core: &Arc<Core>) -> Vec<AbortHandle> {
+    let weak = Arc::downgrade(core);
+    vec![
+        tokio::spawn(flusher(weak.clone(), core.options.flush_interval)).abort_handle(),
+        tokio::spawn(cleaner(weak.clone(), core.cleaner.clone())).abort_handle(),
+        tokio::spawn(syncer(weak.clone())).abort_handle(),
+        tokio::spawn(sweeper(weak)).abort_handle(),
+    ]
+}
+
+async fn flusher(core: Weak<Core>, interval: Duration) {
+    loop {
+        tokio::time::sleep(interval).await;
+        let Some(core) = core.upgrade() else { return };
+        core.flush().await;
+    }
+}
+
+async fn cleaner(core: Weak<Core>, wake: Arc<tokio::sync::Notify>) {
+    loop {
+        wake.notified().await;
+        let Some(core) = core.upgrade() else { return };
+        let enough = core.clean().await;
+        drop(core);
+        if !enough {
+            // Everything is in use, or somebody else fills the disk: no use in trying again at once.
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    }
+}
+
+async fn syncer(core: Weak<Core>) {
+    loop {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let Some(core) = core.upgrade() else { return };
+        core.sync_idle().await;
+    }
+}
+
+async fn sweeper(core: Weak<Core>) {
+    tokio::time::sleep(SWEEP_AFTER).await;
+    if let Some(core) = core.upgrade() {
+        core.sweep(SWEEP_BREATH).await;
+    }
+}
+
+impl Core {
+    /// Writes to the index what there is to tell.
+    pub async fn flush(self: &Arc<Core>) {
+        let objects = std::mem::take(&mut *self.dirty.lock());
+        if objects.is_empty() {
+            return;
+        }
+        let core = self.clone();
+        let _ = tokio::task::spawn_blocking(move || core.flush_now(&objects)).await;
+    }
+
+    fn flush_now(&self, objects: &[Arc<Object>]) {
+        let mut again = Vec::new();
+        for some in objects.chunks(BATCH_MAX / 4) {
+            let mut batch = Batch::default();
+            for object in some {
+                if self.record(object, &mut batch) && !object.queued.swap(true, Ordering::AcqRel) {
+                    again.push(object.clone());
+                }
+            }
+            self.put_counters(&mut batch);
+            self.index.commit(batch);
+        }
+        self.dirty.lock().append(&mut again);
+    }
+
+    fn put_counters(&self, batch: &mut Batch) {
+        let counters = [
+            (USED_BYTES, self.objects.used_bytes()),
+            (USES, self.uses.load(Ordering::Relaxed)),
+            (INDEXED, self.indexed.load(Ordering::Relaxed)),
+        ];
+        for (key, value) in counters {
+            batch.put(Table::Meta, key.to_vec(), value.to_le_bytes().to_vec());
+        }
+    }
+
+    /// Tells the index of all uses since it was last told.
+    pub async fn tell_uses(self: &Arc<Core>) {
+        for object in self.table.all() {
+            let told = object.used_in_index.load(Ordering::Relaxed);
+            if told != 0 && object.used.load(Ordering::Relaxed) > told {
+                self.with(&object, |state| state.changed = true);
+            }
+        }
+        self.flush().await;
+    }
+
+    /// Makes data durable that has not changed lately, so that it outlives the machine.
+    pub async fn sync_idle(self: &Arc<Core>) {
+        loop {
+            let object = {
+                let mut unsynced = self.unsynced.lock();
+                match unsynced.front() {
+                    Some((since, _)) if since.elapsed() >= SYNC_AFTER => unsynced.pop_front(),
+                    _ => return,
+                }
+            };
+            if let Some(object) = object.and_then(|(_, object)| object.upgrade()) {
+                self.sync(&object).await;
+            }
+        }
+    }
+
+    async fn sync(self: &Arc<Core>, object: &Arc<Object>) {
+        let (file, stores) = self.with(object, |state| {
+            let file = state.data.file().filter(|_| !state.data.synced).cloned();
+            (file, (state.data.generation(), state.data.stores))
+        });
+        let Some(file) = file else { return };
+        let synced = crate::store::objects::blocking(move || file.sync()).await.is_ok();
+        self.with(object, |state| {
+            // What was stored meanwhile is not synced; it is queued again when it is told to the index.
+            if synced && (state.data.generation(), state.data.stores) == stores {
+                state.data.synced = true;
+                state.changed = true;
+            }
+        });
+    }
+
+    /// Leaves everything in order: the index knows all, and all is on the disk itself.
+    pub async fn finish(self: &Arc<Core>) {
+        self.empty_trash().await;
+        self.tell_uses().await;
+        let unsynced = std::mem::take(&mut *self.unsynced.lock());
+        for object in unsynced.into_iter().filter_map(|(_, object)| object.upgrade()) {
+            self.sync(&object).await;
+        }
+        self.flush().await;
+        let core = self.clone();
+        let _ = tokio::task::spawn_blocking(move || core.index.sync()).await;
+    }
+}
