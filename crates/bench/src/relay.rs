@@ -28,11 +28,11 @@ const BUFFER_MAX_BYTES: usize = 1 << 30;
 
 /// What a relay is to be like.
 #[derive(Clone, Copy, Debug)]
-pub struct RelayOptions {
+pub struct Options {
     /// Where it listens; port 0 takes a free one, the same for TCP and UDP.
     pub listen: SocketAddr,
     /// The round trip that it adds: half of it in each direction.
-    pub round_trip: Duration,
+    pub rtt: Duration,
     /// Bandwidth of each direction, for all connections together; `None` is no bound.
     pub bytes_per_second: Option<NonZeroU64>,
     /// Bytes under way at most in each direction of each connection. It bounds the rate of a connection to this much
@@ -42,12 +42,12 @@ pub struct RelayOptions {
     pub udp: bool,
 }
 
-impl Default for RelayOptions {
+impl Default for Options {
     /// No delay, no cap, on a free port of 127.0.0.1, TCP and UDP, 16 MiB under way.
-    fn default() -> RelayOptions {
-        RelayOptions {
+    fn default() -> Options {
+        Options {
             listen: (Ipv4Addr::LOCALHOST, 0).into(),
-            round_trip: Duration::ZERO,
+            rtt: Duration::ZERO,
             bytes_per_second: None,
             buffer_bytes: 16 << 20,
             udp: true,
@@ -55,10 +55,10 @@ impl Default for RelayOptions {
     }
 }
 
-impl RelayOptions {
+impl Options {
     /// The default with a round trip.
-    pub fn round_trip(round_trip: Duration) -> RelayOptions {
-        RelayOptions { round_trip, ..RelayOptions::default() }
+    pub fn rtt(rtt: Duration) -> Options {
+        Options { rtt, ..Options::default() }
     }
 }
 
@@ -112,10 +112,10 @@ impl Relay {
     ///
     /// # Errors
     /// What `bind` says, for instance `AddrInUse`.
-    pub fn start(target: SocketAddr, options: RelayOptions) -> io::Result<Relay> {
+    pub fn start(target: SocketAddr, options: Options) -> io::Result<Relay> {
         let (listener, datagrams) = bind(options)?;
         let local = listener.local_addr()?;
-        let line = || Line::new(options.round_trip / 2, options.bytes_per_second);
+        let line = || Line::new(options.rtt / 2, options.bytes_per_second);
         let shared = Arc::new(Shared {
             target,
             buffer_bytes: options.buffer_bytes.clamp(stream::CHUNK_BYTES, BUFFER_MAX_BYTES),
@@ -168,7 +168,7 @@ impl Drop for Relay {
     }
 }
 
-fn bind(options: RelayOptions) -> io::Result<(TcpListener, Option<UdpSocket>)> {
+fn bind(options: Options) -> io::Result<(TcpListener, Option<UdpSocket>)> {
     // A free TCP port need not be free for UDP: with port 0, try a few.
     let mut attempts = if options.listen.port() == 0 { 16 } else { 1 };
     let listener = loop {

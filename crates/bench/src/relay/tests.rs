@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::time::timeout;
 
-use super::{Cut, Relay, RelayOptions, Traffic};
+use super::{Cut, Options, Relay, Traffic};
 
 const LOOPBACK: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 0);
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -50,7 +50,7 @@ fn pattern(bytes: usize) -> Vec<u8> {
 #[tokio::test]
 async fn a_round_trip_takes_what_was_set() {
     let round_trip = Duration::from_millis(20);
-    let relay = Relay::start(echo().await, RelayOptions::round_trip(round_trip)).unwrap();
+    let relay = Relay::start(echo().await, Options::rtt(round_trip)).unwrap();
     let mut stream = connect(&relay).await;
     let mut measured = Vec::new();
     for _ in 0..20 {
@@ -66,7 +66,7 @@ async fn a_round_trip_takes_what_was_set() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bytes_come_through_whole_on_many_connections() {
-    let mut options = RelayOptions::round_trip(Duration::from_millis(4));
+    let mut options = Options::rtt(Duration::from_millis(4));
     options.buffer_bytes = 256 << 10; // far less than is sent
     let relay = Relay::start(echo().await, options).unwrap();
     let sent = std::sync::Arc::new(pattern(3 << 20));
@@ -92,7 +92,7 @@ async fn bytes_come_through_whole_on_many_connections() {
 
 #[tokio::test]
 async fn bandwidth_is_shared_and_kept() {
-    let options = RelayOptions { bytes_per_second: NonZeroU64::new(10_000_000), ..RelayOptions::default() };
+    let options = Options { bytes_per_second: NonZeroU64::new(10_000_000), ..Options::default() };
     let relay = Relay::start(echo().await, options).unwrap();
     let (mut one, mut two) = (connect(&relay).await, connect(&relay).await);
     let bytes = pattern(1_000_000);
@@ -118,7 +118,7 @@ async fn bandwidth_is_shared_and_kept() {
 
 #[tokio::test]
 async fn a_black_hole_swallows_and_gives_back() {
-    let relay = Relay::start(echo().await, RelayOptions::default()).unwrap();
+    let relay = Relay::start(echo().await, Options::default()).unwrap();
     let mut stream = connect(&relay).await;
     ask(&mut stream, b"up").await.unwrap();
     relay.cut(Cut::BlackHole);
@@ -133,7 +133,7 @@ async fn a_black_hole_swallows_and_gives_back() {
 
 #[tokio::test]
 async fn a_reset_ends_connections_until_restored() {
-    let relay = Relay::start(echo().await, RelayOptions::default()).unwrap();
+    let relay = Relay::start(echo().await, Options::default()).unwrap();
     let mut stream = connect(&relay).await;
     ask(&mut stream, b"up").await.unwrap();
     relay.cut(Cut::Reset);
@@ -148,7 +148,7 @@ async fn a_reset_ends_connections_until_restored() {
 
 #[tokio::test]
 async fn dropping_ends_connections_and_frees_the_port() {
-    let relay = Relay::start(echo().await, RelayOptions::default()).unwrap();
+    let relay = Relay::start(echo().await, Options::default()).unwrap();
     let address = relay.local_addr();
     let mut stream = connect(&relay).await;
     ask(&mut stream, b"up").await.unwrap();
@@ -177,7 +177,7 @@ async fn datagrams_are_delayed_counted_and_lost_in_a_cut() {
         }
     });
     let round_trip = Duration::from_millis(10);
-    let relay = Relay::start(target_address, RelayOptions::round_trip(round_trip)).unwrap();
+    let relay = Relay::start(target_address, Options::rtt(round_trip)).unwrap();
     let client = UdpSocket::bind(LOOPBACK).await.unwrap();
     client.connect(relay.local_addr()).await.unwrap();
     let mut buffer = [0; 2000];
