@@ -57,7 +57,7 @@ pub(crate) fn set_attributes(
     if let Some(size) = set.size {
         let stat = stat_regular(tree, node)?;
         node.check_write(principal, &stat)?;
-        set_size(tree.writing(node)?.as_fd(), size)?;
+        cut_or_extend(tree, node, &stat, size)?;
     }
     if set.uid.is_some() || set.gid.is_some() {
         set_owner(&node.path, set)?;
@@ -72,6 +72,13 @@ pub(crate) fn set_attributes(
         tree.persist_if_sync(node)?;
     }
     Ok(wcc)
+}
+
+/// Sets the size of a file that others may be reading.
+pub(crate) fn cut_or_extend(tree: &Tree, node: &Node, stat: &Stat, size: u64) -> Result<(), Status> {
+    let file = tree.writing(node)?;
+    let _cut = (size < stat.size()).then(|| node.ranges.cut());
+    set_size(file.as_fd(), size)
 }
 
 pub(crate) fn set_size(file: BorrowedFd<'_>, size: u64) -> Result<(), Status> {

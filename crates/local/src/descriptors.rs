@@ -21,6 +21,7 @@ use vfs::{FileType, Handle};
 use crate::attributes::Stat;
 use crate::mounts::Mount;
 use crate::permission::Grants;
+use crate::ranges::Ranges;
 
 const SHARDS: usize = 16;
 
@@ -33,6 +34,7 @@ pub(crate) struct Node {
     pub(crate) path: OwnedFd,
     pub(crate) data: Mutex<OpenFiles>,
     pub(crate) grants: Mutex<Grants>,
+    pub(crate) ranges: Arc<Ranges>,
     /// Time of last use, in ticks of the sweeper.
     used: AtomicU32,
 }
@@ -42,6 +44,8 @@ pub(crate) struct Node {
 pub(crate) struct OpenFiles {
     pub(crate) reading: Option<Arc<File>>,
     pub(crate) writing: Option<Arc<File>>,
+    /// When `writing` was last asked for, in ticks of the sweeper.
+    pub(crate) wrote: u32,
 }
 
 impl Node {
@@ -53,6 +57,7 @@ impl Node {
             path,
             data: Mutex::default(),
             grants: Mutex::default(),
+            ranges: Arc::default(),
             used: AtomicU32::new(0),
         }
     }
@@ -143,15 +148,22 @@ impl Descriptors {
             let mut shard = shard.lock();
             let nodes: Vec<Arc<Node>> = shard.slots.iter().flatten().map(|slot| slot.node.clone()).collect();
             for node in nodes {
-                let idle = now.saturating_sub(node.used.load(Ordering::Relaxed));
-                if idle > idle_max {
+                if now.saturating_sub(node.used.load(Ordering::Relaxed)) > idle_max {
                     closing.extend(shard.remove(&node.handle));
-                } else if idle > idle_writing_max {
-                    closing_data.extend(node.data.lock().writing.take());
+                    continue;
+                }
+                let mut data = node.data.lock();
+                if now.saturating_sub(data.wrote) > idle_writing_max {
+                    closing_data.extend(data.writing.take());
                 }
             }
             drop(shard);
         }
+    }
+
+    /// The tick of the sweeper.
+    pub(crate) fn now(&self) -> u32 {
+        self.now.load(Ordering::Relaxed)
     }
 
     /// Closes everything.
@@ -223,4 +235,68 @@ impl Proc {
 
 fn name(file: impl AsFd) -> String {
     file.as_fd().as_raw_fd().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Options;
+    use crate::tree::{Tree, open_child};
+
+    fn tree(home: &tempfile::TempDir, nodes_max: usize) -> Tree {
+        let directory = home.path().join("exported");
+        std::fs::create_dir(&directory).unwrap();
+        for number in 0..100 {
+            std::fs::write(directory.join(number.to_string()), "").unwrap();
+        }
+        let options = Options { descriptors_max: nodes_max, ..Options::new(home.path().join("state")) };
+        Tree::open(&directory, options).unwrap()
+    }
+
+    fn open(tree: &Tree, number: usize) -> Handle {
+        let name = vfs::Name::new(number.to_string().as_bytes()).unwrap();
+        let path = open_child(&tree.root.path, &name).unwrap();
+        let found = tree.describe(&tree.root, Some(&name), &path).unwrap();
+        tree.keep(&found, path).handle
+    }
+
+    #[test]
+    fn what_is_idle_is_closed() {
+        let home = tempfile::tempdir().unwrap();
+        let tree = tree(&home, 4096);
+        let [idle, busy] = [0, 1].map(|number| open(&tree, number));
+        for handle in [idle, busy] {
+            tree.writing(&tree.cached(&handle).unwrap()).unwrap();
+        }
+        for _ in 0..3 {
+            tree.descriptors.tick(60, 2);
+            tree.writing(&tree.cached(&busy).unwrap()).unwrap();
+        }
+        assert!(tree.cached(&busy).unwrap().data.lock().writing.is_some());
+        assert!(tree.cached(&idle).unwrap().data.lock().writing.is_none());
+        for _ in 0..61 {
+            tree.descriptors.tick(60, 2);
+            tree.cached(&busy);
+        }
+        assert!(tree.cached(&busy).is_some());
+        assert!(tree.cached(&idle).is_none());
+        assert_eq!(tree.node(&idle).unwrap().handle, idle, "and opened again");
+        tree.descriptors.clear();
+        assert!(tree.cached(&busy).is_none());
+    }
+
+    #[test]
+    fn what_is_used_stays_and_the_rest_is_bounded() {
+        let home = tempfile::tempdir().unwrap();
+        let tree = tree(&home, 2 * SHARDS);
+        let favourite = open(&tree, 0);
+        for number in 1..100 {
+            assert!(tree.cached(&favourite).is_some());
+            open(&tree, number);
+        }
+        let kept: usize = tree.descriptors.shards.iter().map(|shard| shard.lock().index.len()).sum();
+        assert!(kept <= 2 * SHARDS, "{kept}");
+        tree.descriptors.forget(&favourite);
+        assert!(tree.cached(&favourite).is_none());
+    }
 }

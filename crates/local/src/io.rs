@@ -45,9 +45,12 @@ impl Tree {
 
     /// The file open for writing, which is shared: permission was checked before.
     pub(crate) fn writing(&self, node: &Node) -> Result<Arc<File>, Status> {
-        if let Some(file) = &node.data.lock().writing {
+        let mut data = node.data.lock();
+        data.wrote = self.descriptors.now();
+        if let Some(file) = &data.writing {
             return Ok(file.clone());
         }
+        drop(data);
         let file = self.open_data(node, OFlags::WRONLY)?;
         Ok(node.data.lock().writing.get_or_insert(file).clone())
     }
@@ -83,10 +86,22 @@ pub(crate) fn read(
         return Ok(Some(Read { data: Data::default(), eof, attributes }));
     }
     let file = tree.reading(node)?;
-    if length >= RANGE_MIN {
-        let data = Data::File(FileRange { file, offset, length, pin: None });
-        return Ok(Some(Read { data, eof, attributes }));
+    if length >= RANGE_MIN
+        && let Some(pin) = node.ranges.pin()
+    {
+        // Looked at again under the pin: from here on no cut of ours comes in between.
+        let size = tree.stat(node)?.size();
+        if size >= offset + u64::from(length) {
+            let data = Data::File(FileRange { file, offset, length, pin: Some(Arc::new(pin)) });
+            return Ok(Some(Read { data, eof, attributes }));
+        }
     }
+    // A large read that may not be a range is a rare one; what it takes to copy it is not for the asking task.
+    let wait = match wait {
+        Wait::No if length >= RANGE_MIN => return Ok(None),
+        Wait::No if node.mount.in_memory => Wait::Yes,
+        wait => wait,
+    };
     let mut buffer = vec![0; length as usize];
     let filled = fill(&file, &mut buffer, offset, wait);
     if wait == Wait::No && filled != Ok(buffer.len()) {

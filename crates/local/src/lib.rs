@@ -15,7 +15,12 @@
 //! - **Durability**: with [`Options::sync`] every change of metadata is on the disk before it is acknowledged; data is
 //!   when its stability says so, or after COMMIT.
 //!
-//! Needs Linux 5.8, `/proc`, and a tokio runtime. Opening the first directory starts threads that live as long as the
+//! Files in use are kept open for up to a minute after their last use: so long a file system below cannot be unmounted
+//! without force, and a file that a process of this machine removes keeps its space. One that was written can be run on
+//! this machine some seconds later.
+//!
+//! Meant for file systems on this machine: what is answered without a thread would wait for those of others. Needs
+//! Linux 5.8, `/proc`, and a tokio runtime. Opening the first directory starts threads that live as long as the
 //! process, and raises its limit of open files.
 
 mod attributes;
@@ -32,6 +37,7 @@ mod lookup;
 mod make;
 mod mounts;
 mod permission;
+mod ranges;
 mod sweeper;
 mod sys;
 mod tree;
@@ -57,7 +63,8 @@ pub struct Options {
     pub sync: bool,
     /// Where handles come from.
     pub handles: HandleKind,
-    /// Most files kept open between operations, three descriptors each; less where the limit of open files demands.
+    /// Most files kept open between operations, three descriptors each; less where the limit of open files demands. Who
+    /// serves several directories divides what there is among them.
     pub descriptors_max: usize,
     /// Most files known to the table of handles; about 200 bytes of memory each.
     pub table_entries_max: usize,

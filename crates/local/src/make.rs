@@ -75,7 +75,10 @@ impl Making<'_> {
         let path = self.tree.proc.open(&file, OFlags::PATH).map_err(errno::status)?;
         let found = self.tree.describe(self.directory, Some(self.name), &path)?;
         let node = self.tree.keep(&found, path);
-        node.data.lock().writing = Some(std::sync::Arc::new(file.into()));
+        let mut data = node.data.lock();
+        data.wrote = self.tree.descriptors.now();
+        data.writing = Some(std::sync::Arc::new(file.into()));
+        drop(data);
         self.finish(before, &found, touched.then_some(&*node))
     }
 
@@ -120,7 +123,7 @@ impl Making<'_> {
             }
         } else if let Some(size) = set.size {
             node.check_write(self.principal, &stat)?;
-            change::set_size(self.tree.writing(&node)?.as_fd(), size)?;
+            change::cut_or_extend(self.tree, &node, &stat, size)?;
             self.tree.persist_if_sync(&node)?;
         }
         let attributes = self.tree.attributes(&node);

@@ -24,6 +24,12 @@ use crate::{errno, identity, sys};
 
 /// Handles of unknown file systems make us read the mount table at most this often.
 const RESCAN_MIN: Duration = Duration::from_secs(1);
+/// Mounts that nobody uses are given up after this; longer than [`RESCAN_MIN`], so that one that was given up is
+/// looked for.
+const UNUSED_MAX: Duration = Duration::from_secs(5);
+/// `f_type` of file systems in memory.
+const TMPFS_MAGIC: u64 = 0x0102_1994;
+const RAMFS_MAGIC: u64 = 0x8584_58f6;
 /// Most file systems that are served at a time.
 const MOUNTS_MAX: usize = 4096;
 
@@ -38,6 +44,10 @@ pub(crate) struct Mount {
     pub(crate) tag: u16,
     /// This process may open its files by the kernel's handle.
     pub(crate) by_handle: bool,
+    /// Its data is in memory: reading never waits for a disk (but for one that is swapped to).
+    pub(crate) in_memory: bool,
+    /// When it was last found in the mount table or entered.
+    seen: Mutex<Instant>,
     /// Something open in it: what `open_by_handle_at` starts from.
     anchor: OwnedFd,
 }
@@ -47,7 +57,10 @@ impl Mount {
         let tried = sys::name_to_handle(anchor.as_fd()).and_then(|handle| {
             identity::as_self(|| sys::open_by_handle(anchor.as_fd(), &handle)).unwrap_or(Err(Errno::PERM))
         });
-        Mount { id, fsid, tag, by_handle: tried.is_ok(), anchor }
+        let in_memory = rustix::fs::fstatfs(&anchor)
+            .is_ok_and(|is| [TMPFS_MAGIC, RAMFS_MAGIC].contains(&(is.f_type as u64)));
+        let by_handle = tried.is_ok();
+        Mount { id, fsid, tag, by_handle, in_memory, seen: Mutex::new(Instant::now()), anchor }
     }
 
     pub(crate) fn anchor(&self) -> BorrowedFd<'_> {
@@ -89,6 +102,7 @@ impl Mounts {
             return Err(Status::Access);
         }
         if let Some(known) = self.below.read().iter().find(|mount| mount.id == id) {
+            *known.seen.lock() = Instant::now();
             return Ok(known.clone());
         }
         self.enter(proc, file, stat, id)
@@ -143,7 +157,9 @@ impl Mounts {
 
     /// Gives up mounts that nothing refers to any more, so that they can be unmounted.
     pub(crate) fn release_unused(&self) {
-        self.below.write().retain(|mount| Arc::strong_count(mount) > 1);
+        self.below
+            .write()
+            .retain(|mount| Arc::strong_count(mount) > 1 || mount.seen.lock().elapsed() < UNUSED_MAX);
     }
 
     /// Looks for all mounts below the exported directory, for handles that were given out before a restart.

@@ -324,10 +324,11 @@ impl Tree {
             FileType::Regular | FileType::Directory => self.reading(node).ok(),
             _ => None,
         };
-        let synced = match real {
-            Some(file) => rustix::fs::fsync(&*file),
-            // A link or special file cannot be synced by itself.
-            None => rustix::fs::syncfs(node.mount.anchor()),
+        // A link or special file cannot be synced by itself, and a directory not everywhere.
+        let all = || rustix::fs::syncfs(node.mount.anchor());
+        let synced = match real.map(|file| rustix::fs::fsync(&*file)) {
+            None | Some(Err(Errno::INVAL | Errno::OPNOTSUPP)) => all(),
+            Some(synced) => synced,
         };
         synced.map_err(|errno| {
             self.writes_lost();

@@ -50,6 +50,32 @@ async fn a_large_read_is_a_range_of_the_file() {
     assert_eq!(read.data.to_bytes().unwrap(), data[..(64 << 10) - 1]);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cut_waits_for_ranges_on_their_way() {
+    let served = std::sync::Arc::new(serve());
+    let root = served.root().await;
+    let file = served.create(&machine(), &root, "file").await.unwrap();
+    served.write(&machine(), &file, 0, &vec![7; 100_000]).await.unwrap();
+    let read = served.fs.read(&machine(), &file, By::Anonymous, 0, 1 << 20).await.unwrap();
+    let cutter = tokio::spawn({
+        let served = served.clone();
+        let cut = SetAttributes { size: Some(1), ..SetAttributes::default() };
+        async move { served.fs.setattr(&machine(), &file, &cut, None).await.map(drop) }
+    });
+    // While the cut waits, a large read gets bytes; before and after, a range.
+    loop {
+        let other = served.fs.read(&machine(), &file, By::Anonymous, 0, 1 << 20).await.unwrap();
+        match other.data {
+            Data::File(_) => tokio::task::yield_now().await,
+            Data::Bytes(bytes) => break assert_eq!(bytes.len(), 100_000),
+        }
+    }
+    assert_eq!(read.data.to_bytes().unwrap().len(), 100_000);
+    drop(read);
+    cutter.await.unwrap().unwrap();
+    assert_eq!(served.read(&machine(), &file, 0, 1 << 20).await, Ok((Bytes::from_static(&[7]), true)));
+}
+
 #[tokio::test]
 async fn sparse_files_and_64_bit_sizes() {
     let served = serve();
