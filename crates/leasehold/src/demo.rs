@@ -88,7 +88,6 @@ async fn set_up(
     let origin = start_origin(&directory.0, export).await?;
     let options = relay::Options { rtt, ..relay::Options::default() };
     let relay = Relay::start(origin.address(), options)
-        .await
         .map_err(|error| Failure(format!("cannot start the relay: {error}; is loopback up?")))?;
     let upstream = Arc::new(connect(relay.local_addr()).await?);
     let cache = directory.0.join("cache");

@@ -52,3 +52,23 @@ pub fn calls(front: &Front) -> Value {
     }
     Value::Object(calls)
 }
+
+/// What the cache has done.
+pub fn cache(stats: &cache::Stats) -> Value {
+    let of = |counts: cache::HitsMisses| json!({ "hits": counts.hits, "misses": counts.misses });
+    json!({
+        "attributes": of(stats.attributes),
+        "names": of(stats.names),
+        "listings": of(stats.listings),
+        "access": of(stats.access),
+        "data": of(stats.data),
+        "read_hit_bytes": stats.read_hit_bytes,
+        "fetched_bytes": stats.fetched_bytes,
+        "stored_bytes": stats.stored_bytes,
+        "used_bytes": stats.used_bytes,
+        "evictions": stats.evictions,
+        "revalidations": stats.revalidations,
+        "distrusted": stats.distrusted,
+        "objects_in_memory": stats.objects_in_memory,
+    })
+}

@@ -1,0 +1,6 @@
+//! `leasehold` under real kernels: Linux clients mount `serve` and `proxy`, before all three origins, through kills and
+//! cut networks. One test at a time is in the lab; each boots what it needs.
+#![allow(clippy::unwrap_used)] // a test ends at the first surprise
+
+mod stack;
+mod suite;

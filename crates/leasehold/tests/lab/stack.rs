@@ -1,0 +1,110 @@
+//! `leasehold serve` and `leasehold proxy` as processes of the host, on the lab's address.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use lab::{Lab, Origin, Process, Program};
+use serde_json::Value;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A running `leasehold`.
+pub struct Leasehold {
+    /// The process.
+    pub process: Process,
+    address: SocketAddr,
+    export: String,
+    state: PathBuf,
+}
+
+/// The program under test.
+pub fn program() -> Program {
+    Program::new(env!("CARGO_BIN_EXE_leasehold")).env("LEASEHOLD_LOG", "info")
+}
+
+/// Serves a directory to everybody, root as root.
+pub fn serve(lab: &Lab, directory: &Path) -> Leasehold {
+    let state = lab.subdirectory("serve-state");
+    let address = lab.free_address();
+    let program = program()
+        .args(["serve", "--no-root-squash", "--insecure", "--no-rpcbind", "--export", "/export"])
+        .arg("--listen")
+        .arg(address.to_string())
+        .arg("--state")
+        .arg(&state)
+        .arg(directory);
+    start(lab, program, address, "/export", state)
+}
+
+/// Puts a proxy before an origin, with its cache in the directory `cache` of the lab.
+pub fn proxy(lab: &Lab, origin: &Origin, cache: &str, more: &[&str]) -> Leasehold {
+    let state = lab.subdirectory(cache);
+    let address = lab.free_address();
+    let program = program()
+        .args(["proxy", "--no-root-squash", "--insecure", "--no-rpcbind", "--min-free", "0"])
+        .arg("--listen")
+        .arg(address.to_string())
+        .arg("--cache")
+        .arg(&state)
+        .args(more)
+        .arg(format!("{}&nconnect=2&timeo=50", origin.url()));
+    start(lab, program, address, &origin.export, state)
+}
+
+fn start(lab: &Lab, program: Program, address: SocketAddr, export: &str, state: PathBuf) -> Leasehold {
+    let process = program.start(lab);
+    let started = Leasehold { process, address, export: export.to_owned(), state };
+    started.wait();
+    started
+}
+
+impl Leasehold {
+    /// What clients mount, and what a proxy can stand before.
+    pub fn origin(&self) -> Origin {
+        let port = self.address.port();
+        Origin { host: self.address.ip(), port, mountport: port, export: self.export.clone() }
+    }
+
+    /// Waits until it answers.
+    pub fn wait(&self) {
+        self.process.wait_for_connect(self.address, PATIENCE);
+    }
+
+    /// `kill -9`, and start again on the same state.
+    pub fn kill_and_restart(&mut self) {
+        self.process.kill();
+        self.process.restart();
+        self.wait();
+    }
+
+    /// What `leasehold status --json` says.
+    pub fn status(&self) -> Value {
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_leasehold"))
+            .args(["status", "--json"])
+            .arg(&self.state)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// Calls made to the origin so far, of one procedure.
+    pub fn upstream(&self, procedure: &str) -> u64 {
+        self.status()["upstream"][procedure]["calls"].as_u64().unwrap_or(0)
+    }
+
+    /// All calls made to the origin so far, by procedure.
+    pub fn upstream_calls(&self) -> Vec<(String, u64)> {
+        let status = self.status();
+        let Some(upstream) = status["upstream"].as_object() else { return Vec::new() };
+        upstream.iter().map(|(name, of)| (name.clone(), of["calls"].as_u64().unwrap_or(0))).collect()
+    }
+}
+
+/// What was called between two readings of [`Leasehold::upstream_calls`].
+pub fn between(before: &[(String, u64)], after: &[(String, u64)]) -> Vec<(String, u64)> {
+    let earlier = |name: &str| before.iter().find(|(other, _)| other == name).map_or(0, |(_, calls)| *calls);
+    let grown = after.iter().map(|(name, calls)| (name.clone(), calls - earlier(name)));
+    grown.filter(|(_, calls)| *calls > 0).collect()
+}
