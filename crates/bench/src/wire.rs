@@ -215,6 +215,3 @@ impl<'o> Subject<'o> {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;
