@@ -1,1 +1,57 @@
-fn main() {}
+//! What contributors run: `cargo xtask test`, `lint`, `tidy`, `lab`, `bench`, `fuzz`.
+//!
+//! Every task is made of steps; a step is a program whose output is shown as it comes, or a check of our own. Steps that fail do not
+//! keep later ones from running: one run tells all that is wrong.
+
+mod fuzz;
+mod guest;
+mod packages;
+mod steps;
+mod test;
+mod tidy;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Tasks of this workspace.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Install what is missing (as root, from Debian), check format and lints, run every test, lab included
+    Test(test::Options),
+    /// Check format, lints, documentation and style
+    Lint,
+    /// Check the house rules that no compiler knows
+    Tidy,
+    /// Boot a guest, with a foreign origin mounted if asked, and run a script or lines from standard input in it
+    Lab(guest::Options),
+    /// Run a benchmark, in release mode: the arguments go to the program `bench` of the crate of that name
+    Bench {
+        /// Which benchmark, and its options
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+        arguments: Vec<String>,
+    },
+    /// Fuzz the decoders with cargo-fuzz
+    Fuzz(fuzz::Options),
+}
+
+fn main() -> ExitCode {
+    let passed = match Arguments::parse().task {
+        Task::Test(options) => test::run(&options),
+        Task::Lint => test::lint().passed(),
+        Task::Tidy => tidy::run(),
+        Task::Lab(options) => guest::run(&options),
+        Task::Bench { arguments } => {
+            let fixed = ["run", "--release", "--package", "bench", "--bin", "bench", "--"];
+            steps::run("cargo", fixed.into_iter().chain(arguments.iter().map(String::as_str)), &[])
+        }
+        Task::Fuzz(options) => fuzz::run(&options),
+    };
+    if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

@@ -38,6 +38,6 @@ pub use origin::ganesha::Ganesha;
 pub use origin::knfsd::Knfsd;
 pub use origin::{CallCounts, Origin};
 pub use process::{Process, Program};
-pub use require::{Missing, missing, require};
+pub use require::{Missing, is_root, missing, require};
 pub use rng::Rng;
 pub use session::{Lab, free_port, wait_for};

@@ -1,9 +1,14 @@
 //! The last words of a process: a bounded tail of what it printed, collected by a thread, searchable while it grows.
 
-use std::io::Read;
+use std::io::{Read, Write as _};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
+
+/// Says a line of progress at once: straight to standard error, past the test harness, which holds back what the macros print.
+pub(crate) fn say(line: &str) {
+    let _ = writeln!(std::io::stderr(), "lab: {line}");
+}
 
 /// Most bytes kept; the oldest go first.
 const KEPT_BYTES_MAX: usize = 256 << 10;

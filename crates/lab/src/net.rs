@@ -2,13 +2,16 @@
 //!
 //! Each direction of a connection is a reader and a writer with a bounded queue of (due time, bytes) between them: that is the delay.
 //! A black hole stops the readers and writers where they stand, so that TCP's own windows fill up as they would; a reset ends the
-//! connections with RST and closes the listener, as a host that is up without the service would answer.
+//! connections with RST and closes the listener, as a host that is up without the service would answer. What passes is read along: a
+//! relay counts the NFS calls, whoever answers them.
 
+mod calls;
 mod pump;
 
-use crate::origin::Origin;
+use crate::origin::{CallCounts, Origin};
 use crate::session::Lab;
-use pump::Pump;
+use calls::{Call, CallReader};
+use pump::{Pump, Way};
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -44,7 +47,11 @@ struct Shared {
     /// Bytes relayed: to the target, and from it.
     bytes: [AtomicU64; 2],
     connections: AtomicU64,
+    nfs3_calls: Mutex<CallCounts>,
 }
+
+/// The program number of NFS.
+const NFS: u32 = 100_003;
 
 #[derive(Debug, Default)]
 struct State {
@@ -67,6 +74,7 @@ impl Relay {
             changed: Condvar::new(),
             bytes: Default::default(),
             connections: AtomicU64::new(0),
+            nfs3_calls: Mutex::default(),
         });
         thread::spawn({
             let shared = Arc::clone(&shared);
@@ -117,6 +125,11 @@ impl Relay {
         (up.load(Ordering::Relaxed), down.load(Ordering::Relaxed))
     }
 
+    /// NFS version 3 calls relayed so far, resent ones included.
+    pub fn nfs3_calls(&self) -> CallCounts {
+        self.shared.nfs3_calls.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Connections accepted so far.
     pub fn connections(&self) -> u64 {
         self.shared.connections.load(Ordering::Relaxed)
@@ -137,6 +150,13 @@ impl Drop for Relay {
 impl Shared {
     fn locked(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn count(&self, calls: &[Call]) {
+        let mut counts = self.nfs3_calls.lock().unwrap_or_else(PoisonError::into_inner);
+        for call in calls.iter().filter(|call| (call.program, call.version) == (NFS, 3)) {
+            counts.add(call.procedure);
+        }
     }
 
     /// Waits while `unfit` says so of the state.
@@ -206,10 +226,10 @@ fn join(shared: &Arc<Shared>, client: TcpStream) {
     let down = thread::spawn({
         let (shared, pair) = (Arc::clone(shared), Arc::clone(&pair));
         move || {
-            Pump { shared: &shared, from: &pair[1], to: &pair[0], counter: &shared.bytes[1], resets }.run();
+            Pump { shared: &shared, from: &pair[1], to: &pair[0], way: Way::Down, resets }.run();
         }
     });
-    Pump { shared, from: &pair[0], to: &pair[1], counter: &shared.bytes[0], resets }.run();
+    Pump { shared, from: &pair[0], to: &pair[1], way: Way::Up, resets }.run();
     let _ = down.join();
 }
 
@@ -256,6 +276,11 @@ impl Link {
     /// The relay that NFS goes through.
     pub fn nfs(&self) -> &Relay {
         &self.nfs
+    }
+
+    /// NFS version 3 calls sent through the link so far, resent ones included.
+    pub fn nfs3_calls(&self) -> CallCounts {
+        self.nfs.nfs3_calls()
     }
 
     /// Cuts both until [`Link::restore`].

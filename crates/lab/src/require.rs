@@ -60,7 +60,7 @@ pub fn missing() -> Missing {
     missing
         .packages
         .extend(FILES.iter().filter(|(file, _)| !Path::new(file).exists()).map(|(_, package)| *package));
-    if !rustix::process::geteuid().is_root() {
+    if !is_root() {
         missing.reasons.push("the lab needs root, for tap devices and mounts".to_owned());
     }
     if !Path::new("/dev/net/tun").exists() {
@@ -69,6 +69,11 @@ pub fn missing() -> Missing {
             .push("the lab needs /dev/net/tun: load the module tun, or give it to the container".to_owned());
     }
     missing
+}
+
+/// Does this process have root's rights?
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
 }
 
 /// Goes on only where the lab can work: true if it can, false if the environment says `LEASEHOLD_LAB=skip`, a panic otherwise.

@@ -1,5 +1,7 @@
 //! Random numbers that a seed decides (`SplitMix64`, Steele et al. 2014): the same seed, the same test.
 
+use crate::log::say;
+
 /// A seeded generator.
 #[derive(Debug, Clone)]
 pub struct Rng(u64);
@@ -19,7 +21,7 @@ impl Rng {
             since.as_nanos() as u64
         };
         let seed = std::env::var("LAB_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(clock);
-        eprintln!("lab: LAB_SEED={seed}");
+        say(&format!("LAB_SEED={seed}"));
         Rng(seed)
     }
 

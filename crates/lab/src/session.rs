@@ -6,6 +6,7 @@
 
 use crate::guard::Guard;
 use crate::guest::{Guest, GuestOptions};
+use crate::log::say;
 use crate::require::require;
 use rustix::fs::FlockOperation;
 use std::fs::{self, File, OpenOptions};
@@ -47,7 +48,7 @@ impl Lab {
     /// machine that cannot run them otherwise is a panic with the way out. A test enters once: a second time waits for ever.
     pub fn enter(name: &str) -> Option<Lab> {
         if !require() {
-            eprintln!("lab: {name}: SKIPPED (LEASEHOLD_LAB=skip)");
+            say(&format!("{name}: SKIPPED (LEASEHOLD_LAB=skip)"));
             return None;
         }
         let lock = take_lock();

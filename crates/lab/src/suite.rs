@@ -7,6 +7,7 @@
 pub mod tree;
 
 use crate::guest::Guest;
+use crate::log::say;
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
@@ -61,9 +62,9 @@ pub fn run_only(guest: &Guest, mountpoint: &str, names: &[&str]) {
         let outcome = run_step(guest, mountpoint, name);
         let seconds = started.elapsed().as_secs_f64();
         match outcome {
-            Ok(remark) => eprintln!("lab: {} {name}: {seconds:.1} s {remark}", guest.lab().name()),
+            Ok(remark) => say(&format!("{} {name}: {seconds:.1} s {remark}", guest.lab().name())),
             Err(failure) => {
-                eprintln!("lab: {} {name}: FAILED after {seconds:.1} s", guest.lab().name());
+                say(&format!("{} {name}: FAILED after {seconds:.1} s", guest.lab().name()));
                 let _ = write!(failures, "\n--- {name}\n{failure}");
             }
         }

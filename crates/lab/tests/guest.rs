@@ -1,6 +1,6 @@
 //! A guest boots, runs scripts, says how they ended, and leaves nothing behind.
 
-use lab::{Hand, Lab, wait_for};
+use lab::{Hand, Lab, Program, wait_for};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -48,6 +48,26 @@ fn a_guest_runs_scripts_and_acts_on_files() {
         hand.stat("/tmp/f").expect("stat");
     }
     eprintln!("lab: an act takes {:.2} ms", started.elapsed().as_secs_f64() * 10.0);
+}
+
+#[test]
+fn a_process_is_watched_killed_and_started_again() {
+    let Some(lab) = Lab::enter("process") else { return };
+    let patience = Duration::from_secs(10);
+    let mut process =
+        Program::new("sh").args(["-c", "echo \"ready $WORD\"; sleep 1000"]).env("WORD", "one").start(&lab);
+    assert_eq!(process.wait_for_line("ready", patience), "ready one");
+    let pid = process.pid();
+    assert!(process.is_running());
+    process.kill();
+    assert!(!process.is_running());
+    process.restart();
+    process.wait_for_line("ready", patience);
+    assert_ne!(process.pid(), pid);
+    assert_eq!(process.log().matches("ready one").count(), 2, "{}", process.log());
+    assert!(!process.terminate(patience).success());
+    let mut brief = Program::new("sh").args(["-c", "exit 3"]).start(&lab);
+    assert_eq!(brief.wait(patience).code(), Some(3));
 }
 
 #[test]

@@ -12,7 +12,15 @@ fn the_suite_passes_on_knfsd() {
     guest.mount_nfs(&link.origin(), "/mnt/nfs", V3);
     let before = knfsd.nfs3_calls();
     suite::run(&guest, "/mnt/nfs");
-    eprintln!("lab: knfsd answered {}", knfsd.nfs3_calls().since(&before));
+    let (answered, passed) = (knfsd.nfs3_calls().since(&before), link.nfs3_calls());
+    eprintln!("lab: knfsd answered {answered}");
+    for procedure in ["READ", "WRITE", "CREATE", "REMOVE", "RENAME"] {
+        assert_eq!(
+            passed.of(procedure),
+            answered.of(procedure),
+            "{procedure}: the link and the server count the same"
+        );
+    }
 
     knfsd.sh("echo 'behind its back' >f");
     assert_eq!(guest.sh("cat /mnt/nfs/f"), "behind its back\n");

@@ -1,9 +1,9 @@
 //! One direction of a relayed connection.
 
-use super::{Cut, Shared, State};
+use super::{CallReader, Cut, Shared, State};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::Instant;
@@ -13,12 +13,21 @@ const CHUNK_BYTES: usize = 256 << 10;
 /// Chunks under way in one direction: 16 MiB, enough for a gigabit at 100 ms.
 const CHUNKS_MAX: usize = 64;
 
+/// Which way bytes go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    /// To the target: calls.
+    Up,
+    /// From it: replies.
+    Down,
+}
+
 /// Moves bytes from one stream to another, each chunk no sooner than the delay after it came.
 pub(super) struct Pump<'a> {
     pub(super) shared: &'a Shared,
     pub(super) from: &'a TcpStream,
     pub(super) to: &'a TcpStream,
-    pub(super) counter: &'a AtomicU64,
+    pub(super) way: Way,
     /// The count of resets when the connection was made.
     pub(super) resets: u64,
 }
@@ -56,10 +65,15 @@ impl Pump<'_> {
 
     fn write(&self, queue: &Receiver<Chunk>) {
         let mut to = self.to;
+        let mut calls = CallReader::new();
         for (due, bytes) in queue {
             thread::sleep(due.saturating_duration_since(Instant::now()));
             let whole = self.whole();
-            self.counter.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+            self.shared.bytes[usize::from(self.way == Way::Down)]
+                .fetch_add(bytes.len() as u64, Ordering::Relaxed);
+            if self.way == Way::Up {
+                self.shared.count(&calls.feed(&bytes));
+            }
             if !whole || to.write_all(&bytes).is_err() {
                 let _ = self.from.shutdown(Shutdown::Both);
                 return;

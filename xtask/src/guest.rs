@@ -1,0 +1,109 @@
+//! `cargo xtask lab`: a guest to try things in.
+
+use clap::ValueEnum;
+use lab::{Ganesha, Guest, Knfsd, Lab, Link, Origin, V3};
+use std::io::{BufRead, Write};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How long one script or line may take.
+const PATIENCE: Duration = Duration::from_secs(24 * 3600);
+
+/// Options of `cargo xtask lab`.
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// Start this server and mount it on /mnt/nfs
+    #[arg(long)]
+    origin: Option<Server>,
+    /// Mount options, as in nfs(5)
+    #[arg(long = "options", default_value = V3)]
+    mount_with: String,
+    /// Run this
+    #[arg(short, conflicts_with = "file")]
+    command: Option<String>,
+    /// Run this script
+    file: Option<PathBuf>,
+}
+
+/// A foreign server.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Server {
+    /// nfs-ganesha, on the host
+    Ganesha,
+    /// The kernel's, in a guest of its own
+    Knfsd,
+}
+
+/// What must live as long as the mount.
+enum Running {
+    Ganesha(Ganesha),
+    Knfsd { _server: Knfsd, link: Link },
+}
+
+impl Running {
+    fn start(lab: &Lab, server: Server) -> Running {
+        match server {
+            Server::Ganesha => Running::Ganesha(Ganesha::start(lab)),
+            Server::Knfsd => {
+                let server = Knfsd::start(lab);
+                let link = Link::to(lab, &server.origin());
+                Running::Knfsd { _server: server, link }
+            }
+        }
+    }
+
+    fn origin(&self) -> Origin {
+        match self {
+            Running::Ganesha(ganesha) => ganesha.origin(),
+            Running::Knfsd { link, .. } => link.origin(),
+        }
+    }
+}
+
+/// Boots, mounts, runs; true when the script succeeded.
+pub fn run(options: &Options) -> bool {
+    let Some(lab) = Lab::enter("xtask") else { return false };
+    let server = options.origin.map(|server| Running::start(&lab, server));
+    let guest = lab.guest("guest");
+    if let Some(server) = &server {
+        let origin = server.origin();
+        guest.mount_nfs(&origin, "/mnt/nfs", &options.mount_with);
+        eprintln!("{} is mounted on /mnt/nfs", origin.url());
+    }
+    match (&options.command, &options.file) {
+        (Some(command), _) => run_script(&guest, command),
+        (None, Some(file)) => match std::fs::read_to_string(file) {
+            Ok(script) => run_script(&guest, &script),
+            Err(error) => {
+                eprintln!("{}: {error}", file.display());
+                false
+            }
+        },
+        (None, None) => converse(&guest),
+    }
+}
+
+fn run_script(guest: &Guest, script: &str) -> bool {
+    let output = guest.run_for(PATIENCE, script);
+    print!("{}", output.text);
+    output.ok()
+}
+
+/// Runs standard input line by line, each in a shell of its own.
+fn converse(guest: &Guest) -> bool {
+    eprintln!("each line runs in a shell of its own in the guest; end with ^D");
+    let prompt = || {
+        eprint!("{}# ", guest.name());
+        let _ = std::io::stderr().flush();
+    };
+    prompt();
+    for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+        let output = guest.run_for(PATIENCE, &line);
+        print!("{}", output.text);
+        if !output.ok() {
+            eprintln!("({})", output.code);
+        }
+        prompt();
+    }
+    true
+}

@@ -1,0 +1,84 @@
+//! What the tests need from Debian: found out, installed when root, named when not.
+
+use crate::steps;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// invoke-rc.d asks this program whether it may start a service.
+const POLICY: &str = "/usr/sbin/policy-rc.d";
+/// Services that come with the packages and that no test wants: they would take ports, today and after the next boot.
+const SERVICES: [&str; 5] = [
+    "nfs-ganesha.service",
+    "nfs-ganesha-lock.service",
+    "nfs-server.service",
+    "rpcbind.service",
+    "rpcbind.socket",
+];
+
+/// Sees to the packages; says what is in the way of the lab, if anything still is.
+pub fn provide(install: bool) -> Result<(), String> {
+    let missing = lab::missing();
+    if install && lab::is_root() && !missing.packages.is_empty() {
+        eprintln!("installing {}", missing.packages.join(" "));
+        apt_install(&missing.packages);
+    }
+    let missing = lab::missing();
+    if missing.is_none() { Ok(()) } else { Err(missing.to_string()) }
+}
+
+/// Installs without questions; the package lists are fetched only when they turn out to be stale or not there.
+fn apt_install(packages: &[&str]) {
+    if !steps::succeeds("apt-get", &["--version"]) {
+        eprintln!("this machine has no apt-get; what to install is named by Debian's packages");
+        return;
+    }
+    let _quiet = NoServices::begin();
+    let install = ["install", "--yes", "--no-install-recommends", "-o", "Dpkg::Options::=--force-confold"];
+    let arguments: Vec<&str> = install.into_iter().chain(packages.iter().copied()).collect();
+    if !apt_get(&arguments) {
+        apt_get(&["update"]);
+        apt_get(&arguments);
+    }
+}
+
+fn apt_get(arguments: &[&str]) -> bool {
+    let mut command = Command::new("apt-get");
+    command.args(["-q", "-o", "DPkg::Lock::Timeout=300"]).args(arguments);
+    command.env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+/// While it lives, packages that are installed start no services; when it ends, the new ones are kept from the next boot too.
+struct NoServices {
+    enabled_before: Vec<&'static str>,
+    policy_is_ours: bool,
+}
+
+impl NoServices {
+    fn begin() -> NoServices {
+        let enabled_before = SERVICES.into_iter().filter(|service| is_enabled(service)).collect();
+        let policy_is_ours = !Path::new(POLICY).exists()
+            && fs::write(POLICY, "#!/bin/sh\nexit 101\n").is_ok()
+            && fs::set_permissions(POLICY, fs::Permissions::from_mode(0o755)).is_ok();
+        NoServices { enabled_before, policy_is_ours }
+    }
+}
+
+impl Drop for NoServices {
+    fn drop(&mut self) {
+        if self.policy_is_ours {
+            let _ = fs::remove_file(POLICY);
+        }
+        for service in SERVICES {
+            if !self.enabled_before.contains(&service) && is_enabled(service) {
+                steps::succeeds("systemctl", &["disable", service]);
+            }
+        }
+    }
+}
+
+fn is_enabled(service: &str) -> bool {
+    Path::new("/run/systemd/system").exists() && steps::succeeds("systemctl", &["is-enabled", service])
+}
