@@ -1,0 +1,384 @@
+//! An origin in memory: it counts its calls, can be slow, can leave out what the protocol lets it leave out, and can be
+//! changed behind the cache's back.
+
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
+pub mod tree;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use cache::{Cache, Options};
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+use vfs::{
+    AccessMask, Accessed, Attributes, By, Caller, Clock, Commit, CreateHow, Created, Device, FileSystem, FileType,
+    Freshness, FsLimits, FsStat, Handle, Listing, Looked, Name, Node, Read, ReadDir, Renamed, Result, SetAttributes,
+    Stability, Timestamp, Wcc, Written,
+};
+
+pub use tree::{ROOT, Tree, handle, name};
+
+/// Where time stamps of the tests begin.
+const START_SECONDS: i64 = 1_700_000_000;
+
+/// The origin's clock, and that of the cache, unless a test sets them apart.
+pub struct TestClock {
+    origin: Arc<Origin>,
+    pub ahead_seconds: i64,
+}
+
+impl Clock for TestClock {
+    fn wall(&self) -> Timestamp {
+        let now = self.origin.tree.lock().now_nanos;
+        Timestamp::from_nanos(now + i128::from(self.ahead_seconds) * 1_000_000_000)
+    }
+}
+
+/// Holds calls of one kind: before they take effect, or between that and the reply.
+pub struct Gate {
+    before: Semaphore,
+    after: Semaphore,
+    arrived: AtomicU64,
+}
+
+impl Gate {
+    /// Lets so many calls take effect.
+    pub fn admit(&self, calls: usize) {
+        self.before.add_permits(calls);
+    }
+
+    /// Lets so many replies out.
+    pub fn reply(&self, calls: usize) {
+        self.after.add_permits(calls);
+    }
+
+    /// Lets everything through from now on.
+    pub fn open(&self) {
+        self.admit(1 << 20);
+        self.reply(1 << 20);
+    }
+
+    /// Waits until so many calls have come to the gate.
+    pub async fn wait_for(&self, calls: u64) {
+        until(|| self.arrived.load(Ordering::SeqCst) >= calls).await;
+    }
+}
+
+/// Waits for a condition.
+pub async fn until(condition: impl Fn() -> bool) {
+    tokio::time::timeout(Duration::from_secs(20), async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await
+    .expect("condition never came true");
+}
+
+pub struct Origin {
+    pub tree: Mutex<Tree>,
+    calls: Mutex<BTreeMap<&'static str, u64>>,
+    gates: Mutex<BTreeMap<&'static str, Arc<Gate>>>,
+    /// Replies carry no state from before the operation, as some servers do.
+    pub without_before: AtomicBool,
+    pub read_max: AtomicU64,
+    /// Microseconds per call.
+    pub delay: AtomicU64,
+}
+
+impl Origin {
+    pub fn new() -> Arc<Origin> {
+        Origin::with_granule(Duration::from_nanos(1))
+    }
+
+    pub fn with_granule(granule: Duration) -> Arc<Origin> {
+        let start = i128::from(START_SECONDS) * 1_000_000_000;
+        Arc::new(Origin {
+            tree: Mutex::new(Tree::new(start, granule.as_nanos() as i128)),
+            calls: Mutex::default(),
+            gates: Mutex::default(),
+            without_before: AtomicBool::new(false),
+            read_max: AtomicU64::new(1 << 20),
+            delay: AtomicU64::new(0),
+        })
+    }
+
+    /// Time goes by at the origin.
+    pub fn pass(&self, time: Duration) {
+        self.tree.lock().now_nanos += time.as_nanos() as i128;
+    }
+
+    /// Holds calls of this kind from now on.
+    pub fn gate(&self, call: &'static str) -> Arc<Gate> {
+        let gate = Gate { before: Semaphore::new(0), after: Semaphore::new(0), arrived: AtomicU64::new(0) };
+        let gate = Arc::new(gate);
+        self.gates.lock().insert(call, gate.clone());
+        gate
+    }
+
+    /// The calls since this was last asked, but for FSINFO and the like.
+    pub fn calls(&self) -> Vec<(&'static str, u64)> {
+        std::mem::take(&mut *self.calls.lock()).into_iter().collect()
+    }
+
+    /// A file that somebody else made.
+    pub fn put(&self, directory: &Handle, text: &str, data: &[u8]) -> Handle {
+        let mut tree = self.tree.lock();
+        let (how, set) = (CreateHow::Unchecked, SetAttributes::default());
+        let made = tree.make(directory, &name(text), FileType::Regular, how, &set, b"").unwrap();
+        if !data.is_empty() {
+            tree.write(&made.node.handle, 0, data).unwrap();
+        }
+        made.node.handle
+    }
+
+    /// A directory that somebody else made.
+    pub fn put_dir(&self, directory: &Handle, text: &str) -> Handle {
+        let (how, set) = (CreateHow::Guarded, SetAttributes::default());
+        let made = self.tree.lock().make(directory, &name(text), FileType::Directory, how, &set, b"");
+        made.unwrap().node.handle
+    }
+
+    async fn call<T>(&self, call: &'static str, work: impl FnOnce(&mut Tree) -> T) -> T {
+        *self.calls.lock().entry(call).or_default() += 1;
+        let gate = self.gates.lock().get(call).cloned();
+        if let Some(gate) = &gate {
+            gate.arrived.fetch_add(1, Ordering::SeqCst);
+            gate.before.acquire().await.unwrap().forget();
+        }
+        let delay = self.delay.load(Ordering::Relaxed);
+        if delay > 0 {
+            tokio::time::sleep(Duration::from_micros(delay)).await;
+        }
+        let result = work(&mut self.tree.lock());
+        if let Some(gate) = &gate {
+            gate.after.acquire().await.unwrap().forget();
+        }
+        result
+    }
+
+    fn told(&self, wcc: Wcc) -> Wcc {
+        if self.without_before.load(Ordering::Relaxed) { Wcc { before: None, ..wcc } } else { wcc }
+    }
+
+    fn made(&self, created: Created) -> Created {
+        Created { directory: self.told(created.directory), ..created }
+    }
+}
+
+#[async_trait]
+impl FileSystem for Origin {
+    async fn root(&self, _: &Caller) -> Result<Node> {
+        Ok(self.tree.lock().node(ROOT))
+    }
+
+    async fn getattr(&self, _: &Caller, handle: &Handle) -> Result<Attributes> {
+        self.call("GETATTR", |tree| tree.get(handle).map(|inode| inode.attributes)).await
+    }
+
+    async fn setattr(
+        &self,
+        _: &Caller,
+        handle: &Handle,
+        set: &SetAttributes,
+        guard: Option<Timestamp>,
+    ) -> Result<Wcc> {
+        self.call("SETATTR", |tree| tree.setattr(handle, set, guard)).await.map(|wcc| self.told(wcc))
+    }
+
+    async fn access(&self, caller: &Caller, handle: &Handle, asked: AccessMask) -> Result<Accessed> {
+        let work = |tree: &mut Tree| {
+            let granted = tree.allowed(&caller.principal, handle)? & asked;
+            Ok(Accessed { granted, attributes: Some(tree.get(handle)?.attributes) })
+        };
+        self.call("ACCESS", work).await
+    }
+
+    async fn lookup(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<Looked> {
+        self.call("LOOKUP", |tree| tree.lookup(&caller.principal, directory, name)).await
+    }
+
+    async fn parent(&self, _: &Caller, directory: &Handle) -> Result<Looked> {
+        self.call("LOOKUP", |tree| tree.parent(directory)).await
+    }
+
+    async fn readlink(&self, _: &Caller, handle: &Handle) -> Result<(Bytes, Option<Attributes>)> {
+        let work = |tree: &mut Tree| {
+            let inode = tree.get(handle)?;
+            Ok((Bytes::copy_from_slice(&inode.target), Some(inode.attributes)))
+        };
+        self.call("READLINK", work).await
+    }
+
+    async fn read(&self, caller: &Caller, handle: &Handle, _: By, offset: u64, count: u32) -> Result<Read> {
+        let count = count.min(self.read_max.load(Ordering::Relaxed) as u32);
+        self.call("READ", |tree| tree.read(&caller.principal, handle, offset, count)).await
+    }
+
+    async fn write(
+        &self,
+        _: &Caller,
+        handle: &Handle,
+        _: By,
+        offset: u64,
+        data: Bytes,
+        _: Stability,
+    ) -> Result<Written> {
+        let wcc = self.call("WRITE", |tree| tree.write(handle, offset, &data)).await?;
+        let count = data.len() as u32;
+        Ok(Written { count, stability: Stability::FileSync, verifier: [0; 8], wcc: self.told(wcc) })
+    }
+
+    async fn commit(&self, _: &Caller, handle: &Handle, _: u64, _: u32) -> Result<Commit> {
+        let work = |tree: &mut Tree| -> Result<Wcc> {
+            let attributes = tree.get(handle)?.attributes;
+            Ok(Wcc { before: Some(attributes.wcc()), after: Some(attributes) })
+        };
+        let wcc = self.call("COMMIT", work).await?;
+        Ok(Commit { verifier: [0; 8], wcc: self.told(wcc) })
+    }
+
+    async fn create(
+        &self,
+        _: &Caller,
+        directory: &Handle,
+        name: &Name,
+        how: CreateHow,
+        set: &SetAttributes,
+    ) -> Result<Created> {
+        let work = |tree: &mut Tree| tree.make(directory, name, FileType::Regular, how, set, b"");
+        self.call("CREATE", work).await.map(|created| self.made(created))
+    }
+
+    async fn mkdir(&self, _: &Caller, directory: &Handle, name: &Name, set: &SetAttributes) -> Result<Created> {
+        let work = |tree: &mut Tree| tree.make(directory, name, FileType::Directory, CreateHow::Guarded, set, b"");
+        self.call("MKDIR", work).await.map(|created| self.made(created))
+    }
+
+    async fn symlink(
+        &self,
+        _: &Caller,
+        directory: &Handle,
+        name: &Name,
+        target: &[u8],
+        set: &SetAttributes,
+    ) -> Result<Created> {
+        let work = |tree: &mut Tree| tree.make(directory, name, FileType::Symlink, CreateHow::Guarded, set, target);
+        self.call("SYMLINK", work).await.map(|created| self.made(created))
+    }
+
+    async fn mknod(
+        &self,
+        _: &Caller,
+        directory: &Handle,
+        name: &Name,
+        file_type: FileType,
+        _: Device,
+        set: &SetAttributes,
+    ) -> Result<Created> {
+        let work = |tree: &mut Tree| tree.make(directory, name, file_type, CreateHow::Guarded, set, b"");
+        self.call("MKNOD", work).await.map(|created| self.made(created))
+    }
+
+    async fn remove(&self, _: &Caller, directory: &Handle, name: &Name) -> Result<Wcc> {
+        self.call("REMOVE", |tree| tree.remove(directory, name, false)).await.map(|wcc| self.told(wcc))
+    }
+
+    async fn rmdir(&self, _: &Caller, directory: &Handle, name: &Name) -> Result<Wcc> {
+        self.call("RMDIR", |tree| tree.remove(directory, name, true)).await.map(|wcc| self.told(wcc))
+    }
+
+    async fn rename(
+        &self,
+        _: &Caller,
+        from: &Handle,
+        from_name: &Name,
+        to: &Handle,
+        to_name: &Name,
+    ) -> Result<Renamed> {
+        let renamed = self.call("RENAME", |tree| tree.rename((from, from_name), (to, to_name))).await?;
+        Ok(Renamed { from: self.told(renamed.from), to: self.told(renamed.to) })
+    }
+
+    async fn link(&self, _: &Caller, file: &Handle, directory: &Handle, name: &Name) -> Result<Created> {
+        self.call("LINK", |tree| tree.link(file, directory, name)).await.map(|created| self.made(created))
+    }
+
+    async fn readdir(&self, caller: &Caller, directory: &Handle, part: ReadDir) -> Result<Listing> {
+        self.call("READDIR", |tree| tree.readdir(&caller.principal, directory, part)).await
+    }
+
+    async fn fsstat(&self, _: &Caller, _: &Handle) -> Result<FsStat> {
+        Ok(FsStat::default())
+    }
+
+    async fn limits(&self, _: &Caller, _: &Handle) -> Result<FsLimits> {
+        let time_delta_nanoseconds = self.tree.lock().granule_nanos as u64;
+        let read_max = self.read_max.load(Ordering::Relaxed) as u32;
+        Ok(FsLimits { time_delta_nanoseconds, read_max, ..FsLimits::default() })
+    }
+}
+
+/// An origin, a cache directory, and the caches that were opened on it.
+pub struct Bench {
+    pub origin: Arc<Origin>,
+    pub directory: tempfile::TempDir,
+}
+
+impl Bench {
+    pub fn new() -> Bench {
+        Bench::over(Origin::new())
+    }
+
+    pub fn over(origin: Arc<Origin>) -> Bench {
+        Bench { origin, directory: tempfile::tempdir().unwrap() }
+    }
+
+    pub fn options(&self) -> Options {
+        let mut options = Options::new(self.directory.path().join("cache"), "nfs://origin/export");
+        options.clock = Arc::new(TestClock { origin: self.origin.clone(), ahead_seconds: 0 });
+        options.min_free_bytes = 0;
+        // Tests say when knowledge goes to the index.
+        options.flush_interval = Duration::from_secs(3600);
+        options
+    }
+
+    pub async fn open(&self) -> Arc<Cache> {
+        self.open_with(self.options()).await
+    }
+
+    /// Opens the cache; if an earlier one is still being torn down, waits for that.
+    pub async fn open_with(&self, options: Options) -> Arc<Cache> {
+        for _ in 0..4000 {
+            match Cache::open(self.origin.clone(), options.clone()).await {
+                Err(cache::OpenError::InUse { .. }) => tokio::time::sleep(Duration::from_millis(1)).await,
+                other => return other.unwrap(),
+            }
+        }
+        panic!("the directory is never let go of");
+    }
+}
+
+pub fn root() -> Handle {
+    handle(ROOT)
+}
+
+/// A v3 client's request: it counts as an open.
+pub fn opener(uid: u32) -> Caller {
+    Caller::unix(uid, uid, &[]).with_freshness(Freshness::Open)
+}
+
+pub async fn read(cache: &Cache, caller: &Caller, handle: &Handle, offset: u64, count: u32) -> Bytes {
+    let read = cache.read(caller, handle, By::Anonymous, offset, count).await.unwrap();
+    read.data.to_bytes().unwrap()
+}
+
+pub async fn write(cache: &Cache, caller: &Caller, handle: &Handle, offset: u64, data: &[u8]) -> Written {
+    let data = Bytes::copy_from_slice(data);
+    cache.write(caller, handle, By::Anonymous, offset, data, Stability::Unstable).await.unwrap()
+}
