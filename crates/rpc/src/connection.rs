@@ -233,6 +233,12 @@ impl Connection {
         let xid = header.xid;
         let connection = Some(self.clone());
         let call = Call { header, arguments, peer: self.peer, connection, resent: false };
+        // Before the first poll: a future that has begun must be polled on, or what it holds is held for ever. The
+        // semaphore is never closed.
+        if in_flight.available_permits() == 0 {
+            self.writer.notify_one(); // what was answered so far need not wait with us
+        }
+        let Ok(permit) = in_flight.clone().acquire_owned().await else { return };
         let mut answering = dispatcher.answer(call);
         if let Poll::Ready(outcome) = poll_once(&mut answering) {
             if let Some(message) = reply_message(xid, outcome) {
@@ -240,8 +246,6 @@ impl Connection {
             }
             return;
         }
-        // The semaphore is never closed.
-        let Ok(permit) = in_flight.clone().acquire_owned().await else { return };
         let connection = self.clone();
         tokio::spawn(async move {
             let outcome = answering.await;

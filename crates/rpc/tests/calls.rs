@@ -197,7 +197,7 @@ async fn datagrams_are_sent_again_with_the_same_xid_and_counted_once() {
     assert!(answer.retransmitted);
     assert_eq!(service.counted.load(Ordering::SeqCst), 1);
     assert!(matches!(
-        link.call(outgoing(ECHO, &[0; 70_000]), Patience::Hard).await,
+        link.call(outgoing(ECHO, &vec![0; 70_000]), Patience::Hard).await,
         Err(CallError::TooLarge(_))
     ));
 }

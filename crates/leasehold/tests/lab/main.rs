@@ -2,5 +2,9 @@
 //! cut networks. One test at a time is in the lab; each boots what it needs.
 #![allow(clippy::unwrap_used)] // a test ends at the first surprise
 
+mod close_to_open;
+mod counts;
+mod faults;
+mod kill;
 mod stack;
 mod suite;

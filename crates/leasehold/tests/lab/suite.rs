@@ -14,7 +14,7 @@ fn through_proxy(lab: &Lab, origin: &Origin) {
 #[test]
 fn serve_passes_the_suite() {
     let Some(lab) = Lab::enter("serve") else { return };
-    let serve = stack::serve(&lab, &lab.subdirectory("tree"));
+    let serve = stack::serve(&lab, &lab.subdirectory("served"));
     let guest = lab.guest("client");
     guest.mount_nfs(&serve.origin(), "/mnt/nfs", V3);
     suite::run(&guest, "/mnt/nfs");
@@ -23,7 +23,7 @@ fn serve_passes_the_suite() {
 #[test]
 fn the_proxy_before_serve_passes_the_suite() {
     let Some(lab) = Lab::enter("proxy-serve") else { return };
-    let serve = stack::serve(&lab, &lab.subdirectory("tree"));
+    let serve = stack::serve(&lab, &lab.subdirectory("served"));
     through_proxy(&lab, &serve.origin());
 }
 
@@ -44,7 +44,7 @@ fn the_proxy_before_knfsd_passes_the_suite() {
 #[test]
 fn a_client_of_version_2_works_through_the_proxy() {
     let Some(lab) = Lab::enter("proxy-v2") else { return };
-    let serve = stack::serve(&lab, &lab.subdirectory("tree"));
+    let serve = stack::serve(&lab, &lab.subdirectory("served"));
     let proxy = stack::proxy(&lab, &serve.origin(), "cache", &[]);
     let guest = lab.guest("client");
     guest.mount_nfs(&proxy.origin(), "/mnt/nfs", V2);

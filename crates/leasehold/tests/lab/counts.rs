@@ -1,0 +1,84 @@
+//! What the origin is asked, held to the table in docs/architecture.md.
+
+use lab::{Guest, Lab, V3};
+
+use crate::stack::{self, Leasehold, between};
+
+const READ_ALL: &str = "cd /mnt/nfs/tree && find . -type f -print0 | sort -z | xargs -0 cat | sha256sum";
+
+/// A tree at the origin whose time stamps are older than any doubt about the origin's clock.
+fn aged_tree(lab: &Lab, guest: &Guest) -> Leasehold {
+    let served = lab.subdirectory("served");
+    let serve = stack::serve(lab, &served);
+    guest.mount_nfs(&serve.origin(), "/mnt/origin", V3);
+    // ctime cannot be set: the change must really be past.
+    guest.sh(
+        "cd /mnt/origin; mkdir tree; cd tree
+         for d in a b c d; do mkdir $d; for f in $(seq 25); do head -c $((f * 3000)) /dev/urandom >$d/$f; done; done
+         head -c 30000000 /dev/urandom >big
+         sync; touch /tmp/done; while [ $(($(date +%s) - $(stat -c %Z /mnt/origin/tree/big))) -lt 5 ]; do sleep 0.2; done
+         umount /mnt/origin",
+    );
+    serve
+}
+
+/// Everything but what keeps a promise.
+fn other_than_getattr(calls: &[(String, u64)]) -> Vec<(String, u64)> {
+    calls.iter().filter(|(name, _)| name != "GETATTR").cloned().collect()
+}
+
+#[test]
+fn a_warm_read_costs_the_origin_what_close_to_open_demands() {
+    let Some(lab) = Lab::enter("counts") else { return };
+    let guest = lab.guest("client");
+    let serve = aged_tree(&lab, &guest);
+    let mut proxy = stack::proxy(&lab, &serve.origin(), "cache", &[]);
+    guest.mount_nfs(&proxy.origin(), "/mnt/nfs", V3);
+    let cold = guest.sh(READ_ALL);
+    let remount = || {
+        guest.unmount("/mnt/nfs");
+        guest.mount_nfs(&proxy.origin(), "/mnt/nfs", V3);
+        guest.drop_caches();
+    };
+    remount();
+    let (before, asked_before) = (proxy.upstream_calls(), guest.nfs3_calls());
+    assert_eq!(guest.sh(READ_ALL), cold);
+    let (calls, asked) = (between(&before, &proxy.upstream_calls()), guest.nfs3_calls().since(&asked_before));
+    eprintln!("lab: counts: warm, the client called {asked:?}, the proxy {calls:?}");
+    assert_eq!(other_than_getattr(&calls), [], "a warm read asks nothing but GETATTR");
+    let opens = ["GETATTR", "ACCESS", "LOOKUP", "READDIR", "READDIRPLUS"].map(|name| asked.of(name));
+    let getattrs = calls.iter().find(|(name, _)| name == "GETATTR").map_or(0, |(_, calls)| *calls);
+    assert!(getattrs <= opens.iter().sum(), "{getattrs} GETATTRs for {opens:?}");
+    assert!(asked.of("READ") > 100 && asked.of("LOOKUP") + asked.of("READDIRPLUS") > 0, "the client did ask us");
+
+    // A restart forgets nothing.
+    proxy.kill_and_restart();
+    guest.drop_caches();
+    let before = proxy.upstream_calls();
+    assert_eq!(guest.sh(READ_ALL), cold);
+    let calls = between(&before, &proxy.upstream_calls());
+    eprintln!("lab: counts: after kill -9, the proxy called {calls:?}");
+    assert_eq!(other_than_getattr(&calls), [], "and after kill -9 neither");
+}
+
+#[test]
+fn a_second_credential_costs_access_calls_and_no_data() {
+    let Some(lab) = Lab::enter("counts-credential") else { return };
+    let guest = lab.guest("client");
+    let serve = aged_tree(&lab, &guest);
+    let proxy = stack::proxy(&lab, &serve.origin(), "cache", &[]);
+    guest.mount_nfs(&proxy.origin(), "/mnt/nfs", V3);
+    guest.sh(READ_ALL);
+    guest.drop_caches();
+    let before = proxy.upstream_calls();
+    guest.sh("cd /mnt/nfs/tree; setpriv --reuid=1234 --regid=1234 --clear-groups cat a/3 b/4 >/dev/null");
+    let calls = between(&before, &proxy.upstream_calls());
+    eprintln!("lab: counts-credential: {calls:?}");
+    let others = other_than_getattr(&calls);
+    // The root, tree, a, b and the two files, once each.
+    assert!(matches!(&others[..], [(name, count)] if name == "ACCESS" && *count <= 6), "{others:?}");
+
+    guest.sh("chmod 600 /mnt/nfs/tree/c/5");
+    let denied = guest.run("setpriv --reuid=1234 --regid=1234 --clear-groups cat /mnt/nfs/tree/c/5");
+    assert!(!denied.ok() && denied.text.contains("Permission denied"), "{}", denied.text);
+}

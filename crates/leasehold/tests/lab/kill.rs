@@ -1,0 +1,69 @@
+//! `kill -9` of the proxy, again and again, while a client works: the client carries on and notices nothing.
+
+use std::time::Duration;
+
+use lab::{Lab, Rng, V3, suite};
+
+use crate::stack::{self, between};
+
+const KILLS: usize = 20;
+
+/// Reads, writes, `tar x`, renames, links and `rm -r`, until the file /tmp/stop is there; any error is an error.
+const WORK: &str = r#"
+set -eu
+cd /mnt/nfs
+mkdir -p work; cd work
+round=0
+while [ ! -e /tmp/stop ]; do
+    round=$((round + 1))
+    mkdir r$round
+    tar xf ../tree.tar -C r$round
+    diff -r ../tree r$round/tree
+    mv r$round/tree r$round/moved
+    for name in $(ls r$round/moved); do mv r$round/moved/$name r$round/moved/$name.x; done
+    for n in $(seq 20); do echo line $n >>r$round/log; ln r$round/log r$round/log.$n; mkdir r$round/d$n; done
+    [ $(wc -l <r$round/log) = 20 ]
+    for n in $(seq 20); do rm r$round/log.$n; rmdir r$round/d$n; ln -s log r$round/s$n; done
+    head -c 3000000 /dev/urandom >r$round/data; cp r$round/data r$round/copy; cmp r$round/data r$round/copy
+    rm -r r$round
+done
+[ -z "$(ls)" ]
+echo "rounds: $round"
+"#;
+
+#[test]
+fn a_client_survives_kills_of_the_proxy() {
+    let Some(lab) = Lab::enter("kill") else { return };
+    let serve = stack::serve(&lab, &lab.subdirectory("served"));
+    let mut proxy = stack::proxy(&lab, &serve.origin(), "cache", &[]);
+    let guest = lab.guest("client");
+    suite::tree::provide(&lab);
+    guest.mount_nfs(&proxy.origin(), "/mnt/nfs", V3);
+    guest.sh("cd /mnt/nfs; cp -r /mnt/lab/tree . ; tar cf tree.tar tree; head -c 20000000 /dev/urandom >warm; sync");
+    guest.sh("while [ $(($(date +%s) - $(stat -c %Z /mnt/nfs/warm))) -lt 5 ]; do sleep 0.2; done");
+    guest.drop_caches();
+    let warm = guest.sh("sha256sum /mnt/nfs/warm");
+    guest.drop_caches();
+    assert_eq!(guest.sh("sha256sum /mnt/nfs/warm"), warm);
+
+    let mut rng = Rng::from_environment();
+    let work = guest.spawn(WORK);
+    for kill in 0..KILLS {
+        let pause = Duration::from_millis(200 + rng.below(1300) as u64);
+        if let Some(output) = work.ended_within(pause) {
+            panic!("the work ended before kill {kill}: {}", output.tail());
+        }
+        proxy.kill_and_restart();
+    }
+    guest.sh("touch /tmp/stop");
+    let output = work.wait(Duration::from_secs(120));
+    assert!(output.ok(), "{}", output.tail());
+    eprintln!("lab: kill: {} through {KILLS} kills", output.text.trim());
+
+    guest.drop_caches();
+    let before = proxy.upstream_calls();
+    assert_eq!(guest.sh("sha256sum /mnt/nfs/warm"), warm);
+    let calls = between(&before, &proxy.upstream_calls());
+    assert!(calls.iter().all(|(name, _)| name != "READ"), "warm files cost no READ: {calls:?}");
+    guest.sh("diff -r /mnt/lab/tree /mnt/nfs/tree");
+}
