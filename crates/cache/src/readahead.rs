@@ -56,10 +56,11 @@ impl Streams {
             return None;
         };
         stream.used = clock;
-        stream.reads += 1;
         if range.end <= stream.next {
             return None;
         }
+        // Who reads about the same place again is not on its way.
+        stream.reads += u32::from(range.start >= stream.next);
         stream.next = range.end;
         if stream.reads < 2 || window_max == 0 {
             return None;

@@ -54,7 +54,7 @@ async fn lookup_is_one_lookup_cold_and_one_getattr_of_the_child_warm() {
         }
     }
     // Somebody else moves the name: the child's ctime tells, and one LOOKUP follows.
-    bench.origin.tree.lock().rename((&root(), &name("f")), (&root(), &name("g"))).unwrap();
+    bench.origin.tree().rename((&root(), &name("f")), (&root(), &name("g"))).unwrap();
     let error = cache.lookup(&opener(0), &root(), &name("f")).await.unwrap_err();
     assert_eq!(error.status, Status::NoEnt);
     assert_eq!(bench.origin.calls(), [("GETATTR", 1), ("LOOKUP", 1)]);
@@ -67,7 +67,7 @@ async fn a_name_of_a_removed_file_costs_one_getattr_and_one_lookup() {
     bench.origin.pass(10 * SECOND);
     let cache = bench.open().await;
     cache.lookup(&opener(0), &root(), &name("f")).await.unwrap();
-    bench.origin.tree.lock().remove(&root(), &name("f"), false).unwrap();
+    bench.origin.tree().remove(&root(), &name("f"), false).unwrap();
     bench.origin.calls();
     assert_eq!(cache.lookup(&opener(0), &root(), &name("f")).await.unwrap_err().status, Status::NoEnt);
     assert_eq!(bench.origin.calls(), [("GETATTR", 1), ("LOOKUP", 1)]);
@@ -111,7 +111,7 @@ async fn access_is_one_access_for_each_credential_and_then_one_getattr() {
     }
     // A change of mode by somebody else is noticed at the next ACCESS.
     let set = SetAttributes { mode: Some(0), ..SetAttributes::default() };
-    bench.origin.tree.lock().setattr(&file, &set, None).unwrap();
+    bench.origin.tree().setattr(&file, &set, None).unwrap();
     let accessed = cache.access(&opener(1), &file, AccessMask::all()).await.unwrap();
     assert_eq!(accessed.granted, AccessMask::empty());
     assert_eq!(bench.origin.calls(), [("ACCESS", 1), ("GETATTR", 1)]);
@@ -168,7 +168,7 @@ async fn a_change_by_somebody_else_is_read_after_the_next_open() {
     let cache = bench.open().await;
     cache.getattr(&opener(0), &file).await.unwrap();
     read(&cache, &opener(0), &file, 0, 100).await;
-    bench.origin.tree.lock().write(&file, 0, b"new data").unwrap();
+    bench.origin.tree().write(&file, 0, b"new data").unwrap();
     assert_eq!(read(&cache, &opener(0), &file, 0, 100).await, "old data", "no open in between");
     cache.getattr(&opener(0), &file).await.unwrap();
     assert_eq!(read(&cache, &opener(0), &file, 0, 100).await, "new data");
@@ -180,7 +180,7 @@ async fn read_that_is_not_allowed_is_left_to_the_origin() {
     let bench = Bench::new();
     let file = bench.origin.put(&root(), "f", b"secret");
     let set = SetAttributes { mode: Some(0o400), uid: Some(5), ..SetAttributes::default() };
-    bench.origin.tree.lock().setattr(&file, &set, None).unwrap();
+    bench.origin.tree().setattr(&file, &set, None).unwrap();
     bench.origin.pass(10 * SECOND);
     let cache = bench.open().await;
     cache.getattr(&opener(5), &file).await.unwrap();
@@ -222,7 +222,7 @@ async fn own_writes_stay_in_the_cache() {
     read(&cache, &user, &file, 0, 1).await;
     assert_eq!(bench.origin.calls(), [("ACCESS", 1)], "a change of mode takes remembered rights away");
     let all = read(&cache, &user, &file, 0, 1 << 20).await;
-    assert_eq!(all, bench.origin.tree.lock().get(&file).unwrap().data);
+    assert_eq!(all, bench.origin.tree().get(&file).unwrap().data);
     assert_eq!(all.len(), 13_192);
     assert_eq!(bench.origin.calls(), []);
     assert_eq!(cache.stats().distrusted, 0);
@@ -385,6 +385,6 @@ async fn noac_asks_before_every_read() {
     read(&cache, &user, &file, 0, 4).await;
     // Rights are as old as attributes may be, too: the origin is asked for them as well.
     assert!(bench.origin.calls().contains(&("GETATTR", 1)));
-    bench.origin.tree.lock().write(&file, 0, b"DATA").unwrap();
+    bench.origin.tree().write(&file, 0, b"DATA").unwrap();
     assert_eq!(read(&cache, &user, &file, 0, 4).await, "DATA");
 }

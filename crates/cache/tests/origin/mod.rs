@@ -13,7 +13,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use cache::{Cache, Options};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Semaphore;
 use vfs::{
     AccessMask, Accessed, Attributes, By, Caller, Clock, Commit, CreateHow, Created, Device, FileSystem, FileType,
@@ -28,13 +28,13 @@ const START_SECONDS: i64 = 1_700_000_000;
 
 /// The origin's clock, and that of the cache, unless a test sets them apart.
 pub struct TestClock {
-    origin: Arc<Origin>,
+    pub origin: Arc<Origin>,
     pub ahead_seconds: i64,
 }
 
 impl Clock for TestClock {
     fn wall(&self) -> Timestamp {
-        let now = self.origin.tree.lock().now_nanos;
+        let now = self.origin.tree().now_nanos;
         Timestamp::from_nanos(now + i128::from(self.ahead_seconds) * 1_000_000_000)
     }
 }
@@ -81,7 +81,10 @@ pub async fn until(condition: impl Fn() -> bool) {
 }
 
 pub struct Origin {
-    pub tree: Mutex<Tree>,
+    tree: Mutex<Tree>,
+    /// When the origin's clock showed `START_SECONDS`, less what has been passed over since.
+    epoch: tokio::time::Instant,
+    passed: Mutex<Duration>,
     calls: Mutex<BTreeMap<&'static str, u64>>,
     gates: Mutex<BTreeMap<&'static str, Arc<Gate>>>,
     /// Replies carry no state from before the operation, as some servers do.
@@ -100,6 +103,8 @@ impl Origin {
         let start = i128::from(START_SECONDS) * 1_000_000_000;
         Arc::new(Origin {
             tree: Mutex::new(Tree::new(start, granule.as_nanos() as i128)),
+            epoch: tokio::time::Instant::now(),
+            passed: Mutex::default(),
             calls: Mutex::default(),
             gates: Mutex::default(),
             without_before: AtomicBool::new(false),
@@ -108,9 +113,23 @@ impl Origin {
         })
     }
 
-    /// Time goes by at the origin.
+    /// Time goes by at the origin, on top of what passes anyway.
     pub fn pass(&self, time: Duration) {
-        self.tree.lock().now_nanos += time.as_nanos() as i128;
+        *self.passed.lock() += time;
+    }
+
+    /// What is there, at this moment of the origin's clock.
+    pub fn tree(&self) -> MutexGuard<'_, Tree> {
+        let mut tree = self.tree.lock();
+        let now = i128::from(START_SECONDS) * 1_000_000_000
+            + (self.epoch.elapsed() + *self.passed.lock()).as_nanos() as i128;
+        tree.now_nanos = tree.now_nanos.max(now);
+        tree
+    }
+
+    /// The number of a file.
+    pub fn tree_id(&self, file: &Handle) -> u64 {
+        u64::from_be_bytes(file.as_bytes().try_into().unwrap())
     }
 
     /// Holds calls of this kind from now on.
@@ -128,7 +147,7 @@ impl Origin {
 
     /// A file that somebody else made.
     pub fn put(&self, directory: &Handle, text: &str, data: &[u8]) -> Handle {
-        let mut tree = self.tree.lock();
+        let mut tree = self.tree();
         let (how, set) = (CreateHow::Unchecked, SetAttributes::default());
         let made = tree.make(directory, &name(text), FileType::Regular, how, &set, b"").unwrap();
         if !data.is_empty() {
@@ -140,7 +159,7 @@ impl Origin {
     /// A directory that somebody else made.
     pub fn put_dir(&self, directory: &Handle, text: &str) -> Handle {
         let (how, set) = (CreateHow::Guarded, SetAttributes::default());
-        let made = self.tree.lock().make(directory, &name(text), FileType::Directory, how, &set, b"");
+        let made = self.tree().make(directory, &name(text), FileType::Directory, how, &set, b"");
         made.unwrap().node.handle
     }
 
@@ -155,7 +174,7 @@ impl Origin {
         if delay > 0 {
             tokio::time::sleep(Duration::from_micros(delay)).await;
         }
-        let result = work(&mut self.tree.lock());
+        let result = work(&mut self.tree());
         if let Some(gate) = &gate {
             gate.after.acquire().await.unwrap().forget();
         }
@@ -174,7 +193,7 @@ impl Origin {
 #[async_trait]
 impl FileSystem for Origin {
     async fn root(&self, _: &Caller) -> Result<Node> {
-        Ok(self.tree.lock().node(ROOT))
+        Ok(self.tree().node(ROOT))
     }
 
     async fn getattr(&self, _: &Caller, handle: &Handle) -> Result<Attributes> {
@@ -318,7 +337,7 @@ impl FileSystem for Origin {
     }
 
     async fn limits(&self, _: &Caller, _: &Handle) -> Result<FsLimits> {
-        let time_delta_nanoseconds = self.tree.lock().granule_nanos as u64;
+        let time_delta_nanoseconds = self.tree().granule_nanos as u64;
         let read_max = self.read_max.load(Ordering::Relaxed) as u32;
         Ok(FsLimits { time_delta_nanoseconds, read_max, ..FsLimits::default() })
     }

@@ -25,6 +25,10 @@ pub struct Tree {
     next: u64,
     pub now_nanos: i128,
     pub granule_nanos: i128,
+    /// Every change moves the clock by a granule, so that no two share their time stamps.
+    pub ticks: bool,
+    /// What each file has held, one after the other.
+    pub history: BTreeMap<u64, Vec<Vec<u8>>>,
 }
 
 pub fn handle(id: u64) -> Handle {
@@ -37,7 +41,14 @@ pub fn name(text: &str) -> Name {
 
 impl Tree {
     pub fn new(now_nanos: i128, granule_nanos: i128) -> Tree {
-        let mut tree = Tree { inodes: BTreeMap::new(), next: ROOT, now_nanos, granule_nanos };
+        let mut tree = Tree {
+            inodes: BTreeMap::new(),
+            next: ROOT,
+            now_nanos,
+            granule_nanos,
+            ticks: false,
+            history: BTreeMap::new(),
+        };
         let root = tree.inode(FileType::Directory, 0o755, 0, 0);
         tree.inodes.get_mut(&root).unwrap().parent = root;
         tree
@@ -71,6 +82,7 @@ impl Tree {
         let inode =
             Inode { attributes, data: vec![], names: BTreeMap::new(), target: vec![], parent: 0, next_cookie: 3 };
         self.inodes.insert(id, inode);
+        self.history.insert(id, vec![vec![]]);
         id
     }
 
@@ -88,6 +100,9 @@ impl Tree {
     }
 
     fn touch(&mut self, id: u64, data: bool) {
+        if self.ticks {
+            self.now_nanos += self.granule_nanos;
+        }
         let time = self.stamp();
         let inode = self.at(id);
         inode.attributes.ctime = time;
@@ -96,7 +111,10 @@ impl Tree {
         }
         if inode.attributes.file_type == FileType::Regular {
             inode.attributes.size = inode.data.len() as u64;
+            let held = inode.data.clone();
+            self.history.entry(id).or_default().push(held);
         }
+        let inode = self.at(id);
         inode.attributes.change = time.as_nanos() as u64;
     }
 
@@ -205,6 +223,9 @@ impl Tree {
         let work = |tree: &mut Tree| {
             if guard.is_some_and(|guard| guard != tree.inodes[&id].attributes.ctime) {
                 return Err(Status::NotSync.into());
+            }
+            if tree.ticks {
+                tree.now_nanos += tree.granule_nanos;
             }
             let now = tree.stamp();
             let inode = tree.at(id);
