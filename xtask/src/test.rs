@@ -64,7 +64,9 @@ fn lint_into(steps: &mut Steps) {
     let clippy = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
     steps.step("clippy", || steps::run("cargo", clippy, &[]));
     let doc = ["doc", "--workspace", "--no-deps", "--document-private-items"];
-    steps.step("documentation", || steps::run("cargo", doc, &[("RUSTDOCFLAGS", "-D rustdoc::broken_intra_doc_links")]));
+    steps.step("documentation", || {
+        steps::run("cargo", doc, &[("RUSTDOCFLAGS", "-D rustdoc::broken_intra_doc_links")])
+    });
 }
 
 /// Runs the tests; counts what their programs say.

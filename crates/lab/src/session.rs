@@ -10,8 +10,9 @@ use crate::log::say;
 use crate::require::require;
 use rustix::fs::FlockOperation;
 use std::fs::{self, File, OpenOptions};
+use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -51,7 +52,7 @@ impl Lab {
             say(&format!("{name}: SKIPPED (LEASEHOLD_LAB=skip)"));
             return None;
         }
-        let lock = take_lock();
+        let lock = take_lock(name);
         let directory = create_directory();
         let hand = directory.join("lab-hand");
         fs::copy(HAND, &hand).unwrap_or_else(|error| panic!("lab: cannot copy {HAND}: {error}; build again"));
@@ -176,12 +177,22 @@ pub(crate) fn host_command(program: &str, arguments: &[&str]) {
     }
 }
 
-fn take_lock() -> File {
+/// Takes the lock, saying who has it if somebody does.
+fn take_lock(name: &str) -> File {
     let mut options = OpenOptions::new();
-    let lock = options.create(true).truncate(false).write(true).mode(0o600).open(LOCK);
-    let lock = lock.unwrap_or_else(|error| panic!("lab: cannot open {LOCK}: {error}"));
-    rustix::fs::flock(&lock, FlockOperation::LockExclusive)
-        .unwrap_or_else(|error| panic!("lab: {LOCK}: {error}"));
+    let lock = options.create(true).truncate(false).read(true).write(true).mode(0o600).open(LOCK);
+    let mut lock = lock.unwrap_or_else(|error| panic!("lab: cannot open {LOCK}: {error}"));
+    if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+        let mut holder = String::new();
+        let _ = lock.read_to_string(&mut holder); // only to be told
+        say(&format!("{name} waits for {}", if holder.is_empty() { "another test" } else { &holder }));
+        let locked = rustix::fs::flock(&lock, FlockOperation::LockExclusive);
+        locked.unwrap_or_else(|error| panic!("lab: {LOCK}: {error}"));
+    }
+    let told = lock
+        .set_len(0)
+        .and_then(|()| lock.write_all_at(format!("{name} ({})", std::process::id()).as_bytes(), 0));
+    told.unwrap_or_else(|error| panic!("lab: cannot write {LOCK}: {error}"));
     lock
 }
 

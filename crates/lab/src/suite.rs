@@ -25,7 +25,7 @@ pub struct Step {
 }
 
 /// All steps, quick ones first.
-pub const STEPS: [Step; 14] = [
+pub const STEPS: [Step; 15] = [
     Step { name: "files", script: include_str!("suite/files.sh") },
     Step { name: "append-truncate", script: include_str!("suite/append-truncate.sh") },
     Step { name: "rename", script: include_str!("suite/rename.sh") },
@@ -35,6 +35,7 @@ pub const STEPS: [Step; 14] = [
     Step { name: "users", script: include_str!("suite/users.sh") },
     Step { name: "unlink-open", script: include_str!("suite/unlink-open.sh") },
     Step { name: "sparse", script: include_str!("suite/sparse.sh") },
+    Step { name: "random", script: include_str!("suite/random.sh") },
     Step { name: "source-tree", script: include_str!("suite/source-tree.sh") },
     Step { name: "git", script: include_str!("suite/git.sh") },
     Step { name: "make", script: include_str!("suite/make.sh") },

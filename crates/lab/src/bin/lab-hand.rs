@@ -1,5 +1,6 @@
 //! The lab's helper program: `lab-hand agent ADDRESS` serves a test inside a guest, `lab-hand guard` cleans up after one on the host,
-//! `lab-hand pattern write|check PATH OFFSET LENGTH SEED` fills and verifies large files.
+//! `lab-hand pattern write|check PATH OFFSET LENGTH SEED` fills and verifies large files, `lab-hand exercise PATH OPERATIONS SEED` does
+//! random work on one and compares with a model.
 //!
 //! It uses the standard library alone, because build.rs builds it with the compiler alone.
 
@@ -9,6 +10,8 @@ use std::process::ExitCode;
 mod act;
 #[path = "lab-hand/agent.rs"]
 mod agent;
+#[path = "lab-hand/exercise.rs"]
+mod exercise;
 #[path = "lab-hand/guard.rs"]
 mod guard;
 #[path = "lab-hand/pattern.rs"]
@@ -16,8 +19,8 @@ mod pattern;
 #[path = "../hand/wire.rs"]
 mod wire;
 
-const USAGE: &str =
-    "usage: lab-hand agent ADDRESS:PORT | guard | pattern write|check PATH OFFSET LENGTH SEED";
+const USAGE: &str = "usage: lab-hand agent ADDRESS:PORT | guard | pattern write|check PATH OFFSET LENGTH SEED | \
+    exercise PATH OPERATIONS SEED";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -29,6 +32,8 @@ fn main() -> ExitCode {
             .and_then(|[offset, length, seed]| pattern::write(path, offset, length, seed)),
         ["pattern", "check", path, offset, length, seed] => numbers([offset, length, seed])
             .and_then(|[offset, length, seed]| pattern::check(path, offset, length, seed)),
+        ["exercise", path, operations, seed] => numbers([operations, seed])
+            .and_then(|[operations, seed]| exercise::run(path, operations, seed.max(1))),
         _ => Err(std::io::Error::other(USAGE)),
     };
     match outcome {
@@ -40,8 +45,8 @@ fn main() -> ExitCode {
     }
 }
 
-fn numbers(words: [&str; 3]) -> std::io::Result<[u64; 3]> {
-    let mut numbers = [0; 3];
+fn numbers<const N: usize>(words: [&str; N]) -> std::io::Result<[u64; N]> {
+    let mut numbers = [0; N];
     for (number, word) in numbers.iter_mut().zip(words) {
         *number = word.parse().map_err(|_| std::io::Error::other(format!("not a number: {word}")))?;
     }
