@@ -18,7 +18,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use server::{ExportOptions, Squash};
 
 use crate::cli::{Demo, Listen};
-use crate::stack::{self, Keep, Stack};
+use crate::stack::{self, End, Keep, Stack};
 use crate::{Failure, proxy, serve, state};
 use reader::Reading;
 use table::Row;
@@ -58,7 +58,7 @@ pub async fn run(arguments: Demo) -> Result<(), Failure> {
     if arguments.keep {
         println!("The proxy stays up until you press Ctrl-C. As root, mount it with:");
         println!("  {}", setting.proxy.mount_line(sample::EXPORT));
-        stack::wait_for_the_end().await?;
+        End::listen()?.wait().await;
     }
     let Setting { proxy, relay, origin, directory, .. } = setting;
     proxy.stop().await;
@@ -91,7 +91,13 @@ async fn set_up(
         .map_err(|error| Failure(format!("cannot start the relay: {error}; is loopback up?")))?;
     let upstream = Arc::new(connect(relay.local_addr()).await?);
     let cache = directory.0.join("cache");
-    let options = cache::Options { min_free_bytes: 0, ..proxy::cache_options(upstream.url(), cache.clone()) };
+    // One machine has one clock: files of a second ago are old enough to be trusted.
+    let clock_skew = Duration::ZERO;
+    let options = cache::Options {
+        min_free_bytes: 0,
+        clock_skew,
+        ..proxy::cache_options(upstream.url(), cache.clone())
+    };
     let below = proxy::open_cache(upstream.clone(), options).await?;
     let state = proxy::make_state(&cache)?;
     let key = state.join("handle.key");

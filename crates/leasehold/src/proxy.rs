@@ -11,7 +11,7 @@ use server::Front;
 
 use crate::admin::Admin;
 use crate::cli::Proxy;
-use crate::stack::{self, Keep, Stack};
+use crate::stack::{self, End, Keep, Stack};
 use crate::state::{self, Kind};
 use crate::{Failure, status};
 
@@ -20,6 +20,7 @@ const RETRY_MAX: Duration = Duration::from_secs(10);
 
 /// Serves until told to end.
 pub async fn run(arguments: Proxy) -> Result<(), Failure> {
+    let mut end = End::listen()?;
     let url = &arguments.origin;
     let directory = match &arguments.cache {
         Some(directory) => directory.clone(),
@@ -28,7 +29,7 @@ pub async fn run(arguments: Proxy) -> Result<(), Failure> {
     // The end may be wished for while the origin is still being waited for.
     let origin = tokio::select! {
         origin = reach(url) => Arc::new(origin?),
-        end = stack::wait_for_the_end() => return end,
+        () = end.wait() => return Ok(()),
     };
     let mut options = cache_options(url, directory.clone());
     options.size_max_bytes = arguments.cache_size;
@@ -44,7 +45,7 @@ pub async fn run(arguments: Proxy) -> Result<(), Failure> {
     let front = stack.front().clone();
     let _admin = Admin::start(&directory, move || status_of(&front, &cache, &origin))?;
     println!("proxy of {url} on {}; a client mounts it with: {}", stack.address(), stack.mount_line(&path));
-    stack::wait_for_the_end().await?;
+    end.wait().await;
     stack.stop().await;
     Ok(())
 }

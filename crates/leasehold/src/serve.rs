@@ -11,7 +11,7 @@ use vfs::FileSystem;
 use crate::admin::Admin;
 use crate::cli::Serve;
 use crate::config::Config;
-use crate::stack::{self, Keep, Stack};
+use crate::stack::{self, End, Keep, Stack};
 use crate::state::{self, Kind};
 use crate::{Failure, status};
 
@@ -26,6 +26,7 @@ struct Directory {
 
 /// Serves until told to end.
 pub async fn run(arguments: Serve) -> Result<(), Failure> {
+    let mut end = End::listen()?;
     let directories = directories(&arguments)?;
     let state = match &arguments.state {
         Some(state) => state.clone(),
@@ -54,7 +55,7 @@ pub async fn run(arguments: Serve) -> Result<(), Failure> {
             stack.mount_line(&export.path)
         );
     }
-    stack::wait_for_the_end().await?;
+    end.wait().await;
     stack.stop().await;
     Ok(())
 }

@@ -9,7 +9,7 @@ use rpc::{ReplyCache, Server, ServerOptions};
 use server::exports::{ExportId, ExportsError};
 use server::rpcbind::Registration;
 use server::{Export, ExportOptions, Exports, Front, HandleKey, Handles};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use vfs::FileSystem;
 
 use crate::Failure;
@@ -121,14 +121,27 @@ fn hostname() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Waits until the process is told to end.
-pub async fn wait_for_the_end() -> Result<(), Failure> {
-    let failed = |error: std::io::Error| Failure(format!("cannot wait for signals: {error}"));
-    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+/// SIGTERM and SIGINT, listened for from the first moment: one that comes before anybody waits is not lost.
+pub struct End {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl End {
+    /// From now on these signals are ours.
+    pub fn listen() -> Result<End, Failure> {
+        let failed = |error: std::io::Error| Failure(format!("cannot listen for signals: {error}"));
+        Ok(End {
+            terminate: signal(SignalKind::terminate()).map_err(failed)?,
+            interrupt: signal(SignalKind::interrupt()).map_err(failed)?,
+        })
     }
-    Ok(())
+
+    /// Waits until the process is told to end.
+    pub async fn wait(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
 }

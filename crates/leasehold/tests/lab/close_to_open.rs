@@ -19,11 +19,8 @@ fn seat(guest: &Guest, origin: &Origin) -> Seat {
 fn play(lab: &Lab, origin: &Origin) {
     let proxy = stack::proxy(lab, origin, "cache", &[]);
     let guests = ["proxied", "proxied-too", "direct"].map(|name| lab.guest(name));
-    let mut seats = [
-        seat(&guests[0], &proxy.origin()),
-        seat(&guests[1], &proxy.origin()),
-        seat(&guests[2], origin),
-    ];
+    let mut seats =
+        [seat(&guests[0], &proxy.origin()), seat(&guests[1], &proxy.origin()), seat(&guests[2], origin)];
     let reads = CloseToOpen::default().run(&mut seats, &mut Rng::from_environment());
     eprintln!("lab: {}: {reads} reads, none stale", lab.name());
 }

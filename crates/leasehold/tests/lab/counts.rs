@@ -49,7 +49,10 @@ fn a_warm_read_costs_the_origin_what_close_to_open_demands() {
     let opens = ["GETATTR", "ACCESS", "LOOKUP", "READDIR", "READDIRPLUS"].map(|name| asked.of(name));
     let getattrs = calls.iter().find(|(name, _)| name == "GETATTR").map_or(0, |(_, calls)| *calls);
     assert!(getattrs <= opens.iter().sum(), "{getattrs} GETATTRs for {opens:?}");
-    assert!(asked.of("READ") > 100 && asked.of("LOOKUP") + asked.of("READDIRPLUS") > 0, "the client did ask us");
+    assert!(
+        asked.of("READ") > 100 && asked.of("LOOKUP") + asked.of("READDIRPLUS") > 0,
+        "the client did ask us"
+    );
 
     // A restart forgets nothing.
     proxy.kill_and_restart();

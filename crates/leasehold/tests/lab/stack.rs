@@ -20,7 +20,7 @@ pub struct Leasehold {
 
 /// The program under test.
 pub fn program() -> Program {
-    Program::new(env!("CARGO_BIN_EXE_leasehold")).env("LEASEHOLD_LOG", "info")
+    Program::new(env!("CARGO_BIN_EXE_leasehold")).env("LEASEHOLD_LOG", "info,fjall=off,lsm_tree=off")
 }
 
 /// Serves a directory to everybody, root as root.

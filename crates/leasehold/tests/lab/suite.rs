@@ -48,14 +48,12 @@ fn a_client_of_version_2_works_through_the_proxy() {
     let proxy = stack::proxy(&lab, &serve.origin(), "cache", &[]);
     let guest = lab.guest("client");
     guest.mount_nfs(&proxy.origin(), "/mnt/nfs", V2);
-    let text = guest.sh(
-        "cd /mnt/nfs
+    let text = guest.sh("cd /mnt/nfs
          mkdir -p d/e; cd d
          head -c 1000000 /dev/urandom >big; cp big copy; cmp big copy
          ln -s big sym; ln big hard; mkfifo pipe; mv copy moved
          for i in $(seq 300); do echo $i >e/f$i; done
-         sync; ls e | wc -l; stat -c %h big; readlink sym; rm -r e; ls | sort | tr '\\n' ' '",
-    );
+         sync; ls e | wc -l; stat -c %h big; readlink sym; rm -r e; ls | sort | tr '\\n' ' '");
     assert_eq!(text, "300\n2\nbig\nbig hard moved pipe sym ");
     guest.drop_caches();
     guest.sh("cd /mnt/nfs/d && cmp big moved && cmp big hard");

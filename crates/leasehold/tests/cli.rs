@@ -1,0 +1,220 @@
+//! The program as a user holds it, also the wrong way round: exit codes, and one line that names thing, cause, way out.
+#![allow(clippy::unwrap_used)] // a test ends at the first surprise
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::Value;
+
+fn leasehold(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_leasehold"));
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+fn run(arguments: &[&str]) -> Output {
+    leasehold(arguments).output().unwrap()
+}
+
+/// A server in the background, which ends with the test.
+struct Running {
+    child: Child,
+    address: String,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Running {
+    /// Starts it, and reads where it listens from the line that says that it is ready.
+    fn start(arguments: &[&str]) -> Running {
+        let mut child = leasehold(arguments)
+            .args(["--listen", "127.0.0.1:0", "--insecure", "--no-root-squash"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let Some((_, behind)) = line.split_once(" on ") else {
+            let mut error = String::new();
+            child.stderr.take().unwrap().read_to_string(&mut error).unwrap();
+            panic!("{line}{error}");
+        };
+        let address = behind.split(';').next().unwrap().to_owned();
+        Running { child, address }
+    }
+
+    fn url(&self) -> String {
+        format!("nfs://{}/export?noresvport", self.address)
+    }
+
+    /// Ends it in order, and returns what it said on standard error.
+    fn terminate(mut self) -> String {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        let mut error = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut error).unwrap();
+        assert!(self.child.wait().unwrap().success(), "{error}");
+        error
+    }
+}
+
+fn path(directory: &Path) -> &str {
+    directory.to_str().unwrap()
+}
+
+/// Fails with exit code 1 and exactly one line, which has these words in it.
+#[track_caller]
+fn fails_with(output: &Output, words: &[&str]) {
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert_eq!(error.trim_end().lines().count(), 1, "{error}");
+    assert!(words.iter().all(|word| error.contains(word)), "{error}");
+}
+
+struct Tree {
+    directory: tempfile::TempDir,
+}
+
+impl Tree {
+    fn new() -> Tree {
+        let directory = tempfile::tempdir().unwrap();
+        for name in ["served", "state", "cache"] {
+            std::fs::create_dir(directory.path().join(name)).unwrap();
+        }
+        std::fs::write(directory.path().join("served/file"), b"content").unwrap();
+        Tree { directory }
+    }
+
+    fn path(&self, name: &str) -> String {
+        path(&self.directory.path().join(name)).to_owned()
+    }
+
+    fn serve(&self) -> Running {
+        Running::start(&[
+            "serve",
+            &self.path("served"),
+            "--export",
+            "/export",
+            "--state",
+            &self.path("state"),
+        ])
+    }
+
+    fn proxy(&self, origin: &Running) -> Running {
+        Running::start(&["proxy", &origin.url(), "--cache", &self.path("cache"), "--min-free", "0"])
+    }
+}
+
+#[test]
+fn mistakes_on_the_command_line_are_code_2() {
+    for wrong in
+        [&["serve"][..], &["proxy", "http://host/"], &["proxy", "nfs://host/x?acregmin=soon"], &["mend"]]
+    {
+        let output = run(wrong);
+        assert_eq!(output.status.code(), Some(2), "{wrong:?}");
+    }
+    let error = String::from_utf8(run(&["proxy", "nfs://host/x?colour=red"]).stderr).unwrap();
+    assert!(error.contains("unknown option `colour=red`") && error.contains("nconnect"), "{error}");
+    assert!(run(&["proxy", "--help"]).status.success());
+}
+
+#[test]
+fn a_directory_or_port_that_cannot_be_had_is_one_line() {
+    let tree = Tree::new();
+    fails_with(&run(&["serve", "/nonexistent", "--state", &tree.path("state")]), &["/nonexistent"]);
+    let serve = tree.serve();
+    let other = tempfile::tempdir().unwrap();
+    let taken = ["serve", &tree.path("served"), "--state", path(other.path()), "--listen", &serve.address];
+    fails_with(&run(&taken), &["cannot listen on", &serve.address, "--listen"]);
+    let same_state = ["serve", &tree.path("served"), "--state", &tree.path("state")];
+    fails_with(&run(&same_state), &["in use", &tree.path("state")]);
+    let no_export = format!("nfs://{}/elsewhere?noresvport", serve.address);
+    fails_with(
+        &run(&["proxy", &no_export, "--cache", &tree.path("cache")]),
+        &["/elsewhere", "no such export"],
+    );
+    let config = tree.path("exports.toml");
+    std::fs::write(&config, "[[export]]\ndirectory = 3\n").unwrap();
+    fails_with(
+        &run(&["serve", "--config", &config, "--state", &tree.path("state")]),
+        &["exports.toml", "line 2"],
+    );
+}
+
+#[test]
+fn a_cache_directory_is_for_one_proxy_of_one_origin() {
+    let tree = Tree::new();
+    let serve = tree.serve();
+    let proxy = tree.proxy(&serve);
+    let cache = tree.path("cache");
+    fails_with(&run(&["proxy", &serve.url(), "--cache", &cache]), &["in use", &cache]);
+    let status = run(&["status", "--json", &cache]);
+    let status: Value = serde_json::from_slice(&status.stdout).unwrap();
+    assert_eq!(status["role"], "proxy");
+    assert!(status["cache"]["data"]["hits"].is_u64(), "{status}");
+    proxy.terminate();
+    fails_with(&run(&["status", &cache]), &["nothing answers"]);
+    let other = Tree::new();
+    let elsewhere = other.serve();
+    fails_with(&run(&["proxy", &elsewhere.url(), "--cache", &cache]), &[&cache, "--cache"]);
+    let file = tree.path("served/file");
+    fails_with(&run(&["proxy", &serve.url(), "--cache", &file]), &[&file]);
+    fails_with(&run(&["proxy", &serve.url(), "--cache", "/proc/leasehold"]), &["/proc/leasehold"]);
+}
+
+#[test]
+fn a_damaged_index_costs_warmth_and_nothing_else() {
+    let tree = Tree::new();
+    let serve = tree.serve();
+    tree.proxy(&serve).terminate();
+    let index = tree.directory.path().join("cache/index");
+    let mut damaged = 0;
+    let mut waiting = vec![index];
+    while let Some(directory) = waiting.pop() {
+        for entry in std::fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                waiting.push(path);
+            } else {
+                std::fs::write(path, b"this is no index").unwrap();
+                damaged += 1;
+            }
+        }
+    }
+    assert!(damaged > 0);
+    let error = tree.proxy(&serve).terminate();
+    assert!(error.contains("put aside"), "{error}");
+}
+
+#[test]
+fn the_demo_ends_by_itself_and_shows_what_it_is_for() {
+    let start = std::time::Instant::now();
+    let output = run(&["demo", "--json", "--rtt-ms", "10"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(start.elapsed().as_secs() < 30);
+    let table: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = table["rows"].as_array().unwrap();
+    let [direct, cold, warm] = &rows[..] else { panic!("three rows: {table}") };
+    assert_eq!(cold["calls"]["READ"], direct["calls"]["READ"], "cold, each file is read once");
+    assert!(warm["calls"].get("READ").is_none() && warm["calls"].get("LOOKUP").is_none(), "{warm}");
+    assert!(
+        warm["origin_bytes"].as_u64().unwrap() * 100 < direct["origin_bytes"].as_u64().unwrap(),
+        "{table}"
+    );
+}
+
+#[test]
+fn man_pages_are_written() {
+    let directory = tempfile::tempdir().unwrap();
+    assert!(run(&["man", path(directory.path())]).status.success());
+    for page in ["leasehold.1", "leasehold-proxy.1", "leasehold-serve.1"] {
+        assert!(directory.path().join(page).metadata().unwrap().len() > 500, "{page}");
+    }
+}
