@@ -2,7 +2,7 @@
 #![allow(unsafe_code, reason = "tokio leaves the life of a registered descriptor to us")]
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use bytes::BytesMut;
 use tokio::io::Interest;
@@ -22,4 +22,16 @@ pub(crate) fn read_more(from: impl AsFd, buffer: &mut BytesMut) -> io::Result<us
     // SAFETY: so many bytes behind the length were just initialised, and they lie within the capacity.
     unsafe { buffer.set_len(buffer.len() + count) };
     Ok(count)
+}
+
+/// `SO_RCVLOWAT`: lets a blocking `read` wait until so many bytes have come.
+pub(crate) fn set_receive_low_water(socket: impl AsFd, bytes: u32) -> io::Result<()> {
+    let bytes = bytes as libc::c_int;
+    let length = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the descriptor is open, and the kernel reads `length` bytes of an integer that lives through the call.
+    let result = unsafe {
+        let value = (&raw const bytes).cast();
+        libc::setsockopt(socket.as_fd().as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVLOWAT, value, length)
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

@@ -27,6 +27,9 @@ pub(super) const SLOTS_MAX: usize = 256;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Calls longer than this leave by themselves, without being copied together with others.
 const GATHER_MAX_BYTES: usize = 16 << 10;
+/// Of a reply that lacks at least `LOW_WATER_MIN` bytes, waking up for less than `LOW_WATER_MAX` is a waste.
+const LOW_WATER_MIN: usize = 64 << 10;
+const LOW_WATER_MAX: usize = 256 << 10;
 /// Linux's range of reserved ports for RPC clients.
 const RESERVED_PORTS: std::ops::Range<u16> = 665..1024;
 
@@ -66,6 +69,8 @@ pub(super) struct Lane {
     assembler: Assembler,
     /// Of the next call; its low bits give way to the number of the place.
     xid: u32,
+    /// `SO_RCVLOWAT`
+    low_water: usize,
 }
 
 /// A call in flight.
@@ -86,7 +91,7 @@ impl Lane {
             io::Result::Ok(stream)
         };
         let stream = connect().map_err(|source| Error::Connect { server: server.address, source })?;
-        Ok(Lane { stream, assembler: Assembler::new(rpc::RECORD_MAX_BYTES), xid: random() })
+        Ok(Lane { stream, assembler: Assembler::new(rpc::RECORD_MAX_BYTES), xid: random(), low_water: 1 })
     }
 
     /// Runs a script with so many places until the window closes and every call is answered. Blocks.
@@ -108,13 +113,7 @@ impl Lane {
         while outstanding > 0 {
             self.stream.write_all(&out)?;
             out.clear();
-            match crate::sys::read_more(&self.stream, &mut self.assembler.buffer) {
-                Ok(0) => return Err(io::Error::from(io::ErrorKind::ConnectionReset).into()),
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(Fault::Silence),
-                Err(error) => return Err(error.into()),
-            }
+            self.read(script.reply_bytes())?;
             now = Instant::now();
             let counts = now >= window.from && now < window.until;
             let over = now >= window.until || stop.load(Ordering::Relaxed);
@@ -140,6 +139,30 @@ impl Lane {
         Ok(tally)
     }
 
+    /// Reads what has come, once some has, or much if much is missing.
+    fn read(&mut self, reply_bytes: usize) -> Result<(), Fault> {
+        let buffer = &mut self.assembler.buffer;
+        if buffer.is_empty() {
+            // Room for a whole reply and the beginning of the next: little has to be moved when that is read on.
+            buffer.reserve(reply_bytes + LOW_WATER_MIN);
+        }
+        let missing = missing_bytes(buffer);
+        let low_water = if missing < LOW_WATER_MIN { 1 } else { missing.min(LOW_WATER_MAX) };
+        if low_water != self.low_water {
+            crate::sys::set_receive_low_water(&self.stream, low_water as u32)?;
+            self.low_water = low_water;
+        }
+        loop {
+            match crate::sys::read_more(&self.stream, buffer) {
+                Ok(0) => return Err(io::Error::from(io::ErrorKind::ConnectionReset).into()),
+                Ok(_) => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(Fault::Silence),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
     /// Puts the next call of a place into `out`, or sends it if it is long.
     fn issue(
         &mut self,
@@ -161,6 +184,12 @@ impl Lane {
         }
         Ok(InFlight { xid, procedure: call.procedure, since: now })
     }
+}
+
+/// How much of the record at the front of the buffer has not come; 0 if that cannot be told.
+fn missing_bytes(buffer: &[u8]) -> usize {
+    let mark = buffer.first_chunk::<4>().map_or(0, |mark| u32::from_be_bytes(*mark) & !(1 << 31));
+    (4 + mark as usize).saturating_sub(buffer.len())
 }
 
 fn connect(server: SocketAddr, source: SourcePort) -> io::Result<TcpStream> {

@@ -100,6 +100,14 @@ impl Script {
         Ok(Script { plan, random, transfer_bytes })
     }
 
+    /// About how long a reply is, at most.
+    pub(super) fn reply_bytes(&self) -> usize {
+        match self.plan {
+            Plan::Read { .. } => self.transfer_bytes as usize + 256,
+            _ => READDIRPLUS_BYTES as usize,
+        }
+    }
+
     /// What a place calls now.
     pub(super) fn next(&mut self, slot: usize) -> &mut Encoded {
         match &mut self.plan {
