@@ -3,6 +3,7 @@
 //! Every task is made of steps; a step is a program whose output is shown as it comes, or a check of our own. Steps that fail do not
 //! keep later ones from running: one run tells all that is wrong.
 
+mod bench;
 mod fuzz;
 mod guest;
 mod packages;
@@ -31,7 +32,8 @@ enum Task {
     Tidy,
     /// Boot a guest, with a foreign origin mounted if asked, and run a script or lines from standard input in it
     Lab(guest::Options),
-    /// Run a benchmark, in release mode: the arguments go to the program `bench` of the crate of that name
+    /// Run a benchmark, in release mode: the arguments go to the program `bench` of the crate of that name. `wire` without servers
+    /// compares nfs-ganesha, `leasehold serve` and a warm `leasehold proxy` over one directory
     Bench {
         /// Which benchmark, and its options
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
@@ -47,10 +49,7 @@ fn main() -> ExitCode {
         Task::Lint => test::lint().passed(),
         Task::Tidy => tidy::run(),
         Task::Lab(options) => guest::run(&options),
-        Task::Bench { arguments } => {
-            let fixed = ["run", "--release", "--package", "bench", "--bin", "bench", "--"];
-            steps::run("cargo", fixed.into_iter().chain(arguments.iter().map(String::as_str)), &[])
-        }
+        Task::Bench { arguments } => bench::run(&arguments),
         Task::Fuzz(options) => fuzz::run(&options),
     };
     if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }

@@ -1,5 +1,6 @@
 //! The measurement as a command line: `[NAME=]URL… [--option]…`.
 
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -41,6 +42,9 @@ pub struct Arguments {
     /// The files are there already, in this directory below the exports.
     #[arg(long, value_name = "DIR")]
     pub files_in: Option<String>,
+    /// Make those files first, in this directory of this machine, which the exports show as that one.
+    #[arg(long, value_name = "DIR", requires = "files_in")]
+    pub prepare: Option<PathBuf>,
     /// Report as JSON.
     #[arg(long)]
     pub json: bool,
@@ -95,7 +99,11 @@ impl Arguments {
 
     /// Measures; progress goes to standard error, the report to standard output.
     pub async fn run(&self) -> Result<Report, Error> {
-        let report = super::run(&self.options(), |row| eprintln!("{row}")).await?;
+        let options = self.options();
+        if let Some(directory) = &self.prepare {
+            super::prepare(directory, &options.tree)?;
+        }
+        let report = super::run(&options, |row| eprintln!("{row}")).await?;
         if self.json {
             println!("{}", report.json());
         } else {

@@ -67,6 +67,11 @@ impl Ganesha {
         self.origin.clone()
     }
 
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
     /// The directory it exports. Look, and do not touch while it runs.
     pub fn directory(&self) -> &Path {
         &self.directory
