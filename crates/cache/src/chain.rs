@@ -63,9 +63,10 @@ impl Chain {
         }
     }
 
-    /// Has a state been seen that nothing explains yet? Then nothing cached may be used until it is.
+    /// Has something been seen or told that does not fit yet? Then nothing cached may be used until it does: a change by
+    /// somebody else may lie behind it.
     pub fn is_suspect(&self) -> bool {
-        !self.seen.is_empty()
+        self.blind || !self.seen.is_empty() || !self.edges.is_empty()
     }
 
     /// Was this a state on the way to the known one?

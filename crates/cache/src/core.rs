@@ -257,7 +257,7 @@ impl Core {
             let file = self.objects.file(data.file, data.allocated_bytes);
             // What a machine that went down had not written is lost; what changed unseen is not to be believed.
             if settled && (same_boot || data.synced) {
-                state.data = Data::restored(file, data.valid, data.young, data.untrusted, data.synced);
+                state.data = Data::restored(file, data.valid, data.young, data.synced);
             } else {
                 self.trash.lock().push(file);
                 state.changed = true;
@@ -296,7 +296,6 @@ impl Core {
             allocated_bytes: file.allocated_bytes(),
             valid: state.data.valid().clone(),
             young: state.data.young().clone(),
-            untrusted: state.data.is_untrusted(),
             synced: state.data.synced,
         });
         let record = Record {

@@ -47,10 +47,10 @@ pub struct Data {
     valid: RangeSet,
     /// Those of them that were fetched before the state was settled.
     young: RangeSet,
-    /// A write of ours ended without saying what was before it: all of this is good until the next open only.
-    untrusted: bool,
     /// Counts how often the data was dropped.
     generation: u64,
+    /// Counts our own writes.
+    writes_begun: u64,
     /// The disk failed us here: no caching until the data is dropped.
     refused: bool,
     fetches: Vec<Arc<Fetch>>,
@@ -85,14 +85,8 @@ pub enum Plan {
 
 impl Data {
     /// What the index remembers.
-    pub fn restored(
-        file: Arc<ObjectFile>,
-        valid: RangeSet,
-        young: RangeSet,
-        untrusted: bool,
-        synced: bool,
-    ) -> Data {
-        Data { file: Some(file), valid, young, untrusted, synced, ..Data::default() }
+    pub fn restored(file: Arc<ObjectFile>, valid: RangeSet, young: RangeSet, synced: bool) -> Data {
+        Data { file: Some(file), valid, young, synced, ..Data::default() }
     }
 
     /// Plans the reading of `want`, which lies within a file of `size` bytes. `sent` is the sequence number of the
@@ -102,6 +96,12 @@ impl Data {
             && let Some(file) = &self.file
         {
             return Plan::Hit(file.clone());
+        }
+        // Parts that are read while these bytes, or the end of the file, are being changed may not belong together.
+        let moves =
+            |write: &OwnWrite| overlap(&write.range, want) || (want.end == size && write.range.end > size);
+        if self.writes.iter().any(moves) {
+            return Plan::Bypass;
         }
         let (join, send) = self.cover(want, size, chunk, young, sequence);
         if self.fetches.len() + send.len() > FETCHES_MAX {
@@ -197,6 +197,7 @@ impl Data {
     /// A write of ours is about to be sent.
     pub fn begin_write(&mut self, range: Range<u64>) -> Ticket {
         let ticket = self.ticket();
+        self.writes_begun += 1;
         let mut contested = false;
         for other in self.writes.iter_mut().filter(|other| overlap(&other.range, &range)) {
             other.contested = true;
@@ -282,23 +283,12 @@ impl Data {
         any
     }
 
-    /// From the next open on, none of this is believed.
-    pub fn distrust_all(&mut self) {
-        self.untrusted = true;
-    }
-
-    /// Is none of it believed from the next open on?
-    pub fn is_untrusted(&self) -> bool {
-        self.untrusted
-    }
-
     /// Drops everything. The file, if there was one, goes to the caller for the trash.
     pub fn discard(&mut self) -> Option<Arc<ObjectFile>> {
         self.generation += 1;
         self.valid.clear();
         self.young.clear();
         self.claims.clear();
-        self.untrusted = false;
         self.refused = false;
         self.synced = false;
         self.file.take()
@@ -310,6 +300,12 @@ impl Data {
             || !self.writes.is_empty()
             || !self.claims.is_empty()
             || self.file.as_ref().is_some_and(|file| file.is_pinned(&(0..u64::MAX)))
+    }
+
+    /// Changes with every drop and every write of ours: parts of an answer that are taken at the same stand belong
+    /// together.
+    pub fn stand(&self) -> (u64, u64) {
+        (self.generation, self.writes_begun)
     }
 
     /// How often it was dropped.

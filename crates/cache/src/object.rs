@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::Instant;
-use vfs::{Attributes, Name, Timestamp, Wcc};
+use vfs::{Attributes, Name, Wcc};
 
 use crate::chain::{Chain, Verdict};
 use crate::data::Data;
@@ -72,10 +72,6 @@ pub struct State {
     distrusted_before: u64,
     epoch: u64,
     chain: Chain,
-    /// Operations of ours under way that move its ctime without telling: RENAME, LINK and REMOVE of a name of it.
-    moving: u32,
-    /// One such is over: the next change of ctime alone, up to this time, is ours.
-    moved: Option<Timestamp>,
     /// To whom the origin allowed what.
     pub rights: Rights,
     /// Counts our own changes of mode and owner, before and after each: what was asked meanwhile is not stored.
@@ -129,8 +125,6 @@ impl State {
             distrusted_before: 0,
             epoch: policy.epoch(),
             chain: Chain::default(),
-            moving: 0,
-            moved: None,
             rights: Rights::default(),
             rights_generation: 0,
             data: Data::default(),
@@ -240,10 +234,6 @@ impl State {
         {
             return Seen::Late;
         }
-        if self.is_own_move(attributes) {
-            self.accept_move(policy, attributes, sent);
-            return Seen::Known;
-        }
         if self.chain.is_under_way() {
             self.chain.observe(attributes);
             return if self.chain.is_suspect() { Seen::Unclear } else { Seen::Late };
@@ -265,7 +255,6 @@ impl State {
     /// It has been done.
     pub fn end_change(&mut self, policy: &Policy, wcc: &Wcc, sent: &Sent) {
         learn_clock(policy, wcc);
-        self.link_move(wcc);
         let known = self.known.as_ref().map(|known| known.attributes);
         let verdict = self.chain.end(known.as_ref(), wcc);
         self.conclude(policy, verdict, sent);
@@ -288,21 +277,12 @@ impl State {
         self.distrust(policy);
     }
 
-    /// An operation of ours that moves its ctime without telling is about to be sent.
-    pub fn begin_move(&mut self) {
-        self.moving += 1;
-    }
-
-    /// It failed: nothing has moved.
-    pub fn cancel_move(&mut self) {
-        self.moving = self.moving.saturating_sub(1);
-    }
-
-    /// It is over. `until` is the time stamp that it left on a directory, if that was told: it stamped the object no
-    /// more than a granule later. Without it, nothing about the next change is known.
-    pub fn end_move(&mut self, policy: &Policy, until: Option<Timestamp>) {
-        self.moving = self.moving.saturating_sub(1);
-        self.moved = until.map(|until| until.plus(policy.origin.granule()));
+    /// An operation of ours changed a name of it: RENAME, LINK or REMOVE. That moves its ctime, and no reply says from
+    /// where to where, so that the next attributes will look like a change by somebody else. They may hide one, too:
+    /// nothing is made of knowing better. What names led to it is asked anew.
+    pub fn lose_names(&mut self, policy: &Policy) {
+        self.epoch = policy.epoch();
+        self.changed = true;
         self.distrust(policy);
     }
 
@@ -338,6 +318,11 @@ impl State {
         !self.busy_names.swap_remove(at).contested
     }
 
+    /// Are we changing this name?
+    pub fn is_busy_name(&self, name: &Name) -> bool {
+        self.busy_names.iter().any(|busy| busy.name == *name)
+    }
+
     /// Names in it are changed, or about to be: nothing that was asked before is stored.
     fn touch_names(&mut self) {
         self.names_generation += 1;
@@ -367,7 +352,6 @@ impl State {
         self.link = None;
         self.listing = None;
         self.gathering = None;
-        self.moved = None;
         self.epoch = policy.epoch();
         self.changed = true;
     }
@@ -382,9 +366,6 @@ impl State {
         }
         if self.gathering.as_ref().is_some_and(|gathering| gathering.young) {
             self.gathering = None;
-        }
-        if self.data.is_untrusted() {
-            self.drop_data();
         }
     }
 
@@ -409,64 +390,15 @@ impl State {
                 self.data.clip(attributes.size);
                 self.adopt(policy, &attributes, sent);
             }
-            Verdict::Blind(latest) => {
-                self.data.distrust_all();
-                self.rights.clear();
-                self.listing = None;
-                self.gathering = None;
-                self.epoch = policy.epoch();
-                self.changed = true;
-                match latest {
-                    Some(attributes) => {
-                        self.data.clip(attributes.size);
-                        self.adopt(policy, &attributes, sent);
-                    }
-                    None => self.distrust(policy),
-                }
-            }
-            Verdict::Foreign(latest) => {
+            // What nothing explains may hide somebody else's change: that our own bytes are known does not help, since
+            // together with the others they would be a file that never was.
+            Verdict::Blind(latest) | Verdict::Foreign(latest) => {
                 self.drop_all(policy);
                 if let Some(attributes) = latest {
                     self.adopt(policy, &attributes, sent);
                 }
                 self.distrust(policy);
             }
-        }
-    }
-
-    /// Is this what a RENAME, LINK or REMOVE of ours left: the known state with a later ctime?
-    fn is_own_move(&self, attributes: &Attributes) -> bool {
-        let Some(known) = self.known.as_ref().map(|known| &known.attributes) else { return false };
-        let owner = |a: &Attributes| (a.mode, a.uid, a.gid, a.fileid, a.file_type);
-        owner(known) == owner(attributes)
-            && self.is_own_ctime(attributes.size, attributes.mtime, attributes.ctime)
-    }
-
-    fn is_own_ctime(&self, size: u64, mtime: Timestamp, ctime: Timestamp) -> bool {
-        let Some(known) = self.known.as_ref().map(|known| &known.attributes) else { return false };
-        let in_time = self.moving > 0 || self.moved.is_some_and(|until| ctime <= until);
-        in_time && size == known.size && mtime == known.mtime && ctime >= known.ctime
-    }
-
-    fn accept_move(&mut self, policy: &Policy, attributes: &Attributes, sent: &Sent) {
-        if self.moving == 0 {
-            self.moved = None;
-        }
-        // The ctime may have moved by a change of mode, too: ask again who may do what.
-        self.rights.clear();
-        self.adopt(policy, attributes, sent);
-    }
-
-    /// A write of ours may start from where a rename of ours has left the object.
-    fn link_move(&mut self, wcc: &Wcc) {
-        let Some(before) = &wcc.before else { return };
-        if self.is_own_ctime(before.size, before.mtime, before.ctime)
-            && let Some(known) = &mut self.known
-            && known.attributes.ctime != before.ctime
-        {
-            known.attributes.ctime = before.ctime;
-            self.rights.clear();
-            self.changed = true;
         }
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! Time stands still unless a test moves it, so that two changes fall into one granule for certain.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 mod origin;
 
 use std::sync::Arc;
@@ -109,20 +111,29 @@ async fn listings_of_young_directories_are_read_again() {
     assert_eq!(bench.origin.calls(), [("GETATTR", 1)]);
 }
 
-/// Our own changes need no granule between them, and a process may be killed between two.
+/// Our own changes need no granule between them, and a process may be killed after the second has taken effect and
+/// before it knows.
 #[tokio::test(start_paused = true)]
 async fn killed_between_two_own_writes_within_a_granule() {
     let bench = bench();
     let cache = bench.open().await;
     let set = SetAttributes::default();
-    let file = cache.create(&opener(0), &root(), &name("f"), CreateHow::Guarded, &set).await.unwrap().node.handle;
+    let file =
+        cache.create(&opener(0), &root(), &name("f"), CreateHow::Guarded, &set).await.unwrap().node.handle;
     write(&cache, &opener(0), &file, 0, b"first").await;
-    assert_eq!(open_and_read(&cache, &file).await, "first");
     cache.flush().await;
-    write(&cache, &opener(0), &file, 0, b"again").await;
-    drop(cache);
-    let cache = bench.open().await;
-    assert_eq!(open_and_read(&cache, &file).await, "again");
+    let gate = bench.origin.gate("WRITE");
+    let writing = cache.clone();
+    let second = tokio::spawn(async move { write(&writing, &opener(0), &file, 0, b"again").await });
+    gate.admit(1);
+    while bench.origin.tree().get(&file).unwrap().data != b"again" {
+        tokio::task::yield_now().await;
+    }
+    let killed = bench.killed();
+    let reborn = killed.open().await;
+    assert_eq!(open_and_read(&reborn, &file).await, "again");
+    gate.open();
+    second.await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -135,11 +146,20 @@ async fn killed_between_two_own_changes_of_names_within_a_granule() {
     look(&cache, "b").await.unwrap_err();
     look(&cache, "a").await.unwrap();
     cache.flush().await;
-    cache.rename(&opener(0), &root(), &name("a"), &root(), &name("b")).await.unwrap();
-    drop(cache);
-    let cache = bench.open().await;
-    assert_eq!(look(&cache, "a").await.unwrap_err().status, Status::NoEnt);
-    look(&cache, "b").await.unwrap();
+    let gate = bench.origin.gate("RENAME");
+    let renaming = cache.clone();
+    let rename = async move { renaming.rename(&opener(0), &root(), &name("a"), &root(), &name("b")).await };
+    let rename = tokio::spawn(rename);
+    gate.admit(1);
+    while bench.origin.tree().get(&root()).unwrap().names.contains_key(&name("a")) {
+        tokio::task::yield_now().await;
+    }
+    let killed = bench.killed();
+    let reborn = killed.open().await;
+    assert_eq!(look(&reborn, "a").await.unwrap_err().status, Status::NoEnt);
+    look(&reborn, "b").await.unwrap();
+    gate.open();
+    rename.await.unwrap().unwrap();
 }
 
 /// What is told to the index later, when the state has settled, is worth keeping.
@@ -148,7 +168,8 @@ async fn own_writes_outlive_a_kill_once_they_are_settled() {
     let bench = bench();
     let cache = bench.open().await;
     let set = SetAttributes::default();
-    let file = cache.create(&opener(0), &root(), &name("f"), CreateHow::Guarded, &set).await.unwrap().node.handle;
+    let file =
+        cache.create(&opener(0), &root(), &name("f"), CreateHow::Guarded, &set).await.unwrap().node.handle;
     write(&cache, &opener(0), &file, 0, b"first").await;
     cache.flush().await;
     pass(GRANULE).await;

@@ -3,6 +3,8 @@
 //! Others' changes are a granule away from everything else, as the promise demands; ours are not. The cache is killed
 //! and reopened at any point, with whatever has reached its index by then.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 mod origin;
 
 use std::collections::HashMap;
@@ -10,24 +12,52 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cache::Cache;
+use origin::tree::Version;
 use origin::{Bench, Origin, handle, name, opener, read, root, write};
 use proptest::prelude::*;
-use vfs::{AccessMask, By, CreateHow, FileSystem, FileType, Handle, ReadDir, SetAttributes, SetTime, Status, Timestamp};
+use vfs::{
+    AccessMask, By, CreateHow, FileSystem, FileType, Handle, ReadDir, SetAttributes, SetTime, Status,
+    Timestamp,
+};
 
 const GRANULE: Duration = Duration::from_millis(10);
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 
 #[derive(Clone, Debug)]
 enum Change {
-    Write { file: usize, offset: u64, byte: u8, length: usize },
-    Cut { file: usize, size: u64 },
-    Mode { file: usize, mode: u32 },
+    Write {
+        file: usize,
+        offset: u64,
+        byte: u8,
+        length: usize,
+    },
+    Cut {
+        file: usize,
+        size: u64,
+    },
+    Mode {
+        file: usize,
+        mode: u32,
+    },
     /// Writes, and sets the modification time back to what it was.
-    Disguise { file: usize, byte: u8 },
-    Create { file: usize },
-    Remove { file: usize },
-    Rename { from: usize, to: usize },
-    Link { from: usize, to: usize },
+    Disguise {
+        file: usize,
+        byte: u8,
+    },
+    Create {
+        file: usize,
+    },
+    Remove {
+        file: usize,
+    },
+    Rename {
+        from: usize,
+        to: usize,
+    },
+    Link {
+        from: usize,
+        to: usize,
+    },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -41,14 +71,34 @@ enum How {
 enum Step {
     Others(Change),
     Ours(Change),
-    OpenAndRead { uid: u32, file: usize, how: How, offset: u64, length: u32 },
-    ReadOn { uid: u32, file: usize, offset: u64, length: u32 },
-    Look { file: usize },
+    OpenAndRead {
+        uid: u32,
+        file: usize,
+        how: How,
+        offset: u64,
+        length: u32,
+    },
+    ReadOn {
+        uid: u32,
+        file: usize,
+        offset: u64,
+        length: u32,
+    },
+    Look {
+        file: usize,
+    },
     List,
-    Ask { uid: u32, file: usize },
-    Wait { micros: u64 },
+    Ask {
+        uid: u32,
+        file: usize,
+    },
+    Wait {
+        micros: u64,
+    },
     Flush,
     Kill,
+    /// Killed after this has taken effect at the origin, and before it is known here.
+    KillDuring(Change),
     Forgetful(bool),
 }
 
@@ -87,6 +137,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (1..8u64).prop_map(|seconds| Step::Wait { micros: seconds * 1_000_000 }),
         2 => Just(Step::Flush),
         1 => Just(Step::Kill),
+        1 => change().prop_map(Step::KillDuring),
         1 => any::<bool>().prop_map(Step::Forgetful),
     ]
 }
@@ -101,7 +152,7 @@ struct World {
 impl World {
     async fn new() -> World {
         let bench = Bench::over(Origin::with_granule(GRANULE));
-        bench.origin.put(&root(), NAMES[0], &[1; 10_000]);
+        bench.origin.put(&root(), NAMES[0], &vec![1; 10_000]);
         let cache = Some(bench.open().await);
         World { bench, cache, opened: HashMap::new() }
     }
@@ -135,13 +186,26 @@ impl World {
             Step::Wait { micros } => tokio::time::advance(Duration::from_micros(*micros)).await,
             Step::Flush => self.cache().flush().await,
             Step::Kill => {
-                drop(self.cache.take());
-                self.cache = Some(self.bench.open().await);
+                let killed = self.bench.killed();
+                self.go_on_with(killed).await;
+            }
+            Step::KillDuring(change) => {
+                let killed = self.bench.killed_at_next_call();
+                self.ours(change).await;
+                let happened = self.bench.origin.after_effect.lock().take().is_none();
+                let killed = if happened { killed } else { self.bench.killed() };
+                self.go_on_with(killed).await;
             }
             Step::Forgetful(without) => {
                 self.bench.origin.without_before.store(*without, std::sync::atomic::Ordering::Relaxed);
             }
         }
+    }
+
+    async fn go_on_with(&mut self, killed: Bench) {
+        drop(self.cache.take());
+        self.cache = Some(killed.open().await);
+        self.bench = killed;
     }
 
     fn others(&self, change: &Change) {
@@ -170,7 +234,8 @@ impl World {
                     let mut tree = origin.tree();
                     let mtime = tree.get(&file).unwrap().attributes.mtime;
                     tree.write(&file, 0, &[*byte]).unwrap();
-                    let set = SetAttributes { mtime: Some(SetTime::Client(mtime)), ..SetAttributes::default() };
+                    let set =
+                        SetAttributes { mtime: Some(SetTime::Client(mtime)), ..SetAttributes::default() };
                     tree.setattr(&file, &set, None).unwrap();
                 }
             }
@@ -230,7 +295,8 @@ impl World {
             }
             Change::Rename { from, to } => {
                 let there = self.truth(*from).is_some();
-                let renamed = cache.rename(&user, &root(), &name(NAMES[*from]), &root(), &name(NAMES[*to])).await;
+                let renamed =
+                    cache.rename(&user, &root(), &name(NAMES[*from]), &root(), &name(NAMES[*to])).await;
                 assert_eq!(renamed.is_ok(), there);
             }
             Change::Link { from, to } => {
@@ -286,8 +352,14 @@ impl World {
         let found = self.cache().read(&user, &file, By::Anonymous, offset, length).await;
         match (expected, found) {
             (Ok(expected), Ok(found)) => {
-                let (expected_bytes, bytes) = (expected.data.to_bytes().unwrap(), found.data.to_bytes().unwrap());
-                assert!(bytes == expected_bytes, "stale: {} for {}", summary(&bytes), summary(&expected_bytes));
+                let (expected_bytes, bytes) =
+                    (expected.data.to_bytes().unwrap(), found.data.to_bytes().unwrap());
+                assert!(
+                    bytes == expected_bytes,
+                    "stale: {} for {}",
+                    summary(&bytes),
+                    summary(&expected_bytes)
+                );
                 assert_eq!(found.eof, expected.eof);
             }
             // A remembered right may be refused since; a refused one is always asked again.
@@ -307,10 +379,10 @@ impl World {
         let tree = self.bench.origin.tree();
         let id = tree.id(&file).unwrap();
         let since = self.opened.get(&id).copied().unwrap_or_default();
-        let held = |version: &Vec<u8>| {
-            let size = version.len() as u64;
+        let held = |version: &Version| {
+            let size = version.data.len() as u64;
             let range = offset.min(size)..(offset + u64::from(length)).min(size);
-            version[range.start as usize..range.end as usize] == bytes[..]
+            version.data[range.start as usize..range.end as usize] == bytes[..]
         };
         assert!(tree.history[&id][since..].iter().any(held), "bytes that never were: {}", summary(&bytes));
     }
@@ -356,7 +428,8 @@ fn summary(bytes: &[u8]) -> String {
 }
 
 fn run(steps: &[Step]) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
     runtime.block_on(async {
         let mut world = World::new().await;
         for step in steps {
@@ -367,7 +440,8 @@ fn run(steps: &[Step]) {
 
 /// A few dozen cases; `PROPTEST_CASES` asks for more.
 fn config() -> ProptestConfig {
-    let cases = if std::env::var_os("PROPTEST_CASES").is_some() { ProptestConfig::default().cases } else { 32 };
+    let cases =
+        if std::env::var_os("PROPTEST_CASES").is_some() { ProptestConfig::default().cases } else { 32 };
     ProptestConfig { cases, max_shrink_iters: 2000, failure_persistence: None, ..ProptestConfig::default() }
 }
 

@@ -43,7 +43,7 @@ enum Answer {
 
 /// The parts of a READ that is not all here.
 struct Fill {
-    generation: u64,
+    stand: (u64, u64),
     present: Vec<Pin>,
     fetches: Vec<Arc<Fetch>>,
     send: Vec<Arc<Fetch>>,
@@ -126,8 +126,8 @@ impl Core {
                     let pin = |part: Range<u64>| file.as_ref().map(|file| file.pin(part));
                     let present = present.into_iter().filter_map(pin).collect();
                     let fetches = join.into_iter().chain(send.iter().cloned()).collect();
-                    let generation = state.data.generation();
-                    Answer::Fill(Fill { generation, present, fetches, send, want, eof })
+                    let stand = state.data.stand();
+                    Answer::Fill(Fill { stand, present, fetches, send, want, eof })
                 }
                 Plan::Bypass => Answer::Bypass,
             }
@@ -206,11 +206,14 @@ impl Core {
                 Err(_) => return self.read_origin(request).await,
             }
         }
-        if let Some(read) = whole_from_one(&fill, &parts, request.arrived) {
+        let whole = whole_from_one(&fill, &parts, request.arrived);
+        // Shorter than asked is the end of the file, or the file has grown.
+        let asked = (request.range.end - request.range.start) as usize;
+        if let Some(read) = whole.filter(|read| read.eof || read.data.len() == asked) {
             return Ok(read);
         }
-        let unchanged = self
-            .with(request.object, |state| state.data.generation() == fill.generation && !state.is_suspect());
+        let unchanged =
+            self.with(request.object, |state| state.data.stand() == fill.stand && !state.is_suspect());
         let whole = if unchanged { assemble(&fill, &parts).await } else { None };
         match whole {
             Some(bytes) => Ok(Read { data: Data::Bytes(bytes), eof: fill.eof, attributes: fresh }),

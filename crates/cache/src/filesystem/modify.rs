@@ -160,54 +160,6 @@ impl Drop for NameChange<'_> {
     }
 }
 
-/// An object one of whose names is changed by us: its ctime moves, and no reply says so.
-struct Move<'a> {
-    core: &'a Core,
-    object: Arc<Object>,
-    ended: bool,
-}
-
-impl<'a> Move<'a> {
-    fn begin(core: &'a Core, object: &Arc<Object>) -> Move<'a> {
-        core.with(object, State::begin_move);
-        Move { core, object: object.clone(), ended: false }
-    }
-
-    /// It was done, and left this time stamp on a directory.
-    fn done(mut self, until: Option<Timestamp>) {
-        self.ended = true;
-        self.core.with(&self.object, |state| state.end_move(&self.core.policy, until));
-    }
-
-    /// A name of the object is gone: its last one, or one of several.
-    fn unlinked(self, until: Option<Timestamp>) {
-        let last = self.core.with(&self.object, |state| {
-            state.attributes().is_none_or(|attributes| attributes.is_dir() || attributes.nlink <= 1)
-        });
-        let object = self.object.clone();
-        let core = self.core;
-        self.done(until);
-        if last {
-            core.with(&object, |state| state.forget(&core.policy));
-        }
-    }
-
-    fn failed(mut self, error: &Error) {
-        if changed_nothing(error.status) {
-            self.ended = true;
-            self.core.with(&self.object, State::cancel_move);
-        }
-    }
-}
-
-impl Drop for Move<'_> {
-    fn drop(&mut self) {
-        if !self.ended {
-            self.core.with(&self.object, |state| state.end_move(&self.core.policy, None));
-        }
-    }
-}
-
 impl Core {
     /// SETATTR.
     pub async fn setattr(
@@ -266,24 +218,16 @@ impl Core {
     ) -> Result<Wcc> {
         let directory = self.object(directory);
         let naming = NameChange::begin(self, &directory, name);
-        let moved = naming.child.as_ref().map(|child| Move::begin(self, child));
         let change = Change::begin(self, &directory);
         self.counters.remove.bump();
         let result = remove.await;
         change.ended(result.as_ref());
         match &result {
-            Ok(wcc) => {
-                if let Some(moved) = moved {
-                    moved.unlinked(ctime(wcc));
-                }
+            Ok(_) => {
+                self.unlinked(naming.child.as_ref());
                 naming.gone();
             }
-            Err(error) => {
-                if let Some(moved) = moved {
-                    moved.failed(error);
-                }
-                naming.failed(error);
-            }
+            Err(error) => naming.failed(error),
         }
         result
     }
@@ -298,8 +242,6 @@ impl Core {
         let (source, target) = (self.object(from), self.object(to));
         let leaving = NameChange::begin(self, &source, from_name);
         let coming = NameChange::begin(self, &target, to_name);
-        let moving = leaving.child.as_ref().map(|child| Move::begin(self, child));
-        let replaced = coming.child.as_ref().map(|child| Move::begin(self, child));
         let change = Change::begin(self, &target);
         // Within one directory there is one change, told twice.
         let change_source = (from != to).then(|| Change::begin(self, &source));
@@ -310,12 +252,8 @@ impl Core {
             change.ended(result.as_ref().map(|renamed| &renamed.from));
         }
         match &result {
-            Ok(renamed) => {
-                let until = ctime(&renamed.from).max(ctime(&renamed.to));
-                self.renamed(leaving, coming, (moving, replaced), until);
-            }
+            Ok(_) => self.renamed(leaving, coming),
             Err(error) => {
-                moving.into_iter().chain(replaced).for_each(|moved| moved.failed(error));
                 leaving.failed(error);
                 coming.failed(error);
             }
@@ -323,38 +261,31 @@ impl Core {
         result
     }
 
-    fn renamed(
-        &self,
-        leaving: NameChange,
-        coming: NameChange,
-        (moving, replaced): (Option<Move>, Option<Move>),
-        until: Option<Timestamp>,
-    ) {
-        let same_file =
-            moving.as_ref().zip(replaced.as_ref()).is_some_and(|(a, b)| Arc::ptr_eq(&a.object, &b.object));
-        if same_file {
-            // Two names of one file: a rename that does nothing, and leaves both; or a name renamed to itself.
-            moving.into_iter().chain(replaced).for_each(|moved| moved.done(until));
-            leaving.end(None);
-            coming.end(None);
-            return;
+    fn renamed(&self, leaving: NameChange, coming: NameChange) {
+        let same = leaving.child.as_ref().zip(coming.child.as_ref()).is_some_and(|(a, b)| Arc::ptr_eq(a, b));
+        if let Some(moved) = &leaving.child {
+            self.with(moved, |state| state.lose_names(&self.policy));
         }
-        if let Some(replaced) = replaced {
-            replaced.unlinked(until);
+        if !same {
+            self.unlinked(coming.child.as_ref());
         }
-        let entry = moving.map(|moving| {
-            let object = moving.object.clone();
-            moving.done(until);
-            let epoch = self.with(&object, |state| state.epoch());
-            NameEntry { leads: Leads::To(object.handle), epoch, young: false }
+        // A rename between two names of one file does nothing and leaves both; whether they were that, what is
+        // remembered of them does not prove.
+        leaving.end(None);
+        coming.end(None);
+    }
+
+    /// A name of this object is gone: its last one, or one of several.
+    fn unlinked(&self, child: Option<&Arc<Object>>) {
+        let Some(child) = child else { return };
+        self.with(child, |state| {
+            let last = |attributes: &Attributes| attributes.is_dir() || attributes.nlink <= 1;
+            if state.attributes().is_none_or(last) {
+                state.forget(&self.policy);
+            } else {
+                state.lose_names(&self.policy);
+            }
         });
-        if entry.is_none() {
-            // What was moved is not known, so neither is whether both names were of one file.
-            leaving.end(None);
-        } else {
-            leaving.gone();
-        }
-        coming.end(entry);
     }
 
     /// LINK.
@@ -367,7 +298,6 @@ impl Core {
     ) -> Result<Created> {
         let (object, directory) = (self.object(file), self.object(directory));
         let naming = NameChange::begin(self, &directory, name);
-        let moved = Move::begin(self, &object);
         let change = Change::begin(self, &directory);
         let sent = change.sent;
         self.counters.create.bump();
@@ -375,13 +305,10 @@ impl Core {
         change.ended(result.as_ref().map(|created| &created.directory));
         match &result {
             Ok(created) => {
-                moved.done(ctime(&created.directory));
+                self.with(&object, |state| state.lose_names(&self.policy));
                 naming.end(self.own_entry(&object, created.node.attributes.as_ref(), &sent, Opening::No));
             }
-            Err(error) => {
-                moved.failed(error);
-                naming.failed(error);
-            }
+            Err(error) => naming.failed(error),
         }
         result
     }
@@ -399,9 +326,4 @@ impl Core {
         let epoch = self.with(child, |state| state.epoch());
         (seen == Seen::Known).then_some(NameEntry { leads: Leads::To(child.handle), epoch, young: false })
     }
-}
-
-/// The time stamp that a change left on a directory.
-fn ctime(wcc: &Wcc) -> Option<Timestamp> {
-    wcc.after.map(|after| after.ctime)
 }

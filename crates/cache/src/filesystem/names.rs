@@ -55,27 +55,37 @@ impl Core {
         if self.policy.lookup_cache == LookupCache::None || !self.may_look(caller, directory) {
             return Ok(None);
         }
-        let Some(entry) = self.name_entry(&directory.handle, name) else {
-            return self.absent_from_listing(caller, directory, name, arrived).await;
+        let entry = self.steady_entry(directory, name);
+        let found = match entry {
+            None => return self.absent_from_listing(caller, directory, name, arrived).await,
+            Some(entry) if entry.young && open => return Ok(None),
+            Some(NameEntry { leads: Leads::Nowhere, epoch, .. }) => {
+                self.confirm_absence(caller, directory, epoch, arrived).await?
+            }
+            Some(NameEntry { leads: Leads::To(child), epoch, .. }) => {
+                self.confirm_child(caller, &child, epoch, arrived).await?
+            }
         };
-        if entry.young && open {
-            return Ok(None);
-        }
-        match entry.leads {
-            Leads::To(child) => self.confirm_child(caller, &child, &entry, arrived).await,
-            Leads::Nowhere => self.confirm_absence(caller, directory, entry.epoch, arrived).await,
-        }
+        // A change of the name by one of us may have taken effect before this request came, and be told only now.
+        let steady = self.steady_entry(directory, name) == entry;
+        Ok(found.filter(|_| steady))
+    }
+
+    /// What the index says of a name, unless one of us is changing it.
+    fn steady_entry(&self, directory: &Arc<Object>, name: &Name) -> Option<NameEntry> {
+        let busy = self.with(directory, |state| state.is_busy_name(name));
+        self.name_entry(&directory.handle, name).filter(|_| !busy)
     }
 
     async fn confirm_child(
         &self,
         caller: &Caller,
         child: &Handle,
-        entry: &NameEntry,
+        epoch: u64,
         arrived: u64,
     ) -> Result<Option<Result<Looked>>> {
         let object = self.object(child);
-        let holds = || self.with(&object, |state| state.epoch() == entry.epoch && !state.is_suspect());
+        let holds = || self.with(&object, |state| state.epoch() == epoch && !state.is_suspect());
         if !holds() {
             return Ok(None);
         }

@@ -45,8 +45,6 @@ pub struct DataRecord {
     pub valid: RangeSet,
     /// What of it is good until the next open only.
     pub young: RangeSet,
-    /// All of it is.
-    pub untrusted: bool,
     /// It has reached the disk itself.
     pub synced: bool,
 }
@@ -77,7 +75,6 @@ impl Record {
             writer.u64(data.allocated_bytes);
             writer.ranges(&data.valid);
             writer.ranges(&data.young);
-            writer.bool(data.untrusted);
             writer.bool(data.synced);
         }
         writer.finish()
@@ -105,7 +102,6 @@ fn decode_data(reader: &mut Reader) -> Option<DataRecord> {
         allocated_bytes: reader.u64()?,
         valid: reader.ranges()?,
         young: reader.ranges()?,
-        untrusted: reader.bool()?,
         synced: reader.bool()?,
     })
 }
@@ -167,7 +163,6 @@ mod tests {
             allocated_bytes: 8192,
             valid,
             young: RangeSet::default(),
-            untrusted: true,
             synced: true,
         };
         let many = Caller::unix(1, 2, &[9; GROUPS_MAX + 1]).principal;

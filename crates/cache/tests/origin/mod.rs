@@ -2,6 +2,7 @@
 //! changed behind the cache's back.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 pub mod tree;
 
@@ -16,12 +17,13 @@ use cache::{Cache, Options};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Semaphore;
 use vfs::{
-    AccessMask, Accessed, Attributes, By, Caller, Clock, Commit, CreateHow, Created, Device, FileSystem, FileType,
-    Freshness, FsLimits, FsStat, Handle, Listing, Looked, Name, Node, Read, ReadDir, Renamed, Result, SetAttributes,
-    Stability, Timestamp, Wcc, Written,
+    AccessMask, Accessed, Attributes, By, Caller, Clock, Commit, CreateHow, Created, Device, FileSystem,
+    FileType, Freshness, FsLimits, FsStat, Handle, Listing, Looked, Name, Node, Read, ReadDir, Renamed,
+    Result, SetAttributes, Stability, Timestamp, Wcc, Written,
 };
 
-pub use tree::{ROOT, Tree, handle, name};
+#[allow(unused_imports, reason = "each test program uses a part of it")]
+pub use tree::{ROOT, Tree, handle, id, name};
 
 /// Where time stamps of the tests begin.
 const START_SECONDS: i64 = 1_700_000_000;
@@ -92,7 +94,14 @@ pub struct Origin {
     pub read_max: AtomicU64,
     /// Microseconds per call.
     pub delay: AtomicU64,
+    /// At most so many microseconds more, before and after a call takes effect; which ones, the seed decides.
+    pub jitter: AtomicU64,
+    pub seed: AtomicU64,
+    /// What happens after the next call has taken effect, and before its reply.
+    pub after_effect: Mutex<Option<Hook>>,
 }
+
+type Hook = Box<dyn FnOnce() + Send>;
 
 impl Origin {
     pub fn new() -> Arc<Origin> {
@@ -110,6 +119,9 @@ impl Origin {
             without_before: AtomicBool::new(false),
             read_max: AtomicU64::new(1 << 20),
             delay: AtomicU64::new(0),
+            jitter: AtomicU64::new(0),
+            seed: AtomicU64::new(1),
+            after_effect: Mutex::new(None),
         })
     }
 
@@ -125,11 +137,6 @@ impl Origin {
             + (self.epoch.elapsed() + *self.passed.lock()).as_nanos() as i128;
         tree.now_nanos = tree.now_nanos.max(now);
         tree
-    }
-
-    /// The number of a file.
-    pub fn tree_id(&self, file: &Handle) -> u64 {
-        u64::from_be_bytes(file.as_bytes().try_into().unwrap())
     }
 
     /// Holds calls of this kind from now on.
@@ -174,19 +181,42 @@ impl Origin {
         if delay > 0 {
             tokio::time::sleep(Duration::from_micros(delay)).await;
         }
+        self.dawdle().await;
         let result = work(&mut self.tree());
+        if let Some(hook) = self.after_effect.lock().take() {
+            hook();
+        }
         if let Some(gate) = &gate {
             gate.after.acquire().await.unwrap().forget();
         }
+        self.dawdle().await;
         result
+    }
+
+    async fn dawdle(&self) {
+        let jitter = self.jitter.load(Ordering::Relaxed);
+        if jitter > 0 {
+            tokio::time::sleep(Duration::from_micros(self.random() % jitter)).await;
+        }
+    }
+
+    /// The next of a series of numbers that the seed begins.
+    pub fn random(&self) -> u64 {
+        let step = |seed: u64| {
+            Some(seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407))
+        };
+        let seed = self.seed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, step).unwrap();
+        seed >> 33
     }
 
     fn told(&self, wcc: Wcc) -> Wcc {
         if self.without_before.load(Ordering::Relaxed) { Wcc { before: None, ..wcc } } else { wcc }
     }
 
-    fn made(&self, created: Created) -> Created {
-        Created { directory: self.told(created.directory), ..created }
+    #[allow(clippy::large_types_passed_by_value, reason = "it is passed through")]
+    fn made(&self, mut created: Created) -> Created {
+        created.directory = self.told(created.directory);
+        created
     }
 }
 
@@ -274,8 +304,15 @@ impl FileSystem for Origin {
         self.call("CREATE", work).await.map(|created| self.made(created))
     }
 
-    async fn mkdir(&self, _: &Caller, directory: &Handle, name: &Name, set: &SetAttributes) -> Result<Created> {
-        let work = |tree: &mut Tree| tree.make(directory, name, FileType::Directory, CreateHow::Guarded, set, b"");
+    async fn mkdir(
+        &self,
+        _: &Caller,
+        directory: &Handle,
+        name: &Name,
+        set: &SetAttributes,
+    ) -> Result<Created> {
+        let work =
+            |tree: &mut Tree| tree.make(directory, name, FileType::Directory, CreateHow::Guarded, set, b"");
         self.call("MKDIR", work).await.map(|created| self.made(created))
     }
 
@@ -287,7 +324,8 @@ impl FileSystem for Origin {
         target: &[u8],
         set: &SetAttributes,
     ) -> Result<Created> {
-        let work = |tree: &mut Tree| tree.make(directory, name, FileType::Symlink, CreateHow::Guarded, set, target);
+        let work =
+            |tree: &mut Tree| tree.make(directory, name, FileType::Symlink, CreateHow::Guarded, set, target);
         self.call("SYMLINK", work).await.map(|created| self.made(created))
     }
 
@@ -358,6 +396,21 @@ impl Bench {
         Bench { origin, directory: tempfile::tempdir().unwrap() }
     }
 
+    /// What a process leaves behind that is killed at this moment.
+    pub fn killed(&self) -> Bench {
+        let directory = tempfile::tempdir().unwrap();
+        copy(self.directory.path(), directory.path());
+        Bench { origin: self.origin.clone(), directory }
+    }
+
+    /// What a process leaves behind that is killed after the next call has taken effect.
+    pub fn killed_at_next_call(&self) -> Bench {
+        let directory = tempfile::tempdir().unwrap();
+        let (from, to) = (self.directory.path().to_owned(), directory.path().to_owned());
+        *self.origin.after_effect.lock() = Some(Box::new(move || copy(&from, &to)));
+        Bench { origin: self.origin.clone(), directory }
+    }
+
     pub fn options(&self) -> Options {
         let mut options = Options::new(self.directory.path().join("cache"), "nfs://origin/export");
         options.clock = Arc::new(TestClock { origin: self.origin.clone(), ahead_seconds: 0 });
@@ -380,6 +433,23 @@ impl Bench {
             }
         }
         panic!("the directory is never let go of");
+    }
+}
+
+fn copy(from: &std::path::Path, to: &std::path::Path) {
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let to = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            std::fs::create_dir(&to).unwrap();
+            copy(&entry.path(), &to);
+        } else {
+            // What the cleaner has just taken away is gone in the copy, too.
+            match std::fs::copy(entry.path(), to) {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                other => drop(other.unwrap()),
+            }
+        }
     }
 }
 

@@ -1,11 +1,14 @@
 //! A file system in memory, with time stamps of any granule.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use vfs::{
-    AccessMask, Attributes, CreateHow, Created, Device, Entry, Error, FileType, Fsid, Handle, Listing, Looked, Name,
-    Node, Principal, Read, ReadDir, Renamed, Result, SetAttributes, SetTime, Status, Timestamp, Wcc,
+    AccessMask, Attributes, CreateHow, Created, Device, Entry, Error, FileType, Fsid, Handle, Listing,
+    Looked, Name, Node, Principal, Read, ReadDir, Renamed, Result, SetAttributes, SetTime, Status, Timestamp,
+    Wcc,
 };
 
 pub const ROOT: u64 = 1;
@@ -28,11 +31,24 @@ pub struct Tree {
     /// Every change moves the clock by a granule, so that no two share their time stamps.
     pub ticks: bool,
     /// What each file has held, one after the other.
-    pub history: BTreeMap<u64, Vec<Vec<u8>>>,
+    pub history: BTreeMap<u64, Vec<Version>>,
+    /// What the names in the root have led to, one after the other.
+    pub names_history: Vec<BTreeMap<Name, u64>>,
+}
+
+/// What a file held at one time.
+#[derive(Clone, Debug)]
+pub struct Version {
+    pub data: Vec<u8>,
+    pub attributes: Attributes,
 }
 
 pub fn handle(id: u64) -> Handle {
     Handle::new(&id.to_be_bytes()).unwrap()
+}
+
+pub fn id(handle: &Handle) -> u64 {
+    u64::from_be_bytes(handle.as_bytes().try_into().unwrap())
 }
 
 pub fn name(text: &str) -> Name {
@@ -48,6 +64,7 @@ impl Tree {
             granule_nanos,
             ticks: false,
             history: BTreeMap::new(),
+            names_history: vec![BTreeMap::new()],
         };
         let root = tree.inode(FileType::Directory, 0o755, 0, 0);
         tree.inodes.get_mut(&root).unwrap().parent = root;
@@ -79,15 +96,22 @@ impl Tree {
             ctime: time,
             change: 0,
         };
-        let inode =
-            Inode { attributes, data: vec![], names: BTreeMap::new(), target: vec![], parent: 0, next_cookie: 3 };
+        let inode = Inode {
+            attributes,
+            data: vec![],
+            names: BTreeMap::new(),
+            target: vec![],
+            parent: 0,
+            next_cookie: 3,
+        };
         self.inodes.insert(id, inode);
-        self.history.insert(id, vec![vec![]]);
+        self.history.insert(id, vec![Version { data: vec![], attributes }]);
         id
     }
 
     pub fn id(&self, handle: &Handle) -> Result<u64> {
-        let id = u64::from_be_bytes(handle.as_bytes().try_into().map_err(|_| Error::from(Status::BadHandle))?);
+        let id =
+            u64::from_be_bytes(handle.as_bytes().try_into().map_err(|_| Error::from(Status::BadHandle))?);
         if self.inodes.contains_key(&id) { Ok(id) } else { Err(Status::Stale.into()) }
     }
 
@@ -111,11 +135,14 @@ impl Tree {
         }
         if inode.attributes.file_type == FileType::Regular {
             inode.attributes.size = inode.data.len() as u64;
-            let held = inode.data.clone();
-            self.history.entry(id).or_default().push(held);
         }
-        let inode = self.at(id);
         inode.attributes.change = time.as_nanos() as u64;
+        let version = Version { data: inode.data.clone(), attributes: inode.attributes };
+        if id == ROOT {
+            let names = inode.names.iter().map(|(name, (id, _))| (name.clone(), *id)).collect();
+            self.names_history.push(names);
+        }
+        self.history.entry(id).or_default().push(version);
     }
 
     fn wcc<T>(&mut self, id: u64, work: impl FnOnce(&mut Tree) -> Result<T>) -> Result<(T, Wcc)> {
@@ -163,7 +190,8 @@ impl Tree {
 
     fn need(&self, principal: &Principal, handle: &Handle, bit: AccessMask) -> Result<()> {
         let attributes = self.get(handle)?.attributes;
-        let owner = matches!(principal, Principal::Unix(c) if c.uid == attributes.uid) && !attributes.is_dir();
+        let owner =
+            matches!(principal, Principal::Unix(c) if c.uid == attributes.uid) && !attributes.is_dir();
         if owner || self.allowed(principal, handle)?.contains(bit) {
             Ok(())
         } else {
@@ -330,7 +358,8 @@ impl Tree {
 
     pub fn rename(&mut self, from: (&Handle, &Name), to: (&Handle, &Name)) -> Result<Renamed> {
         let (source, target) = (self.directory(from.0)?, self.directory(to.0)?);
-        let (before_source, before_target) = (self.inodes[&source].attributes, self.inodes[&target].attributes);
+        let (before_source, before_target) =
+            (self.inodes[&source].attributes, self.inodes[&target].attributes);
         let Some((child, _)) = self.inodes[&source].names.get(from.1).copied() else {
             return Err(Status::NoEnt.into());
         };
