@@ -227,11 +227,14 @@ impl Core {
             || self.indexed.load(Ordering::Relaxed) > self.options.objects_max
     }
 
-    /// The disk failed on an object: nothing more is cached of it, and somebody is told now and then.
-    pub fn disk_failed(&self, object: &Arc<Object>, error: &std::io::Error) {
+    /// The disk failed on an object: what is there of it is dropped, and somebody is told now and then. If it failed to
+    /// take something, nothing more is given to it for a while.
+    pub fn disk_failed(&self, object: &Arc<Object>, error: &std::io::Error, writing: bool) {
         self.with(object, |state| {
             state.drop_data();
-            state.data.refuse();
+            if writing {
+                state.data.refuse();
+            }
         });
         let mut warned = self.warned.lock();
         if warned.is_none_or(|at| at.elapsed() > Duration::from_secs(60)) {

@@ -9,6 +9,9 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use crate::fetch::Fetch;
 use crate::ranges::{RangeSet, covers, overlap};
@@ -19,6 +22,9 @@ pub const BLOCK_BYTES: u64 = 4096;
 
 /// Most fetches of one file under way; beyond it, a reader reads for itself alone.
 const FETCHES_MAX: usize = 64;
+
+/// How long an object is not cached after the disk failed on it.
+const REFUSED_FOR: Duration = Duration::from_secs(30);
 
 /// Names a write of ours, or a claim, within one object.
 pub type Ticket = u64;
@@ -51,8 +57,8 @@ pub struct Data {
     generation: u64,
     /// Counts our own writes.
     writes_begun: u64,
-    /// The disk failed us here: no caching until the data is dropped.
-    refused: bool,
+    /// When the disk would not take something: no caching for a while.
+    refused: Option<Instant>,
     fetches: Vec<Arc<Fetch>>,
     writes: Vec<OwnWrite>,
     claims: Vec<Claim>,
@@ -184,14 +190,14 @@ impl Data {
         self.fetches.iter().any(|fetch| self.wants(fetch) && overlap(&fetch.range, range))
     }
 
-    /// Has the disk failed us here?
+    /// Has the disk failed us here lately?
     pub fn is_refused(&self) -> bool {
-        self.refused
+        self.refused.is_some_and(|at| at.elapsed() < REFUSED_FOR)
     }
 
     /// May what this fetch brought be stored?
     pub fn wants(&self, fetch: &Fetch) -> bool {
-        !self.refused && fetch.generation == self.generation && !fetch.is_tainted()
+        !self.is_refused() && fetch.generation == self.generation && !fetch.is_tainted()
     }
 
     /// A write of ours is about to be sent.
@@ -211,7 +217,8 @@ impl Data {
     /// May the bytes of a write of ours be kept?
     pub fn wants_write(&self, ticket: Ticket) -> bool {
         let write = self.writes.iter().find(|write| write.ticket == ticket);
-        !self.refused && write.is_some_and(|write| !write.contested && write.generation == self.generation)
+        !self.is_refused()
+            && write.is_some_and(|write| !write.contested && write.generation == self.generation)
     }
 
     /// A write of ours has ended and been stored, or will not be.
@@ -237,7 +244,7 @@ impl Data {
         range: &Range<u64>,
         file: impl FnOnce() -> Arc<ObjectFile>,
     ) -> Option<(Ticket, Arc<ObjectFile>)> {
-        if self.refused
+        if self.is_refused()
             || self.valid.intersects(range)
             || self.claims.iter().any(|claim| overlap(&claim.range, range))
         {
@@ -268,9 +275,9 @@ impl Data {
         true
     }
 
-    /// The disk would not take it: no caching here until the data is dropped.
+    /// The disk would not take it: no caching here for a while.
     pub fn refuse(&mut self) {
-        self.refused = true;
+        self.refused = Some(Instant::now());
     }
 
     /// An open found the known state: what was fetched before it was settled is not believed any more. True if there
@@ -289,7 +296,6 @@ impl Data {
         self.valid.clear();
         self.young.clear();
         self.claims.clear();
-        self.refused = false;
         self.synced = false;
         self.file.take()
     }

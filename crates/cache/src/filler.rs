@@ -127,7 +127,7 @@ impl Core {
             match result {
                 Ok(()) if stored => self.counters.stored_bytes.add(part.end - part.start),
                 Ok(()) => {}
-                Err(error) => self.disk_failed(object, &error),
+                Err(error) => self.disk_failed(object, &error, true),
             }
         }
     }

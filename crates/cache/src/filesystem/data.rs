@@ -183,7 +183,7 @@ impl Core {
             }
             Err(error) => {
                 self.counters.data.miss();
-                self.disk_failed(request.object, &error);
+                self.disk_failed(request.object, &error, false);
                 self.read_origin(request).await
             }
         }

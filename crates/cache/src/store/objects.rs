@@ -246,15 +246,19 @@ impl Pin {
         self.range.clone()
     }
 
-    /// The open file.
+    /// The open file, with all of the range in it: one that somebody cut is as good as gone.
     pub fn open(&self) -> io::Result<Arc<File>> {
-        self.file.open()
+        let file = self.file.open()?;
+        if file.metadata()?.len() < self.range.end {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(file)
     }
 
     /// Its bytes: at once if the page cache has them, else off the async worker.
     pub async fn read(&self) -> io::Result<Vec<u8>> {
         use rustix::io::{ReadWriteFlags, preadv2};
-        let file = self.open()?;
+        let file = self.file.open()?;
         let length = (self.range.end - self.range.start) as usize;
         let mut buffer = vec![0; length];
         let at_once = preadv2(

@@ -393,19 +393,19 @@ impl Bench {
     }
 
     pub fn over(origin: Arc<Origin>) -> Bench {
-        Bench { origin, directory: tempfile::tempdir().unwrap() }
+        Bench { origin, directory: scratch() }
     }
 
     /// What a process leaves behind that is killed at this moment.
     pub fn killed(&self) -> Bench {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = scratch();
         copy(self.directory.path(), directory.path());
         Bench { origin: self.origin.clone(), directory }
     }
 
     /// What a process leaves behind that is killed after the next call has taken effect.
     pub fn killed_at_next_call(&self) -> Bench {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = scratch();
         let (from, to) = (self.directory.path().to_owned(), directory.path().to_owned());
         *self.origin.after_effect.lock() = Some(Box::new(move || copy(&from, &to)));
         Bench { origin: self.origin.clone(), directory }
@@ -434,6 +434,11 @@ impl Bench {
         }
         panic!("the directory is never let go of");
     }
+}
+
+/// A directory in memory where the machine has one: the tests wait for no disk.
+pub fn scratch() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
 fn copy(from: &std::path::Path, to: &std::path::Path) {
