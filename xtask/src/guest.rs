@@ -1,7 +1,7 @@
 //! `cargo xtask lab`: a guest to try things in.
 
 use clap::ValueEnum;
-use lab::{Ganesha, Guest, Knfsd, Lab, Link, Origin, V3};
+use lab::{Ganesha, Guest, Knfsd, Lab, Origin, V3};
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -37,25 +37,21 @@ enum Server {
 /// What must live as long as the mount.
 enum Running {
     Ganesha(Ganesha),
-    Knfsd { _server: Knfsd, link: Link },
+    Knfsd(Knfsd),
 }
 
 impl Running {
     fn start(lab: &Lab, server: Server) -> Running {
         match server {
             Server::Ganesha => Running::Ganesha(Ganesha::start(lab)),
-            Server::Knfsd => {
-                let server = Knfsd::start(lab);
-                let link = Link::to(lab, &server.origin());
-                Running::Knfsd { _server: server, link }
-            }
+            Server::Knfsd => Running::Knfsd(Knfsd::start(lab)),
         }
     }
 
     fn origin(&self) -> Origin {
         match self {
             Running::Ganesha(ganesha) => ganesha.origin(),
-            Running::Knfsd { link, .. } => link.origin(),
+            Running::Knfsd(knfsd) => knfsd.origin(),
         }
     }
 }

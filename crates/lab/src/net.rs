@@ -41,7 +41,6 @@ pub struct Relay {
 /// What the relay's threads share.
 #[derive(Debug)]
 struct Shared {
-    target: SocketAddr,
     state: Mutex<State>,
     changed: Condvar,
     /// Bytes relayed: to the target, and from it.
@@ -53,8 +52,9 @@ struct Shared {
 /// The program number of NFS.
 const NFS: u32 = 100_003;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
+    target: SocketAddr,
     cut: Option<Cut>,
     ended: bool,
     delay: Duration,
@@ -69,8 +69,14 @@ impl Relay {
         let listener = listen(SocketAddr::new(host, 0));
         let address = listener.local_addr().unwrap_or_else(|error| panic!("lab: relay: {error}"));
         let shared = Arc::new(Shared {
-            target,
-            state: Mutex::default(),
+            state: Mutex::new(State {
+                target,
+                cut: None,
+                ended: false,
+                delay: Duration::ZERO,
+                resets: 0,
+                live: Vec::new(),
+            }),
             changed: Condvar::new(),
             bytes: Default::default(),
             connections: AtomicU64::new(0),
@@ -112,6 +118,12 @@ impl Relay {
     pub fn reset_connections(&self) {
         self.shared.locked().reset();
         self.shared.changed.notify_all();
+    }
+
+    /// Relays to another target: connections there are get reset, as by a server that was started again.
+    pub fn retarget(&self, target: SocketAddr) {
+        self.shared.locked().target = target;
+        self.reset_connections();
     }
 
     /// Delays what passes from now on, in each direction.
@@ -204,14 +216,14 @@ fn accept(shared: &Arc<Shared>, address: SocketAddr, first: TcpListener) {
 
 /// Connects one client to the target and relays until either side ends.
 fn join(shared: &Arc<Shared>, client: TcpStream) {
-    let resets = {
+    let (resets, target) = {
         let state = shared.wait_while(|state| state.cut == Some(Cut::BlackHole) && !state.ended);
         if state.ended || state.cut.is_some() {
             return;
         }
-        state.resets
+        (state.resets, state.target)
     };
-    let Ok(server) = TcpStream::connect_timeout(&shared.target, CONNECT_PATIENCE) else { return };
+    let Ok(server) = TcpStream::connect_timeout(&target, CONNECT_PATIENCE) else { return };
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let pair = Arc::new([client, server]);
     {
@@ -291,6 +303,14 @@ impl Link {
     /// Ends a cut.
     pub fn restore(&self) {
         self.each(Relay::restore);
+    }
+
+    /// Leads to where the origin is now.
+    pub(crate) fn retarget(&self, origin: &Origin) {
+        self.nfs.retarget(SocketAddr::new(origin.host, origin.port));
+        if let Some(mount) = &self.mount {
+            mount.retarget(SocketAddr::new(origin.host, origin.mountport));
+        }
     }
 
     /// Delays both, in each direction.

@@ -1,18 +1,17 @@
 //! The suite on the kernel's NFS server in a guest, reached through a link that can be cut.
 
-use lab::{CloseToOpen, Cut, Knfsd, Lab, Link, Rng, Seat, V3, suite};
+use lab::{CloseToOpen, Cut, Knfsd, Lab, Rng, Seat, V3, suite};
 use std::time::Duration;
 
 #[test]
 fn the_suite_passes_on_knfsd() {
     let Some(lab) = Lab::enter("knfsd") else { return };
     let mut knfsd = Knfsd::start(&lab);
-    let link = Link::to(&lab, &knfsd.origin());
     let guest = lab.guest("client");
-    guest.mount_nfs(&link.origin(), "/mnt/nfs", V3);
+    guest.mount_nfs(&knfsd.origin(), "/mnt/nfs", V3);
     let before = knfsd.nfs3_calls();
     suite::run(&guest, "/mnt/nfs");
-    let (answered, passed) = (knfsd.nfs3_calls().since(&before), link.nfs3_calls());
+    let (answered, passed) = (knfsd.nfs3_calls().since(&before), knfsd.link().nfs3_calls());
     eprintln!("lab: knfsd answered {answered}");
     for procedure in ["READ", "WRITE", "CREATE", "REMOVE", "RENAME"] {
         assert_eq!(
@@ -37,20 +36,22 @@ fn the_suite_passes_on_knfsd() {
     counted(task);
 
     let task = guest.spawn(count);
-    link.cut(Cut::Reset);
+    knfsd.link().cut(Cut::Reset);
     assert!(task.ended_within(Duration::from_secs(1)).is_none(), "nothing answers");
-    link.restore();
+    knfsd.link().restore();
     counted(task);
 
     let task = guest.spawn(count);
-    link.cut(Cut::BlackHole);
+    knfsd.link().cut(Cut::BlackHole);
     assert!(task.ended_within(Duration::from_secs(1)).is_none(), "nothing answers");
-    link.restore();
+    knfsd.link().restore();
     counted(task);
 
     guest.sh("echo kept >/mnt/nfs/kept; sync /mnt/nfs/kept");
+    let task = guest.spawn(count);
     knfsd.crash();
-    drop(link);
+    counted(task);
+    assert_eq!(guest.sh("cat /mnt/nfs/kept"), "kept\n");
     assert_eq!(knfsd.sh("cat kept"), "kept\n");
 }
 
@@ -58,10 +59,9 @@ fn the_suite_passes_on_knfsd() {
 fn two_clients_and_the_server_itself_keep_close_to_open() {
     let Some(lab) = Lab::enter("knfsd-cto") else { return };
     let knfsd = Knfsd::start(&lab);
-    let link = Link::to(&lab, &knfsd.origin());
     let guests = ["a", "b"].map(|name| lab.guest(name));
     let clients = guests.iter().map(|guest| {
-        guest.mount_nfs(&link.origin(), "/mnt/nfs", V3);
+        guest.mount_nfs(&knfsd.origin(), "/mnt/nfs", V3);
         Seat::new(guest.name(), guest.hand(), "/mnt/nfs")
     });
     let server = Seat::new("server", knfsd.guest().hand(), "/mnt/exp");

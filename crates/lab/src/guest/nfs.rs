@@ -2,11 +2,15 @@
 
 use crate::guest::{Guest, Output};
 use crate::origin::{CallCounts, Origin};
+use std::time::Duration;
 
 /// Mount options of the main job: version 3 over TCP, locks local.
 pub const V3: &str = "vers=3,proto=tcp,nolock,hard";
 /// The same in version 2.
 pub const V2: &str = "vers=2,proto=tcp,nolock,hard";
+
+/// How long mounting may take: mount.nfs itself tries for two minutes, which only hides a wrong address.
+const MOUNT_PATIENCE: Duration = Duration::from_secs(45);
 
 impl Guest {
     /// Mounts what `origin` exports at `mountpoint`, which is created; `options` are those of nfs(5), ports are added. Panics with
@@ -29,7 +33,7 @@ impl Guest {
             _ if options.contains("vers=3") => ("", format!(",mountport={mountport},mountproto=tcp")),
             _ => ("", String::new()),
         };
-        self.run(&format!(
+        self.run_for(MOUNT_PATIENCE, &format!(
             "mkdir -p {mountpoint}; mount {how} -t nfs -o {options},port={port}{more} '{host}:{export}' {mountpoint}"
         ))
     }

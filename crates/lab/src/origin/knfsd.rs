@@ -1,9 +1,10 @@
 //! The Linux kernel's NFS server, in a guest of its own on an ext4 image that outlives the guest.
 //!
-//! The exported tree is the guest's `/mnt/exp`; a script there changes files behind the back of whoever stands in front. The host reaches
-//! the server directly, another guest through a [`Link`](crate::Link).
+//! The exported tree is the guest's `/mnt/exp`; a script there changes files behind the back of whoever stands in front. Guests do not
+//! reach each other, so the server is reached through a link of its own, whose addresses stay when the guest is replaced.
 
 use crate::guest::{Guest, GuestOptions};
+use crate::net::{Cut, Link};
 use crate::origin::{CallCounts, Origin};
 use crate::session::{Lab, host_command, wait_for};
 use std::fs::File;
@@ -27,6 +28,7 @@ const START_PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub struct Knfsd {
     guest: Option<Guest>,
+    link: Option<Link>,
     image: PathBuf,
     lab: Lab,
 }
@@ -38,14 +40,19 @@ impl Knfsd {
         let created = File::create(&image).and_then(|file| file.set_len(IMAGE_BYTES));
         created.unwrap_or_else(|error| panic!("lab: {}: {error}", image.display()));
         host_command("mkfs.ext4", &["-q", "-E", "lazy_itable_init=1,nodiscard", &image.to_string_lossy()]);
-        let mut knfsd = Knfsd { guest: None, image, lab: lab.clone() };
+        let mut knfsd = Knfsd { guest: None, link: None, image, lab: lab.clone() };
         knfsd.boot();
         knfsd
     }
 
-    /// Where it exports, as the host sees it.
+    /// Where it exports: an address of the host that everybody reaches and that outlives a crash.
     pub fn origin(&self) -> Origin {
-        Origin { host: self.guest().address(), port: PORT, mountport: MOUNTPORT, export: EXPORT.to_owned() }
+        self.link().origin()
+    }
+
+    /// The way to it, to be cut or slowed.
+    pub fn link(&self) -> &Link {
+        self.link.as_ref().unwrap_or_else(|| panic!("lab: the server never came up"))
     }
 
     /// The guest it runs in.
@@ -80,8 +87,9 @@ impl Knfsd {
         self.wait_until_ready();
     }
 
-    /// Pulls the plug and boots again on the same image: what was not stable is lost.
+    /// Pulls the plug and boots again on the same image: what was not stable is lost. Until the service is up again nothing answers.
     pub fn crash(&mut self) {
+        self.link().cut(Cut::BlackHole);
         drop(self.guest.take());
         self.boot();
     }
@@ -92,8 +100,17 @@ impl Knfsd {
         options.disks.push(self.image.clone());
         let guest = self.lab.boot(options);
         guest.sh(SET_UP);
+        let origin =
+            Origin { host: guest.address(), port: PORT, mountport: MOUNTPORT, export: EXPORT.to_owned() };
         self.guest = Some(guest);
         self.start_service();
+        match &self.link {
+            None => self.link = Some(Link::to(&self.lab, &origin)),
+            Some(link) => {
+                link.retarget(&origin);
+                link.restore();
+            }
+        }
     }
 
     fn wait_until_ready(&self) {
