@@ -17,7 +17,7 @@ fn aged_tree(lab: &Lab, guest: &Guest) -> Leasehold {
          for d in a b c d; do mkdir $d; for f in $(seq 25); do head -c $((f * 3000)) /dev/urandom >$d/$f; done; done
          head -c 30000000 /dev/urandom >big
          sync; touch /tmp/done; while [ $(($(date +%s) - $(stat -c %Z /mnt/origin/tree/big))) -lt 5 ]; do sleep 0.2; done
-         umount /mnt/origin",
+         cd /; umount /mnt/origin",
     );
     serve
 }
