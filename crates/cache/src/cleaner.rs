@@ -16,7 +16,8 @@ use tokio::time::Instant;
 use vfs::{Attributes, Handle};
 
 use crate::core::Core;
-use crate::names::directory_prefix;
+use crate::filesystem::directory::listing_id;
+use crate::names::{Leads, NameEntry, directory_of, directory_prefix};
 use crate::store::objects::blocking;
 use crate::store::{Batch, FileId, Record, Table};
 
@@ -86,16 +87,20 @@ impl Core {
             let Some((last, _)) = page.last() else { break };
             from.clone_from(last);
             from.push(0);
+            let surplus = self.surplus_records();
+            let mut forgotten = 0;
             for (key, has_data) in &page {
-                self.evict(key, has_data.first() == Some(&1));
-                if self.has_room() {
+                let forget = forgotten < surplus;
+                forgotten += u64::from(self.evict(key, has_data.first() == Some(&1), forget));
+                if self.has_disk_room() && forgotten >= surplus {
                     break;
                 }
             }
             self.empty_trash().await;
+            // What was forgotten is counted when the index has heard of it.
+            self.flush().await;
             self.disk.look();
         }
-        self.flush().await;
         let room = self.is_below_soft();
         if room {
             self.paused.store(false, Ordering::Relaxed);
@@ -103,13 +108,16 @@ impl Core {
         room
     }
 
-    /// Has the cleaner done enough: is there a twentieth of room below the soft limits?
+    /// Has the cleaner done enough?
     fn has_room(&self) -> bool {
+        self.has_disk_room() && self.surplus_records() == 0
+    }
+
+    /// Is there a twentieth of room below the soft limits?
+    fn has_disk_room(&self) -> bool {
         let soft = self.options.soft_max_bytes();
         let min_free = self.options.min_free_bytes;
-        self.freed_used_bytes() <= soft - soft / 20
-            && self.disk.free_bytes() >= min_free + min_free / 5
-            && !self.has_too_many_records()
+        self.freed_used_bytes() <= soft - soft / 20 && self.disk.free_bytes() >= min_free + min_free / 5
     }
 
     fn is_below_soft(&self) -> bool {
@@ -118,9 +126,10 @@ impl Core {
             && self.disk.free_bytes() >= min_free + min_free / 10
     }
 
-    fn has_too_many_records(&self) -> bool {
+    /// How many objects the index knows beyond nineteen twentieths of what it may.
+    fn surplus_records(&self) -> u64 {
         let max = self.options.objects_max;
-        self.indexed.load(Ordering::Relaxed) > max - max / 20
+        self.indexed.load(Ordering::Relaxed).saturating_sub(max - max / 20)
     }
 
     /// Bytes in use when the trash is out.
@@ -130,35 +139,37 @@ impl Core {
     }
 
     /// Drops an object's data, or all that is known of it, unless it was used since the key was written, or is in use.
-    fn evict(&self, key: &[u8], has_data: bool) {
-        let records = self.has_too_many_records();
-        if !has_data && !records {
-            return;
+    /// True if it was forgotten.
+    fn evict(&self, key: &[u8], has_data: bool, forget: bool) -> bool {
+        if !forget && (!has_data || self.has_disk_room()) {
+            return false;
         }
-        let Some((used, handle)) = key.split_first_chunk::<8>() else { return };
-        let Some(handle) = Handle::new(handle) else { return };
+        let Some((used, handle)) = key.split_first_chunk::<8>() else { return false };
+        let Some(handle) = Handle::new(handle) else { return false };
         let object = self.glance(&handle);
         if object.used.load(Ordering::Relaxed) > u64::from_be_bytes(*used) {
-            return;
+            return false;
         }
-        let (evicted, is_dir) = self.with(&object, |state| {
+        let outcome = self.with(&object, |state| {
             if state.data.is_in_use() {
-                return (false, false);
+                return None;
             }
             let evicted = state.data.file().is_some();
             let is_dir = state.attributes().is_some_and(Attributes::is_dir);
             state.drop_data();
-            if records {
+            if forget {
                 state.forget(&self.policy);
             }
-            (evicted, is_dir)
+            Some((evicted, is_dir))
         });
+        let Some((evicted, is_dir)) = outcome else { return false };
         if evicted {
             self.counters.evictions.bump();
         }
-        if records && is_dir {
+        if forget && is_dir {
             self.forget_names(&handle);
         }
+        forget
     }
 
     /// Takes everything in a directory out of the index.
@@ -190,6 +201,8 @@ impl Core {
             known.extend(page.iter().filter_map(|(_, record)| file(record)));
             tokio::time::sleep(breath).await;
         }
+        self.sweep_entries(Table::Names, breath).await;
+        self.sweep_entries(Table::Listings, breath).await;
         let before = self.objects.used_bytes();
         let mut used = 0;
         for shard in 0..=u8::MAX {
@@ -205,6 +218,43 @@ impl Core {
         if drift.unsigned_abs() > moved.unsigned_abs() + (1 << 20) {
             self.objects.correct_used_bytes(drift);
         }
+    }
+}
+
+impl Core {
+    /// Takes names and listings out of the index that nothing can use any more. One that is newer than the record of
+    /// its object may go, too: that costs a call.
+    async fn sweep_entries(self: &Arc<Core>, table: Table, breath: Duration) {
+        let mut from = Vec::new();
+        loop {
+            let page = self.index.scan(table, &[], &from, PAGE);
+            let Some((last, _)) = page.last() else { break };
+            from.clone_from(last);
+            from.push(0);
+            let mut batch = Batch::default();
+            for (key, value) in &page {
+                if !self.is_usable(table, key, value) {
+                    batch.remove(table, key.clone());
+                }
+            }
+            self.index.commit(batch);
+            tokio::time::sleep(breath).await;
+        }
+    }
+
+    fn is_usable(&self, table: Table, key: &[u8], value: &[u8]) -> bool {
+        let Some(directory) = directory_of(key) else { return false };
+        let record = |handle: &Handle| Record::decode(&self.index.get(Table::Objects, handle.as_bytes())?);
+        if table == Table::Listings {
+            let listing = record(&directory).and_then(|record| record.listing);
+            return listing.is_some_and(|(id, _)| listing_id(value) == Some(id));
+        }
+        let Some(entry) = NameEntry::decode(value) else { return false };
+        let of = match entry.leads {
+            Leads::To(child) => child,
+            Leads::Nowhere => directory,
+        };
+        record(&of).is_some_and(|record| record.kept.epoch == entry.epoch)
     }
 }
 

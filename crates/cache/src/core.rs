@@ -23,6 +23,8 @@ use crate::trust::Sent;
 
 /// Fetches ahead of readers that are under way at a time, over all files.
 const AHEAD_MAX: usize = 64;
+/// Large writes of ours on their way to this disk at a time.
+const STORING_MAX: usize = 32;
 /// Largest READ that is sent, whatever the origin would take.
 const CHUNK_MAX_BYTES: u64 = 1 << 20;
 
@@ -57,6 +59,8 @@ pub struct Core {
     /// Twice what the link to the origin holds, in bytes.
     pub window_bytes: AtomicU64,
     pub ahead: Arc<Semaphore>,
+    /// Writes of ours on their way to this disk.
+    pub storing: Arc<Semaphore>,
     pub disk: crate::cleaner::DiskWatch,
     limits: OnceCell<FsLimits>,
     boot: u64,
@@ -106,6 +110,7 @@ impl Core {
             pace: Mutex::default(),
             window_bytes: AtomicU64::new(0),
             ahead: Arc::new(Semaphore::new(AHEAD_MAX)),
+            storing: Arc::new(Semaphore::new(STORING_MAX)),
             limits: OnceCell::new(),
             boot: directory::boot_id(),
             warned: Mutex::new(None),

@@ -155,7 +155,8 @@ impl Data {
         for missing in self.valid.missing(want) {
             for missing in on_the_way.missing(&missing) {
                 let start = missing.start / BLOCK_BYTES * BLOCK_BYTES;
-                let end = missing.end.next_multiple_of(BLOCK_BYTES).min(size.max(missing.end));
+                let block_end = missing.end.checked_next_multiple_of(BLOCK_BYTES).unwrap_or(u64::MAX);
+                let end = block_end.min(size.max(missing.end));
                 // The ends were widened to whole blocks: what is there or on its way already is not asked again.
                 for part in self.valid.missing(&(start..end)) {
                     for part in on_the_way.missing(&part) {
@@ -345,7 +346,7 @@ fn split(range: Range<u64>, chunk: u64) -> impl Iterator<Item = Range<u64>> {
     let chunk = chunk.max(BLOCK_BYTES);
     let mut at = range.start;
     std::iter::from_fn(move || {
-        let end = ((at / chunk + 1) * chunk).min(range.end);
+        let end = (at / chunk + 1).saturating_mul(chunk).min(range.end);
         let part = at..end;
         at = end;
         (!part.is_empty()).then_some(part)

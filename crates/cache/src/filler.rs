@@ -77,21 +77,22 @@ impl Core {
 
     /// Stores the bytes of a write of ours that the origin has taken.
     pub async fn keep_written(&self, own: OwnWrite, offset: u64, bytes: Bytes) {
+        let range = offset..offset.saturating_add(bytes.len() as u64);
         if bytes.is_empty() || !self.may_store() {
             return;
         }
-        let range = offset..offset + bytes.len() as u64;
         let ticket = own.ticket;
         let wanted = move |data: &Data| data.wants_write(ticket);
         if bytes.len() <= INLINE_BYTES {
             self.store(&own.object, range, &bytes, false, wanted).await;
             return;
         }
-        // A write of the disk goes on when its request is given up: so does the claim to the range.
-        let task = tokio::spawn(async move {
+        // The client need not wait for our disk, as long as there are not too many such writes.
+        let Ok(permit) = self.storing.clone().acquire_owned().await else { return };
+        tokio::spawn(async move {
             own.core.store(&own.object, range, &bytes, false, wanted).await;
+            drop(permit);
         });
-        let _ = task.await;
     }
 
     /// Writes bytes to the object's file where they are missing, and marks them valid if they are `wanted` before and

@@ -61,6 +61,12 @@ pub fn directory_prefix(directory: &Handle) -> Vec<u8> {
     key
 }
 
+/// The directory that a key of this kind is of.
+pub fn directory_of(key: &[u8]) -> Option<Handle> {
+    let (length, rest) = key.split_first()?;
+    Handle::new(rest.get(..usize::from(*length))?)
+}
+
 /// The key of a name.
 pub fn name_key(directory: &Handle, name: &Name) -> Vec<u8> {
     let mut key = directory_prefix(directory);

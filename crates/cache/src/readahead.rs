@@ -86,7 +86,12 @@ impl Stream {
         }
         let first = WINDOW_MIN_BYTES.max(length * 2);
         self.window = if self.window == 0 { first } else { self.window * 2 }.min(window_max);
-        let end = (self.next + self.window).next_multiple_of(chunk.max(1)).min(size);
+        let end = self
+            .next
+            .saturating_add(self.window)
+            .checked_next_multiple_of(chunk.max(1))
+            .unwrap_or(size)
+            .min(size);
         if end <= self.ahead {
             return None;
         }

@@ -19,8 +19,9 @@ use crate::table::Object;
 const BATCH_MAX: usize = 1000;
 /// Data that has not changed for so long is made durable.
 const SYNC_AFTER: Duration = Duration::from_secs(5);
-/// The sweep starts so long after the cache, and takes a breath of so long after each page.
+/// The sweep starts so long after the cache, comes again so often, and takes a breath of so long after each page.
 const SWEEP_AFTER: Duration = Duration::from_secs(60);
+const SWEEP_EVERY: Duration = Duration::from_secs(6 * 3600);
 const SWEEP_BREATH: Duration = Duration::from_millis(20);
 
 /// Keys of the counters in the index.
@@ -71,9 +72,12 @@ async fn syncer(core: Weak<Core>) {
 }
 
 async fn sweeper(core: Weak<Core>) {
-    tokio::time::sleep(SWEEP_AFTER).await;
-    if let Some(core) = core.upgrade() {
+    let mut pause = SWEEP_AFTER;
+    loop {
+        tokio::time::sleep(pause).await;
+        let Some(core) = core.upgrade() else { return };
         core.sweep(SWEEP_BREATH).await;
+        pause = SWEEP_EVERY;
     }
 }
 

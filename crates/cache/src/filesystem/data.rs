@@ -22,6 +22,9 @@ use crate::table::Object;
 /// From so many bytes on, a hit is a range of a file and not a copy of it.
 const FILE_RANGE_MIN_BYTES: u64 = 64 << 10;
 
+/// Where files of this machine end.
+const OFFSET_MAX: u64 = i64::MAX as u64;
+
 /// One READ on its way.
 struct Request<'a> {
     caller: &'a Caller,
@@ -103,6 +106,9 @@ impl Core {
             let Some(size) = state.attributes().filter(|_| current).map(|known| known.size) else {
                 return Answer::Bypass;
             };
+            if size > OFFSET_MAX {
+                return Answer::Bypass;
+            }
             let want = request.range.start.min(size)..request.range.end.min(size);
             let may = self.may(state, &request.caller.principal, AccessMask::READ);
             let here =
@@ -214,10 +220,14 @@ impl Core {
         }
         let unchanged =
             self.with(request.object, |state| state.data.stand() == fill.stand && !state.is_suspect());
-        let whole = if unchanged { assemble(&fill, &parts).await } else { None };
+        let whole = if unchanged { assemble(&fill, &parts).await } else { Ok(None) };
         match whole {
-            Some(bytes) => Ok(Read { data: Data::Bytes(bytes), eof: fill.eof, attributes: fresh }),
-            None => self.read_origin(request).await,
+            Ok(Some(bytes)) => Ok(Read { data: Data::Bytes(bytes), eof: fill.eof, attributes: fresh }),
+            Ok(None) => self.read_origin(request).await,
+            Err(error) => {
+                self.disk_failed(request.object, &error, false);
+                self.read_origin(request).await
+            }
         }
     }
 
@@ -228,10 +238,11 @@ impl Core {
         let sent = self.policy.sending();
         self.counters.read.bump();
         let count = (request.range.end - request.range.start) as u32;
-        let read =
+        let mut read =
             self.below.read(request.caller, &object.handle, request.by, request.range.start, count).await;
-        match &read {
+        match &mut read {
             Ok(read) => {
+                clip(&mut read.data, count);
                 self.counters.fetched_bytes.add(read.data.len() as u64);
                 self.observe(object, read.attributes.as_ref(), &sent, Opening::No);
                 self.remember_success(request.caller, object, AccessMask::READ, &sent, &before);
@@ -331,6 +342,14 @@ impl Core {
     }
 }
 
+/// An origin may send less than was asked, and not more.
+fn clip(data: &mut Data, count: u32) {
+    match data {
+        Data::Bytes(bytes) => bytes.truncate(count as usize),
+        Data::File(range) => range.length = range.length.min(count),
+    }
+}
+
 /// The answer, if one fetch brought all of it.
 fn whole_from_one(fill: &Fill, parts: &[(Arc<Fetch>, Fetched)], arrived: u64) -> Option<Read> {
     let [(fetch, fetched)] = parts else { return None };
@@ -351,23 +370,23 @@ fn whole_from_one(fill: &Fill, parts: &[(Arc<Fetch>, Fetched)], arrived: u64) ->
 }
 
 /// Puts an answer together from several parts, if they cover it.
-async fn assemble(fill: &Fill, parts: &[(Arc<Fetch>, Fetched)]) -> Option<Bytes> {
+async fn assemble(fill: &Fill, parts: &[(Arc<Fetch>, Fetched)]) -> std::io::Result<Option<Bytes>> {
     let brought = |(fetch, fetched): &(Arc<Fetch>, Fetched)| {
         fetch.range.start..fetch.range.start + fetched.bytes.len() as u64
     };
     let ranges: Vec<Range<u64>> =
         fill.present.iter().map(Pin::range).chain(parts.iter().map(brought)).collect();
     if !all_covered(&fill.want, ranges.iter()) {
-        return None;
+        return Ok(None);
     }
     let mut whole = vec![0; (fill.want.end - fill.want.start) as usize];
     for pin in &fill.present {
-        copy_part(&mut whole, &fill.want, &pin.range(), &pin.read().await.ok()?);
+        copy_part(&mut whole, &fill.want, &pin.range(), &pin.read().await?);
     }
     for part in parts {
         copy_part(&mut whole, &fill.want, &brought(part), &part.1.bytes);
     }
-    Some(whole.into())
+    Ok(Some(whole.into()))
 }
 
 /// Copies what `bytes`, which are those of `range`, share with `want` into the buffer for `want`.

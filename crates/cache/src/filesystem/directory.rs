@@ -259,6 +259,11 @@ fn encode_listing(directory: &Handle, id: u64, whole: &WholeListing) -> Batch {
     batch
 }
 
+/// The number of the listing that a value of the index is part of.
+pub fn listing_id(value: &[u8]) -> Option<u64> {
+    Reader::new(value, VERSION)?.u64()
+}
+
 fn decode_listing(id: u64, head: &[u8], piece: impl Fn(u32) -> Option<Vec<u8>>) -> Option<WholeListing> {
     let mut reader = Reader::new(head, VERSION)?;
     if reader.u64()? != id {

@@ -91,7 +91,7 @@ pub struct Index {
 impl Index {
     /// Opens the index, or an empty one in its place.
     pub fn open(path: &Path) -> Result<Index, OpenError> {
-        let store = match Fjall::open(path) {
+        let store = match guarded(|| Fjall::open(path)) {
             Ok(store) => store,
             Err(error) => {
                 let aside = put_aside(path)?;
@@ -101,7 +101,7 @@ impl Index {
                     aside.display()
                 );
                 let unusable = |error: StoreError| OpenError::Index { path: path.into(), cause: error.0 };
-                Fjall::open(path).map_err(unusable)?
+                guarded(|| Fjall::open(path)).map_err(unusable)?
             }
         };
         Ok(Index::over(Box::new(store)))
@@ -138,7 +138,7 @@ impl Index {
         if self.broken.load(Ordering::Acquire) {
             return None;
         }
-        match work(&*self.store) {
+        match guarded(|| work(&*self.store)) {
             Ok(value) => Some(value),
             Err(error) => {
                 if !self.broken.swap(true, Ordering::AcqRel) {
@@ -150,6 +150,12 @@ impl Index {
             }
         }
     }
+}
+
+/// A store that panics over damaged bytes has failed, no more.
+fn guarded<T>(work: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(work))
+        .unwrap_or_else(|_| Err(StoreError("it is damaged".into())))
 }
 
 /// Renames what does not open, so that nothing is lost that somebody may want to look at.
@@ -173,6 +179,7 @@ impl Fjall {
     fn open(path: &Path) -> Result<Fjall, StoreError> {
         let database = Database::builder(path)
             .cache_size(32 << 20)
+            .max_journaling_size(64 << 20)
             .worker_threads(1)
             .max_cached_files(Some(64))
             .open()?;
