@@ -6,5 +6,6 @@ mod close_to_open;
 mod counts;
 mod faults;
 mod kill;
+mod nested;
 mod stack;
 mod suite;
