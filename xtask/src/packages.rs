@@ -6,6 +6,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+/// Where old programs look for what is mounted.
+const MTAB: &str = "/etc/mtab";
 /// invoke-rc.d asks this program whether it may start a service.
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 /// Services that come with the packages and that no test wants: they would take ports, today and after the next boot.
@@ -23,6 +25,10 @@ pub fn provide(install: bool) -> Result<(), String> {
     if install && lab::is_root() && !missing.packages.is_empty() {
         eprintln!("installing {}", missing.packages.join(" "));
         apt_install(&missing.packages);
+    }
+    if install && lab::is_root() && !Path::new(MTAB).exists() {
+        // Debian's installer makes this link; a bare tree does not have it. Where it cannot be made, the lab says what to do.
+        let _ = std::os::unix::fs::symlink("../proc/self/mounts", MTAB);
     }
     let missing = lab::missing();
     if missing.is_none() { Ok(()) } else { Err(missing.to_string()) }

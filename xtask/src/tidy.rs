@@ -90,7 +90,8 @@ fn faults_of(name: &Path, text: &str) -> Vec<String> {
 
 /// The line from which a file is tests: all of a test's file, or from `#[cfg(test)]` before a module with a body.
 fn tests_begin_at(name: &Path, text: &str) -> usize {
-    let is_test_file = within(name, "tests") || within(name, "benches") || name.ends_with("tests.rs");
+    let is_test_file = ["tests", "benches", "examples"].into_iter().any(|place| within(name, place))
+        || name.ends_with("tests.rs");
     if is_test_file {
         return 0;
     }

@@ -68,6 +68,9 @@ pub fn missing() -> Missing {
             .reasons
             .push("the lab needs /dev/net/tun: load the module tun, or give it to the container".to_owned());
     }
+    if !Path::new("/etc/mtab").exists() {
+        missing.reasons.push("ganesha needs /etc/mtab: ln -s ../proc/self/mounts /etc/mtab".to_owned());
+    }
     missing
 }
 
