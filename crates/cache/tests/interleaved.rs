@@ -176,11 +176,11 @@ fn summary(bytes: &[u8]) -> String {
     runs.collect::<Vec<_>>().join(" ")
 }
 
-async fn run(seed: u64, without_before: bool) {
+async fn run(seed: u64, without_before: bool, jitter_micros: u64) {
     let origin = Origin::with_granule(Duration::from_millis(10));
     origin.tree().ticks = true;
     origin.seed.store(seed, Ordering::Relaxed);
-    origin.jitter.store(2000, Ordering::Relaxed);
+    origin.jitter.store(jitter_micros, Ordering::Relaxed);
     origin.without_before.store(without_before, Ordering::Relaxed);
     origin.put(&root(), NAMES[0], &vec![1; 20_000]);
     origin.put(&root(), NAMES[1], &vec![2; 20_000]);
@@ -228,6 +228,16 @@ fn whatever_is_read_was_there_between_open_and_read() {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
         println!("seed {seed}");
-        runtime.block_on(run(seed * 7919, seed % 4 == 0));
+        runtime.block_on(run(seed * 7919, seed % 4 == 0, 2000));
+    }
+}
+
+/// The same with threads that run at the same time.
+#[test]
+fn whatever_is_read_was_there_with_threads_too() {
+    for seed in 1..=runs() / 2 {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();
+        runtime.block_on(run(seed * 104_729, seed % 4 == 0, seed % 3 * 100));
     }
 }

@@ -76,6 +76,11 @@ impl Drop for Change<'_> {
     }
 }
 
+/// A failure that was asked of two objects, without attributes: they may be those of either.
+fn nameless(error: &Error) -> Error {
+    error.status.into()
+}
+
 /// Is a call that failed so known to have left everything as it was?
 fn changed_nothing(status: Status) -> bool {
     !matches!(
@@ -247,9 +252,10 @@ impl Core {
         let change_source = (from != to).then(|| Change::begin(self, &source));
         self.counters.rename.bump();
         let result = self.below.rename(caller, from, from_name, to, to_name).await;
-        change.ended(result.as_ref().map(|renamed| &renamed.to));
+        let failure = result.as_ref().map_err(nameless);
+        change.ended(failure.as_ref().map(|renamed| &renamed.to));
         if let Some(change) = change_source {
-            change.ended(result.as_ref().map(|renamed| &renamed.from));
+            change.ended(failure.as_ref().map(|renamed| &renamed.from));
         }
         match &result {
             Ok(_) => self.renamed(leaving, coming),
@@ -302,7 +308,7 @@ impl Core {
         let sent = change.sent;
         self.counters.create.bump();
         let result = self.below.link(caller, file, &directory.handle, name).await;
-        change.ended(result.as_ref().map(|created| &created.directory));
+        change.ended(result.as_ref().map_err(nameless).as_ref().map(|created| &created.directory));
         match &result {
             Ok(created) => {
                 self.with(&object, |state| state.lose_names(&self.policy));
