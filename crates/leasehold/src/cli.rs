@@ -80,10 +80,10 @@ pub struct Serve {
     pub no_crossmnt: bool,
     /// Who may do what.
     #[command(flatten)]
-    pub export_options: ExportOptions,
+    pub access: ExportOptions,
     /// Where to listen.
     #[command(flatten)]
-    pub listen: Listen,
+    pub network: Network,
 }
 
 /// `leasehold proxy`
@@ -110,10 +110,10 @@ pub struct Proxy {
     pub handle_key: Option<PathBuf>,
     /// Who may do what.
     #[command(flatten)]
-    pub export_options: ExportOptions,
+    pub access: ExportOptions,
     /// Where to listen.
     #[command(flatten)]
-    pub listen: Listen,
+    pub network: Network,
 }
 
 /// Options of exports(5).
@@ -146,7 +146,7 @@ pub struct ExportOptions {
 /// Where to listen.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Network")]
-pub struct Listen {
+pub struct Network {
     /// Address and port for NFS and MOUNT, over TCP and UDP
     #[arg(long, value_name = "ADDR:PORT", default_value_t = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 2049)))]
     pub listen: SocketAddr,

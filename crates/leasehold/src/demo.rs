@@ -17,7 +17,7 @@ use client::{Nfs3, Url};
 use indicatif::{ProgressBar, ProgressStyle};
 use server::{ExportOptions, Squash};
 
-use crate::cli::{Demo, Listen};
+use crate::cli::{Demo, Network};
 use crate::stack::{self, End, Keep, Stack};
 use crate::{Failure, proxy, serve, state};
 use reader::Reading;
@@ -51,8 +51,9 @@ pub async fn run(arguments: Demo) -> Result<(), Failure> {
     sample::make(&export)
         .map_err(|error| Failure(format!("cannot write below {}: {error}", export.display())))?;
     progress.inc(1);
-    let setting = set_up(directory, &export, Duration::from_millis(arguments.rtt_ms), &progress).await?;
-    let rows = read_three_times(&setting, &progress).await?;
+    let rtt = Duration::from_millis(arguments.rtt_ms);
+    let setting = Box::pin(set_up(directory, &export, rtt, &progress)).await?;
+    let rows = Box::pin(read_three_times(&setting, &progress)).await?;
     progress.finish_and_clear();
     table::print(&rows, arguments.rtt_ms, arguments.json);
     if arguments.keep {
@@ -121,8 +122,8 @@ fn open_to_all() -> ExportOptions {
     ExportOptions { secure: false, squash: Squash::None, ..ExportOptions::default() }
 }
 
-fn loopback() -> Listen {
-    Listen { listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), no_udp: true, no_rpcbind: true }
+fn loopback() -> Network {
+    Network { listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), no_udp: true, no_rpcbind: true }
 }
 
 async fn connect(server: SocketAddr) -> Result<Nfs3, Failure> {

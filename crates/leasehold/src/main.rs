@@ -56,9 +56,9 @@ fn run(arguments: Arguments) -> Result<(), Failure> {
         .map_err(|error| Failure(format!("cannot start: {error}; are threads limited (ulimit -u)?")))?;
     runtime.block_on(async {
         match arguments.command {
-            Command::Serve(serve) => serve::run(*serve).await,
-            Command::Proxy(proxy) => proxy::run(*proxy).await,
-            Command::Demo(demo) => demo::run(demo).await,
+            Command::Serve(serve) => Box::pin(serve::run(*serve)).await,
+            Command::Proxy(proxy) => Box::pin(proxy::run(*proxy)).await,
+            Command::Demo(demo) => Box::pin(demo::run(demo)).await,
             Command::Status(status) => status::run(&status).await,
             Command::Man(_) => Ok(()),
         }

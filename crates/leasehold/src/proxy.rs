@@ -38,10 +38,9 @@ pub async fn run(arguments: Proxy) -> Result<(), Failure> {
     let state = make_state(&directory)?;
     let handle_key = arguments.handle_key.clone().unwrap_or_else(|| state.join("handle.key"));
     let path = arguments.export.clone().unwrap_or_else(|| url.export_text());
-    let export =
-        stack::export(&url.to_string(), path.clone(), cache.clone(), arguments.export_options.to_server());
+    let export = stack::export(&url.to_string(), path.clone(), cache.clone(), arguments.access.to_server());
     let keep = Keep { state: &state, handle_key: &handle_key };
-    let stack = Stack::start(vec![export], keep, &arguments.listen).await?;
+    let stack = Stack::start(vec![export], keep, &arguments.network).await?;
     let front = stack.front().clone();
     let _admin = Admin::start(&directory, move || status_of(&front, &cache, &origin))?;
     println!("proxy of {url} on {}; a client mounts it with: {}", stack.address(), stack.mount_line(&path));

@@ -16,8 +16,8 @@ use crate::state::{self, Kind};
 use crate::{Failure, status};
 
 /// One directory to serve.
-struct Directory {
-    directory: PathBuf,
+struct Served {
+    root: PathBuf,
     path: Option<String>,
     options: ExportOptions,
     sync: bool,
@@ -30,12 +30,7 @@ pub async fn run(arguments: Serve) -> Result<(), Failure> {
     let directories = directories(&arguments)?;
     let state = match &arguments.state {
         Some(state) => state.clone(),
-        None => {
-            let named = arguments.directory.as_ref().or(arguments.config.as_ref());
-            let canonical = named.map(|path| std::fs::canonicalize(path).unwrap_or_else(|_| path.clone()));
-            let name = canonical.unwrap_or_default().to_string_lossy().into_owned();
-            state::default_directory(Kind::State, &format!("serve-{}", state::file_name(&name)))?
-        }
+        None => default_state(&arguments)?,
     };
     state::make(&state)?;
     let _lock = state::lock(&state)?;
@@ -44,7 +39,7 @@ pub async fn run(arguments: Serve) -> Result<(), Failure> {
         exports.push(open(directory, &state)?);
     }
     let keep = Keep { state: &state, handle_key: &state.join("handle.key") };
-    let stack = Stack::start(exports, keep, &arguments.listen).await?;
+    let stack = Stack::start(exports, keep, &arguments.network).await?;
     let front = stack.front().clone();
     let _admin = Admin::start(&state, move || status_of(&front))?;
     for export in stack.front().exports().iter() {
@@ -60,12 +55,19 @@ pub async fn run(arguments: Serve) -> Result<(), Failure> {
     Ok(())
 }
 
-fn directories(arguments: &Serve) -> Result<Vec<Directory>, Failure> {
+fn default_state(arguments: &Serve) -> Result<PathBuf, Failure> {
+    let named = arguments.directory.as_ref().or(arguments.config.as_ref());
+    let canonical = named.map(|path| std::fs::canonicalize(path).unwrap_or_else(|_| path.clone()));
+    let name = canonical.unwrap_or_default().to_string_lossy().into_owned();
+    state::default_directory(Kind::State, &format!("serve-{}", state::file_name(&name)))
+}
+
+fn directories(arguments: &Serve) -> Result<Vec<Served>, Failure> {
     if let Some(directory) = &arguments.directory {
-        return Ok(vec![Directory {
-            directory: directory.clone(),
+        return Ok(vec![Served {
+            root: directory.clone(),
             path: arguments.export.clone(),
-            options: arguments.export_options.to_server(),
+            options: arguments.access.to_server(),
             sync: !arguments.asynchronous,
             crossmnt: !arguments.no_crossmnt,
         }]);
@@ -76,15 +78,15 @@ fn directories(arguments: &Serve) -> Result<Vec<Directory>, Failure> {
     let of = |export: crate::config::ExportConfig| {
         let options = export.options()?;
         let (sync, crossmnt) = (export.sync, export.crossmnt);
-        Ok(Directory { directory: export.directory, path: export.path, options, sync, crossmnt })
+        Ok(Served { root: export.directory, path: export.path, options, sync, crossmnt })
     };
     Config::load(config)?.exports.into_iter().map(of).collect()
 }
 
-fn open(served: Directory, state: &Path) -> Result<Export, Failure> {
-    let Directory { directory, path, options, sync, crossmnt } = served;
-    let directory = std::fs::canonicalize(&directory)
-        .map_err(|error| Failure(format!("cannot serve {}: {error}", directory.display())))?;
+fn open(served: Served, state: &Path) -> Result<Export, Failure> {
+    let Served { root, path, options, sync, crossmnt } = served;
+    let directory = std::fs::canonicalize(&root)
+        .map_err(|error| Failure(format!("cannot serve {}: {error}", root.display())))?;
     let name = directory.to_string_lossy().into_owned();
     let own_state = state.join(state::file_name(&name));
     state::make(&own_state)?;

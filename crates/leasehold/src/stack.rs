@@ -13,7 +13,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use vfs::FileSystem;
 
 use crate::Failure;
-use crate::cli::Listen;
+use crate::cli::Network;
 
 /// A server that answers.
 pub struct Stack {
@@ -37,7 +37,7 @@ pub struct Keep<'p> {
 
 impl Stack {
     /// Starts to answer.
-    pub async fn start(exports: Vec<Export>, keep: Keep<'_>, listen: &Listen) -> Result<Stack, Failure> {
+    pub async fn start(exports: Vec<Export>, keep: Keep<'_>, listen: &Network) -> Result<Stack, Failure> {
         let exports = Exports::new(exports).map_err(|error: ExportsError| Failure(error.to_string()))?;
         let in_state = |what: &str, error: std::io::Error| {
             Failure(format!(
@@ -94,7 +94,7 @@ impl Stack {
     }
 }
 
-async fn register(server: &Server, listen: &Listen) -> Option<Registration> {
+async fn register(server: &Server, listen: &Network) -> Option<Registration> {
     if listen.no_rpcbind || server.local_addr().ip().is_loopback() {
         return None;
     }
