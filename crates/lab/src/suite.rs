@@ -43,6 +43,21 @@ pub const STEPS: [Step; 15] = [
     Step { name: "big-file", script: include_str!("suite/big-file.sh") },
 ];
 
+/// Steps that take seconds together: enough where the others run on something else in the same run.
+pub const QUICK_STEPS: [&str; 11] = [
+    "files",
+    "append-truncate",
+    "rename",
+    "links",
+    "special",
+    "names",
+    "users",
+    "unlink-open",
+    "sparse",
+    "random",
+    "source-tree",
+];
+
 /// Steps that version 2 of the protocol can carry: no wide holes, no special files that it has no type for.
 pub const V2_STEPS: [&str; 6] = ["files", "append-truncate", "rename", "links", "names", "source-tree"];
 
