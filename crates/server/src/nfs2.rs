@@ -71,7 +71,10 @@ where
     };
     let results: C::Results = match procedure(args).await {
         Ok(ok) => Reply::Ok(ok),
-        Err(error) => Reply::Fail(convert::stat(error.status), ()),
+        Err(error) => {
+            tracing::debug!(peer = %call.peer, procedure = C::NAME, status = %error.status, "failed");
+            Reply::Fail(convert::stat(error.status), ())
+        }
     };
     reply(call, &results)
 }

@@ -103,7 +103,10 @@ where
     };
     let results: C::Results = match procedure(args).await {
         Ok(ok) => Reply::Ok(ok),
-        Err(error) => Reply::Fail(convert::status(error.status), F::with(error.attributes.as_deref())),
+        Err(error) => {
+            tracing::debug!(peer = %call.peer, procedure = C::NAME, status = %error.status, "failed");
+            Reply::Fail(convert::status(error.status), F::with(error.attributes.as_deref()))
+        }
     };
     reply(call, &results)
 }

@@ -12,6 +12,14 @@ pub(super) async fn read(request: &Request<'_>, args: ReadArgs) -> vfs::Result<R
     let Object { export, handle, caller } = request.object(&args.file)?;
     let most = if request.datagram { DATAGRAM_TRANSFER_MAX_BYTES } else { TRANSFER_MAX_BYTES };
     let read = export.fs.read(&caller, &handle, By::Anonymous, args.offset, args.count.min(most)).await?;
+    if read.data.is_empty() && !read.eof && args.count > 0 {
+        // Linux takes that for an I/O error. No back end should answer so.
+        tracing::warn!(
+            offset = args.offset,
+            count = args.count,
+            "a READ before the end of the file brought nothing"
+        );
+    }
     Ok(ReadOk {
         file_attributes: read.attributes.as_ref().map(fattr),
         count: read.data.len() as u32,
