@@ -89,7 +89,7 @@ pub struct Serve {
 /// `leasehold proxy`
 #[derive(Debug, Args)]
 pub struct Proxy {
-    /// The origin: nfs://HOST[:PORT]/EXPORT[?OPTION&…]
+    /// The origin: `nfs://HOST[:PORT]/EXPORT[?OPTION&…]`
     #[arg(value_name = "URL")]
     pub origin: client::Url,
     /// Where to keep the cache: a directory for this origin alone [default: /var/cache/leasehold/…, or ~/.cache/leasehold/…]
