@@ -147,12 +147,13 @@ impl State {
         if kept.settled {
             state.epoch = kept.epoch;
         }
-        let sent = policy.sending();
+        // Any call of this process that shows it confirms it; until then it is not current.
+        let sent = Sent { sequence: 0, ..policy.sending() };
+        state.distrusted_before = 1;
         let (timeout, _) = policy.timeouts(kept.attributes.is_dir());
         let (received, seen, timeout_from) = (policy.event(), None, sent.at);
         state.known =
             Some(Known { attributes: kept.attributes, sent, received, seen, timeout, timeout_from });
-        state.distrusted_before = policy.event();
         state
     }
 
@@ -417,6 +418,7 @@ fn confirm(known: &mut Known, policy: &Policy, attributes: &Attributes, sent: &S
     known.attributes = *attributes;
     known.sent = *sent;
     known.received = policy.event();
+    known.seen.get_or_insert_with(Instant::now);
     // As Linux does: each time that the state outlived its timeout, the next one is twice as long.
     if known.timeout_from.elapsed() >= known.timeout {
         let (min, max) = policy.timeouts(attributes.is_dir());

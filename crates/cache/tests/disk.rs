@@ -67,6 +67,11 @@ async fn a_restart_forgets_nothing() {
     assert_eq!(bench.origin.calls(), [("GETATTR", 1)]);
     assert_eq!(open_and_read(&cache, &file).await, vec![7; 300_000]);
     assert_eq!(bench.origin.calls(), [("GETATTR", 1)]);
+    let names = ReadDir { plus: false, ..part };
+    assert_eq!(cache.readdir(&user, &directory, names).await.unwrap().entries.len(), 1);
+    assert_eq!(bench.origin.calls(), [("GETATTR", 1)]);
+    assert_eq!(cache.readdir(&user, &directory, part).await.unwrap().entries.len(), 1);
+    assert_eq!(bench.origin.calls(), [("READDIR", 1)], "one call for the attributes of all");
     assert_eq!(cache.readdir(&user, &directory, part).await.unwrap().entries.len(), 1);
     assert_eq!(bench.origin.calls(), [("GETATTR", 1)]);
     // Without an open, the first read asks whether the file is still the same.
@@ -350,7 +355,7 @@ async fn the_number_of_records_is_bounded() {
 }
 
 /// A small disk of its own; where none can be made, the test says so.
-struct SmallDisk(tempfile::TempDir);
+struct SmallDisk(origin::Scratch);
 
 impl SmallDisk {
     fn new(bytes: usize) -> Option<SmallDisk> {

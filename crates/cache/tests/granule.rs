@@ -82,6 +82,24 @@ async fn an_origin_whose_clock_is_an_hour_behind_deceives_nobody_once_it_is_know
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_origin_whose_clock_is_an_hour_ahead_costs_no_more_than_a_granule() {
+    let bench = bench();
+    let file = bench.origin.put(&root(), "f", b"first");
+    let mut options = bench.options();
+    options.clock = Arc::new(TestClock { origin: bench.origin.clone(), ahead_seconds: -3600 });
+    for _ in 0..2 {
+        let cache = bench.open_with(options.clone()).await;
+        open_and_read(&cache, &file).await;
+        pass(GRANULE).await;
+        open_and_read(&cache, &file).await;
+        bench.origin.calls();
+        open_and_read(&cache, &file).await;
+        assert_eq!(bench.origin.calls(), [("GETATTR", 1)]);
+        cache.flush().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn names_of_young_directories_and_files_are_asked_again() {
     let bench = bench();
     bench.origin.put(&root(), "f", b"");

@@ -75,7 +75,11 @@ impl Core {
         arrived: u64,
     ) -> Result<Option<Listing>> {
         let open = self.policy.is_open(caller) && part.cookie == 0;
-        if self.usable_listing(caller, object, part, open).is_none() {
+        let Some(whole) = self.usable_listing(caller, object, part, open) else { return Ok(None) };
+        let Some((entries, _)) = whole.part(part.cookie, part.bytes, part.plus) else { return Ok(None) };
+        if part.plus
+            && mostly_bare(&entries.iter().map(|listed| self.entry(listed, true)).collect::<Vec<_>>())
+        {
             return Ok(None);
         }
         let current = self.with(object, |state| state.current().is_some());
@@ -83,7 +87,10 @@ impl Core {
             if open || !current { Some(self.revalidate(caller, object, arrived).await?) } else { None };
         let Some(whole) = self.usable_listing(caller, object, part, open) else { return Ok(None) };
         let Some((entries, eof)) = whole.part(part.cookie, part.bytes, part.plus) else { return Ok(None) };
-        let entries = entries.iter().map(|listed| self.entry(listed, part.plus)).collect();
+        let entries: Vec<Entry> = entries.iter().map(|listed| self.entry(listed, part.plus)).collect();
+        if part.plus && mostly_bare(&entries) {
+            return Ok(None);
+        }
         Ok(Some(Listing { entries, verifier: whole.verifier, eof, directory: attributes }))
     }
 
@@ -216,6 +223,13 @@ impl Core {
             state.listing.as_ref()?.whole.clone()
         })
     }
+}
+
+/// Do most entries come without attributes? Who asks for them would go on to ask for each one's, one round trip after
+/// the other; one READDIRPLUS of the origin brings them all.
+fn mostly_bare(entries: &[Entry]) -> bool {
+    let bare = |entry: &&Entry| entry.node.is_none_or(|node| node.attributes.is_none());
+    entries.iter().filter(bare).count() * 2 > entries.len()
 }
 
 /// Does an answer belong to the known state of the directory, with no change of ours in between?

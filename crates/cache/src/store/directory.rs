@@ -5,6 +5,7 @@
 //! DIR/format    version and origin
 //! DIR/index     the index; `index.corrupt-N` if one had to be put aside
 //! DIR/objects   the data
+//! DIR/state     none of our business: what a server over the cache keeps there
 //! ```
 
 use std::fs::{File, OpenOptions};
@@ -15,7 +16,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, flock};
 
 const FORMAT: &str = "leasehold-cache 1";
-const OURS: [&str; 4] = ["lock", "format", "index", "objects"];
+const OURS: [&str; 5] = ["lock", "format", "index", "objects", "state"];
 
 /// Why a cache directory cannot be used: one line that names the thing, the cause and the way out.
 #[derive(Debug, thiserror::Error)]

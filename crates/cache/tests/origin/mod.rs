@@ -384,7 +384,7 @@ impl FileSystem for Origin {
 /// An origin, a cache directory, and the caches that were opened on it.
 pub struct Bench {
     pub origin: Arc<Origin>,
-    pub directory: tempfile::TempDir,
+    pub directory: Scratch,
 }
 
 impl Bench {
@@ -436,9 +436,31 @@ impl Bench {
     }
 }
 
+/// A directory that is removed in the end, even if the last task of a cache is still writing there for a moment.
+pub struct Scratch(std::path::PathBuf);
+
+impl Scratch {
+    pub fn path(&self) -> &std::path::Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        for _ in 0..100 {
+            match std::fs::remove_dir_all(&self.0) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                _ => return,
+            }
+        }
+    }
+}
+
 /// A directory in memory where the machine has one: the tests wait for no disk.
-pub fn scratch() -> tempfile::TempDir {
-    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+pub fn scratch() -> Scratch {
+    Scratch(tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap().keep())
 }
 
 fn copy(from: &std::path::Path, to: &std::path::Path) {
