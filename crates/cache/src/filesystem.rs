@@ -59,7 +59,9 @@ impl FileSystem for Cache {
     }
 
     async fn read(&self, caller: &Caller, handle: &Handle, by: By, offset: u64, count: u32) -> Result<Read> {
-        self.core.read(caller, handle, by, offset, count).await
+        let read = self.core.read(caller, handle, by, offset, count).await?;
+        // Hits have none that are news, so no READ has any: see `vfs::Read::attributes`.
+        Ok(Read { attributes: None, ..read })
     }
 
     async fn write(

@@ -52,7 +52,8 @@ pub struct Read {
     pub data: Data,
     /// The data reaches the end of the file.
     pub eof: bool,
-    /// The file.
+    /// The file. What a v3 front is over gives them with every READ or with none: Linux learns the size of a reply's
+    /// header from the first one, and takes a later reply with a larger one for an I/O error.
     pub attributes: Option<Attributes>,
 }
 
