@@ -7,5 +7,6 @@ mod counts;
 mod faults;
 mod kill;
 mod nested;
+mod rpcbind;
 mod stack;
 mod suite;

@@ -1,0 +1,35 @@
+//! rpcbind: told where we answer when it runs, and told when we stop.
+
+use std::process::Command;
+
+use lab::Lab;
+
+/// In a network and a /run of its own: rpcbind, then a server on the usual port, asked for before and after its end.
+const SCRIPT: &str = r#"
+set -eu
+mount -t tmpfs run /run; mkdir /run/rpcbind; ip link set lo up
+rpcbind -f & RPCBIND=$!
+trap 'kill $RPCBIND' EXIT
+until rpcinfo -p 127.0.0.1 >/dev/null 2>&1; do sleep 0.05; done
+"$1" serve "$2" --state "$3" --listen 0.0.0.0:2049 >"$3/ready" & SERVE=$!
+until [ -s "$3/ready" ]; do sleep 0.05; done
+rpcinfo -p 127.0.0.1 | awk '$4 == 2049 { print $1, $2, $3 }' | sort
+kill $SERVE; wait $SERVE
+rpcinfo -p 127.0.0.1 | awk '$4 == 2049' | wc -l
+"#;
+
+#[test]
+fn rpcbind_knows_us_while_we_run() {
+    let Some(lab) = Lab::enter("rpcbind") else { return };
+    let (served, state) = (lab.subdirectory("served"), lab.subdirectory("state"));
+    let output = Command::new("unshare")
+        .args(["--net", "--mount", "sh", "-c", SCRIPT, "sh", env!("CARGO_BIN_EXE_leasehold")])
+        .args([served, state])
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    let expected = "100003 2 tcp\n100003 2 udp\n100003 3 tcp\n100003 3 udp\n100005 1 tcp\n100005 1 udp\n100005 2 tcp\n\
+                    100005 2 udp\n100005 3 tcp\n100005 3 udp\n0\n";
+    assert_eq!(text, expected);
+}
