@@ -117,9 +117,12 @@ async fn start_origin(directory: &Path, export: &Path) -> Result<Stack, Failure>
         .await
 }
 
-/// Loopback alone can reach the demo, so whoever runs it may read what it made.
+/// Loopback alone can reach the demo, so whoever runs it may read what it made; everybody acts as that user, who need
+/// not be root.
 fn open_to_all() -> ExportOptions {
-    ExportOptions { secure: false, squash: Squash::None, ..ExportOptions::default() }
+    let anonuid = rustix::process::geteuid().as_raw();
+    let anongid = rustix::process::getegid().as_raw();
+    ExportOptions { secure: false, squash: Squash::All, anonuid, anongid, ..ExportOptions::default() }
 }
 
 fn loopback() -> Network {

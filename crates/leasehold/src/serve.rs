@@ -40,6 +40,12 @@ pub async fn run(arguments: Serve) -> Result<(), Failure> {
     }
     let keep = Keep { state: &state, handle_key: &state.join("handle.key") };
     let stack = Stack::start(exports, keep, &arguments.network).await?;
+    if !rustix::process::geteuid().is_root() {
+        let uid = rustix::process::geteuid().as_raw();
+        eprintln!(
+            "leasehold: not root, so only clients that act as user {uid} are served; run as root, or let all act as it: --all-squash --anonuid {uid}"
+        );
+    }
     let front = stack.front().clone();
     let _admin = Admin::start(&state, move || status_of(&front))?;
     for export in stack.front().exports().iter() {

@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used)] // a test ends at the first surprise
 
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
@@ -208,6 +210,23 @@ fn the_demo_ends_by_itself_and_shows_what_it_is_for() {
         warm["origin_bytes"].as_u64().unwrap() * 100 < direct["origin_bytes"].as_u64().unwrap(),
         "{table}"
     );
+}
+
+/// What the README says of the demo: no root needed. Run by root, this test becomes nobody for it.
+#[test]
+fn the_demo_needs_no_root() {
+    let nobody = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(nobody.path(), PermissionsExt::from_mode(0o777)).unwrap();
+    // Where nobody may execute it: the build directory may be closed to others.
+    let program = nobody.path().join("leasehold");
+    std::fs::copy(env!("CARGO_BIN_EXE_leasehold"), &program).unwrap();
+    let mut command = Command::new(&program);
+    command.args(["demo", "--json", "--rtt-ms", "1"]).env("TMPDIR", nobody.path()).stdin(Stdio::null());
+    if rustix::process::geteuid().is_root() {
+        command.uid(65534).gid(65534);
+    }
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]
