@@ -3,9 +3,9 @@
 use async_trait::async_trait;
 use bytes::Bytes;
 use vfs::{
-    AccessMask, Accessed, Attributes, By, Caller, Commit, CreateHow, Created, Device, FileSystem, FileType,
-    FsLimits, FsStat, Handle, LeaseId, Listing, Looked, Name, Node, OpenId, OpenRequest, Opened, Read,
-    ReadDir, Recalls, Renamed, Result, SetAttributes, Share, Stability, Timestamp, Wcc, Written,
+    AccessMask, Accessed, Attributes, By, Callbacks, Caller, Commit, CreateHow, Created, Device, FileSystem,
+    FileType, FsLimits, FsStat, Handle, LeaseId, Listing, Looked, Name, Node, OpenId, OpenRequest, Opened,
+    Read, ReadDir, Renamed, Result, SetAttributes, Share, Stability, Timestamp, Wcc, Written,
 };
 
 use crate::Arbiter;
@@ -181,7 +181,15 @@ impl FileSystem for Arbiter {
             None => self.below.getattr(caller, &node.handle).await,
         };
         match attributes {
-            Ok(attributes) => Ok(Opened { id, handle: node.handle, attributes, lease: None, directory }),
+            Ok(attributes) => Ok(Opened {
+                id,
+                handle: node.handle,
+                attributes,
+                lease: None,
+                directory,
+                created: false,
+                granted: None,
+            }),
             Err(error) => {
                 // Nobody learnt the id.
                 let _ = self.shares.lock().close(id);
@@ -199,8 +207,8 @@ impl FileSystem for Arbiter {
         Ok(())
     }
 
-    fn recalls(&self) -> Option<Recalls> {
-        self.below.recalls()
+    fn callbacks(&self) -> Option<Callbacks> {
+        self.below.callbacks()
     }
 
     async fn returned(&self, caller: &Caller, lease: LeaseId) -> Result<()> {

@@ -78,7 +78,7 @@ mod tests {
 
     fn state(seconds: i64) -> WccAttributes {
         let time = Timestamp::new(seconds, 0);
-        WccAttributes { size: 1, mtime: time, ctime: time }
+        WccAttributes { size: 1, mtime: time, ctime: time, change: 0 }
     }
 
     fn sent(wall_seconds: i64, at: Instant) -> Sent {

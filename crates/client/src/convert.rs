@@ -105,6 +105,7 @@ pub(crate) fn wcc(before: Option<nfs3::WccAttr>, after: Option<Attributes>) -> W
         size: before.size,
         mtime: timestamp(before.mtime),
         ctime: timestamp(before.ctime),
+        change: timestamp(before.ctime).as_nanos() as u64,
     });
     Wcc { before, after }
 }

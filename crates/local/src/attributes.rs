@@ -42,7 +42,13 @@ impl Stat {
     }
 
     pub(crate) fn wcc(&self) -> WccAttributes {
-        WccAttributes { size: self.size(), mtime: timestamp(self.0.stx_mtime), ctime: self.ctime() }
+        let ctime = self.ctime();
+        WccAttributes {
+            size: self.size(),
+            mtime: timestamp(self.0.stx_mtime),
+            ctime,
+            change: ctime.as_nanos() as u64,
+        }
     }
 
     pub(crate) fn file_type(&self) -> FileType {

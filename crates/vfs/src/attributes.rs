@@ -75,7 +75,7 @@ pub struct Attributes {
 impl Attributes {
     /// What weak cache consistency compares.
     pub fn wcc(&self) -> WccAttributes {
-        WccAttributes { size: self.size, mtime: self.mtime, ctime: self.ctime }
+        WccAttributes { size: self.size, mtime: self.mtime, ctime: self.ctime, change: self.change }
     }
 
     /// A directory?
@@ -93,6 +93,8 @@ pub struct WccAttributes {
     pub mtime: Timestamp,
     /// Last change of data or attributes.
     pub ctime: Timestamp,
+    /// As [`Attributes::change`].
+    pub change: u64,
 }
 
 /// Weak cache consistency data: the state just before and just after an operation.

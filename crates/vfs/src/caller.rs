@@ -36,6 +36,11 @@ pub enum Freshness {
     Timeout,
 }
 
+/// A client that holds state: all that one client id of v4 opened, locked and was granted. Given out by the fronts,
+/// unique among all of them, never used again within a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct HolderId(pub u64);
+
 /// The asker of one operation. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Caller {
@@ -43,6 +48,8 @@ pub struct Caller {
     pub principal: Principal,
     /// The client machine, where one is behind the request.
     pub client: Option<IpAddr>,
+    /// In whose name it holds state, if its protocol has any. What a holder does never recalls its own lease.
+    pub holder: Option<HolderId>,
     /// How old the answer may be.
     pub freshness: Freshness,
     /// True if the call is known to have been received before, by a process that died before it could answer: the
@@ -58,6 +65,7 @@ impl Caller {
         Caller {
             principal: Principal::Machine,
             client: None,
+            holder: None,
             freshness: Freshness::Timeout,
             resent: false,
             deadline: None,

@@ -98,6 +98,24 @@ pub enum Status {
     /// A byte-range lock of another owner is in the way.
     #[error("lock denied")]
     Denied,
+    /// The open was not made for what is asked of it.
+    #[error("not opened for that")]
+    OpenMode,
+    /// Locks are held where none may be.
+    #[error("locks are held")]
+    LocksHeld,
+    /// State from before a restart is being reclaimed; nothing new until that is over.
+    #[error("in the period of grace")]
+    Grace,
+    /// State was to be reclaimed when that was over, or that never was.
+    #[error("nothing to reclaim")]
+    NoGrace,
+    /// There is no extended attribute of that name.
+    #[error("no such extended attribute")]
+    NoXattr,
+    /// The extended attribute is too large for the file system.
+    #[error("extended attribute too large")]
+    XattrTooBig,
     /// The open or lock named does not exist.
     #[error("bad state id")]
     BadStateId,

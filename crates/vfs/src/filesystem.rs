@@ -12,10 +12,11 @@ use crate::attributes::{Attributes, Device, FileType, SetAttributes, Wcc};
 use crate::caller::{AccessMask, Caller};
 use crate::data::Data;
 use crate::error::{Result, Status};
+use crate::extended::{Acl, Copied, Extent, Features, ListedXattrs, Place, Sought, XattrHow, XattrName};
 use crate::handle::Handle;
-use crate::lease::{LeaseId, Recalls};
+use crate::lease::{Callbacks, LeaseId};
 use crate::name::Name;
-use crate::open::{By, Lock, OpenId, OpenRequest, Opened, Owner, Share};
+use crate::open::{By, Lock, LockRequest, Locked, OpenId, OpenRequest, Opened, Owner, Share};
 use crate::time::Timestamp;
 
 /// A file with its handle: what names lead to.
@@ -220,6 +221,8 @@ pub struct FsLimits {
     pub case_insensitive: bool,
     /// Case is kept in names.
     pub case_preserving: bool,
+    /// What there is besides.
+    pub features: Features,
 }
 
 impl Default for FsLimits {
@@ -243,6 +246,7 @@ impl Default for FsLimits {
             chown_restricted: true,
             case_insensitive: false,
             case_preserving: true,
+            features: Features::empty(),
         }
     }
 }
@@ -377,11 +381,8 @@ pub trait FileSystem: Send + Sync + 'static {
         Err(Status::NotSupp.into())
     }
 
-    /// Takes a byte-range lock; never waits.
-    ///
-    /// # Errors
-    /// `Denied` if another owner's lock is in the way.
-    async fn lock(&self, _caller: &Caller, _open: OpenId, _lock: &Lock) -> Result<()> {
+    /// Takes a byte-range lock; never waits. What the owner holds of the range changes its kind.
+    async fn lock(&self, _caller: &Caller, _open: OpenId, _request: &LockRequest) -> Result<Locked> {
         Err(Status::NotSupp.into())
     }
 
@@ -401,14 +402,97 @@ pub trait FileSystem: Send + Sync + 'static {
         Err(Status::NotSupp.into())
     }
 
-    /// The stream of recalls of the leases that this layer grants. There is one; it can be taken once. `None` if the
-    /// layer recalls nothing, or the stream has been taken.
-    fn recalls(&self) -> Option<Recalls> {
+    /// Does `owner` hold any lock of the open's file? Without a call to the origin.
+    fn holds_locks(&self, _open: OpenId, _owner: &Owner) -> bool {
+        false
+    }
+
+    /// The stream of callbacks about what this layer grants. There is one; it can be taken once. `None` if the layer
+    /// calls nobody back, or the stream has been taken.
+    fn callbacks(&self) -> Option<Callbacks> {
         None
     }
 
     /// A lease comes back, recalled or not.
     async fn returned(&self, _caller: &Caller, _lease: LeaseId) -> Result<()> {
+        Err(Status::NotSupp.into())
+    }
+
+    /// The access control list.
+    async fn acl(&self, _caller: &Caller, _handle: &Handle) -> Result<Acl> {
+        Err(Status::NotSupp.into())
+    }
+
+    /// Sets the access control list.
+    async fn set_acl(&self, _caller: &Caller, _handle: &Handle, _acl: &Acl) -> Result<Wcc> {
+        Err(Status::NotSupp.into())
+    }
+
+    /// The value of an extended attribute.
+    async fn getxattr(&self, _caller: &Caller, _handle: &Handle, _name: &XattrName) -> Result<Bytes> {
+        Err(Status::NotSupp.into())
+    }
+
+    /// Sets an extended attribute.
+    async fn setxattr(
+        &self,
+        _caller: &Caller,
+        _handle: &Handle,
+        _name: &XattrName,
+        _value: Bytes,
+        _how: XattrHow,
+    ) -> Result<Wcc> {
+        Err(Status::NotSupp.into())
+    }
+
+    /// Names of extended attributes from `cookie` (zero: the first) on, about `bytes` bytes of them.
+    async fn listxattrs(
+        &self,
+        _caller: &Caller,
+        _handle: &Handle,
+        _cookie: u64,
+        _bytes: u32,
+    ) -> Result<ListedXattrs> {
+        Err(Status::NotSupp.into())
+    }
+
+    /// Removes an extended attribute.
+    async fn removexattr(&self, _caller: &Caller, _handle: &Handle, _name: &XattrName) -> Result<Wcc> {
+        Err(Status::NotSupp.into())
+    }
+
+    /// Where the next data or hole begins.
+    ///
+    /// # Errors
+    /// `Nxio` if `offset` is at or behind the end, or no data follows.
+    async fn seek(
+        &self,
+        _caller: &Caller,
+        _handle: &Handle,
+        _by: By,
+        _offset: u64,
+        _what: Extent,
+    ) -> Result<Sought> {
+        Err(Status::NotSupp.into())
+    }
+
+    /// Reserves space for a range, and lets the file grow to its end.
+    async fn allocate(&self, _caller: &Caller, _at: Place, _length: u64) -> Result<Wcc> {
+        Err(Status::NotSupp.into())
+    }
+
+    /// Makes a range a hole.
+    async fn deallocate(&self, _caller: &Caller, _at: Place, _length: u64) -> Result<Wcc> {
+        Err(Status::NotSupp.into())
+    }
+
+    /// Copies `count` bytes (zero: to the end) between two places of this file system.
+    async fn copy(&self, _caller: &Caller, _from: Place, _to: Place, _count: u64) -> Result<Copied> {
+        Err(Status::NotSupp.into())
+    }
+
+    /// Makes a range share its blocks with another, or fails; a `count` of zero is to the end.
+    async fn clone_range(&self, _caller: &Caller, _from: Place, _to: Place, _count: u64) -> Result<Wcc> {
         Err(Status::NotSupp.into())
     }
 

@@ -3,10 +3,12 @@
 //! A lease says what may be cached, until when, at which change of the file, and how it is taken back. A layer gets
 //! leases from the layer below and gives leases to the layer above.
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
+use crate::caller::HolderId;
 use crate::handle::Handle;
+use crate::open::Owner;
 
 /// Names a lease between two layers. Never reused within a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -65,5 +67,60 @@ pub struct Recall {
     pub deadline: Instant,
 }
 
-/// The stream of recalls from a layer to the one above it.
-pub type Recalls = mpsc::Receiver<Recall>;
+/// What the holder of a write lease alone knows (CB_GETATTR, RFC 8881, section 20.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Differs from the lease's `change` if the holder has modified the file.
+    pub change: u64,
+    /// Size in bytes.
+    pub size: u64,
+}
+
+/// A question to the holder of a write lease; the answer is wanted until `deadline`. Dropping `answer` is "I cannot
+/// say", and then the lease is recalled.
+#[derive(Debug)]
+pub struct Query {
+    /// Which lease.
+    pub id: LeaseId,
+    /// Of which file.
+    pub handle: Handle,
+    /// Where to.
+    pub answer: oneshot::Sender<Held>,
+    /// Until when.
+    pub deadline: Instant,
+}
+
+/// What a layer says to the one above it without having been asked: the callbacks of RFC 8881, section 20.
+#[derive(Debug)]
+pub enum Callback {
+    /// CB_RECALL: give a lease back.
+    Recall(Recall),
+    /// CB_GETATTR: what have you made of the file?
+    Getattr(Query),
+    /// CB_RECALL_ANY: keep no more than this many leases of those that this holder (or everybody) has.
+    RecallAny {
+        /// Whose; everybody's, if `None`.
+        holder: Option<HolderId>,
+        /// How many may be kept.
+        keep: u32,
+    },
+    /// CB_NOTIFY_LOCK: a lock that was denied, with `wait` set, would be granted now.
+    NotifyLock {
+        /// Who waits.
+        holder: HolderId,
+        /// For what owner.
+        owner: Owner,
+        /// On which file.
+        handle: Handle,
+    },
+    /// A recall was not answered in time, or what vouched for the lease was lost: it is no more.
+    Revoked {
+        /// Which lease.
+        id: LeaseId,
+        /// Of which file.
+        handle: Handle,
+    },
+}
+
+/// The stream of callbacks from a layer to the one above it. Bounded; a layer that cannot deliver waits.
+pub type Callbacks = mpsc::Receiver<Callback>;

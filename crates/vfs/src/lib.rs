@@ -12,6 +12,7 @@ pub mod attributes;
 pub mod caller;
 pub mod data;
 pub mod error;
+pub mod extended;
 pub mod filesystem;
 pub mod handle;
 pub mod lease;
@@ -21,17 +22,18 @@ pub mod replay;
 pub mod time;
 
 pub use attributes::{Attributes, Device, FileType, Fsid, SetAttributes, SetTime, Wcc, WccAttributes};
-pub use caller::{AccessMask, Caller, Credential, Freshness, Principal};
+pub use caller::{AccessMask, Caller, Credential, Freshness, HolderId, Principal};
 pub use data::{Data, FileRange};
 pub use error::{Error, Result, Status};
+pub use extended::{Ace, Acl, Copied, Extent, Features, ListedXattrs, Place, Sought, XattrHow, XattrName};
 pub use filesystem::{
     Accessed, Commit, CreateHow, Created, Entry, FileSystem, FsLimits, FsStat, Listing, Looked, Node, Read,
     ReadDir, Renamed, Stability, Written,
 };
 pub use handle::Handle;
-pub use lease::{Lease, LeaseId, LeaseKind, Recall, Recalls, Want};
+pub use lease::{Callback, Callbacks, Held, Lease, LeaseId, LeaseKind, Query, Recall, Want};
 pub use name::Name;
-pub use open::{By, Lock, LockKind, OpenId, OpenRequest, Opened, Owner, Share};
+pub use open::{By, Lock, LockKind, LockRequest, Locked, OpenId, OpenRequest, Opened, Owner, Share};
 pub use time::{Clock, SystemClock, Timestamp};
 
 /// Eight opaque bytes that change when a server may have lost unstable writes (RFC 1813, section 3.3.7), or that tell

@@ -6,6 +6,7 @@ use bitflags::bitflags;
 use bytes::Bytes;
 
 use crate::attributes::{Attributes, SetAttributes, Wcc};
+use crate::caller::AccessMask;
 use crate::filesystem::CreateHow;
 use crate::handle::Handle;
 use crate::lease::{Lease, Want};
@@ -57,9 +58,14 @@ pub struct OpenRequest {
     pub create: Option<(CreateHow, SetAttributes)>,
     /// What lease would be welcome.
     pub want: Want,
+    /// The holder had this open before we were restarted, and reclaims it in the period of grace.
+    pub reclaim: bool,
 }
 
 /// What an OPEN gives, atomically.
+///
+/// A second open of one file by the same holder and owner is an upgrade: it gives the id of the first, which from then
+/// on has the union of both shares, and one `close` ends both (RFC 8881, section 9.11).
 #[derive(Clone, Debug)]
 pub struct Opened {
     /// The open.
@@ -72,6 +78,10 @@ pub struct Opened {
     pub lease: Option<Lease>,
     /// The directory before and after, if a name was opened.
     pub directory: Wcc,
+    /// The file was made by this open.
+    pub created: bool,
+    /// Which of READ, MODIFY, EXTEND and EXECUTE the caller has, if that came along.
+    pub granted: Option<AccessMask>,
 }
 
 /// Shared or exclusive.
@@ -94,4 +104,37 @@ pub struct Lock {
     pub offset: u64,
     /// Number of bytes; `u64::MAX` is to the end of the file, however far it grows.
     pub length: u64,
+}
+
+impl Lock {
+    /// The byte behind the last; `u64::MAX` if there is no last.
+    pub fn end(&self) -> u64 {
+        self.offset.saturating_add(self.length)
+    }
+
+    /// Would one of these keep the other from being taken?
+    pub fn conflicts(&self, other: &Lock) -> bool {
+        let exclusive = self.kind == LockKind::Exclusive || other.kind == LockKind::Exclusive;
+        exclusive && self.owner != other.owner && self.offset < other.end() && other.offset < self.end()
+    }
+}
+
+/// A LOCK.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LockRequest {
+    /// The lock.
+    pub lock: Lock,
+    /// If it is denied, tell the holder when it no longer would be (`Callback::NotifyLock`).
+    pub wait: bool,
+    /// The holder had this lock before we were restarted, and reclaims it in the period of grace.
+    pub reclaim: bool,
+}
+
+/// What comes of a LOCK.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Locked {
+    /// It is held now.
+    Granted,
+    /// This one is in the way.
+    Denied(Lock),
 }

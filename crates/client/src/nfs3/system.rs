@@ -1,7 +1,7 @@
 //! FSSTAT, and FSINFO with PATHCONF.
 
 use protocol::nfs3::{self, call};
-use vfs::{Caller, FsLimits, FsStat, Handle, Name, Result};
+use vfs::{Caller, Features, FsLimits, FsStat, Handle, Name, Result};
 
 use super::Nfs3;
 use crate::convert;
@@ -54,6 +54,7 @@ impl Nfs3 {
             chown_restricted: path.chown_restricted,
             case_insensitive: path.case_insensitive,
             case_preserving: path.case_preserving,
+            features: Features::empty(),
         })
     }
 }

@@ -12,7 +12,13 @@ pub(super) fn stat(status: Status) -> Stat {
         Status::Perm => Stat::Perm,
         Status::NoEnt => Stat::NoEnt,
         Status::Nxio => Stat::Nxio,
-        Status::Access | Status::ShareDenied | Status::Denied | Status::Inval | Status::Xdev => Stat::Acces,
+        Status::Access
+        | Status::ShareDenied
+        | Status::Denied
+        | Status::LocksHeld
+        | Status::OpenMode
+        | Status::Inval
+        | Status::Xdev => Stat::Acces,
         Status::Exist => Stat::Exist,
         Status::NoDev => Stat::NoDev,
         Status::NotDir => Stat::NotDir,
@@ -33,6 +39,10 @@ pub(super) fn stat(status: Status) -> Stat {
         | Status::ServerFault
         | Status::BadType
         | Status::Delay
+        | Status::Grace
+        | Status::NoGrace
+        | Status::NoXattr
+        | Status::XattrTooBig
         | Status::BadStateId => Stat::Io,
     }
 }

@@ -14,7 +14,9 @@ pub(super) fn status(status: Status) -> nfs3::Status {
         Status::Io => nfs3::Status::Io,
         Status::Nxio => nfs3::Status::Nxio,
         // A share or lock of somebody else stands in the way: v3 has no better word.
-        Status::Access | Status::ShareDenied | Status::Denied => nfs3::Status::Acces,
+        Status::Access | Status::ShareDenied | Status::Denied | Status::LocksHeld | Status::OpenMode => {
+            nfs3::Status::Acces
+        }
         Status::Exist => nfs3::Status::Exist,
         Status::Xdev => nfs3::Status::Xdev,
         Status::NoDev => nfs3::Status::NoDev,
@@ -35,8 +37,13 @@ pub(super) fn status(status: Status) -> nfs3::Status {
         Status::NotSupp => nfs3::Status::NotSupp,
         Status::TooSmall => nfs3::Status::TooSmall,
         Status::BadType => nfs3::Status::BadType,
-        Status::Delay => nfs3::Status::Jukebox,
-        Status::ServerFault | Status::BadStateId => nfs3::Status::ServerFault,
+        Status::Delay | Status::Grace => nfs3::Status::Jukebox,
+        // Of operations that v3 does not have.
+        Status::NoGrace
+        | Status::NoXattr
+        | Status::XattrTooBig
+        | Status::ServerFault
+        | Status::BadStateId => nfs3::Status::ServerFault,
     }
 }
 
