@@ -14,6 +14,7 @@ pub mod fuzzing;
 pub mod mount;
 pub mod nfs2;
 pub mod nfs3;
+pub mod nfs4;
 pub mod portmap;
 
 pub use program::{Call, UnknownProcedure, Visit};

@@ -1,0 +1,113 @@
+//! NFS version 4: minor version 0 (RFC 7530), 1 (RFC 8881) and 2 (RFC 7862), extended attributes (RFC 8276), and what
+//! RFC 9754 adds to OPEN.
+//!
+//! One table, [`Operation`], is behind all of it: each operation has its arguments in [`ArgOp`], its results in
+//! [`ResOp`] and a type in [`op`] that ties the two together. A server takes a [`CompoundHeader`] off the front of a
+//! call and then one [`ArgOp`] after the other, so that what cannot be decoded leaves the results before it as they
+//! are. A client builds [`CompoundArgs`] and takes what it expects out of [`Results`].
+//!
+//! Fields are named as in the RFC less their two-letter or three-letter prefix where one type has one prefix
+//! throughout (`eia_flags` is `flags` of [`ExchangeIdArgs`]).
+
+mod acl;
+mod attributes;
+mod bitmap;
+pub mod callback;
+mod clientid;
+mod common;
+mod compound;
+mod copy;
+mod delegation;
+mod directory;
+mod fattr;
+mod io;
+mod layout;
+mod lock;
+mod names;
+mod open;
+mod operations;
+mod secinfo;
+mod session;
+mod space;
+mod state_protect;
+mod status;
+mod table;
+mod xattr;
+
+pub use crate::nfs3::{Specdata, StableHow};
+pub use acl::*;
+pub use attributes::*;
+pub use bitmap::Bitmap;
+pub use clientid::*;
+pub use common::*;
+pub use compound::*;
+pub use copy::*;
+pub use delegation::*;
+pub use directory::*;
+pub use fattr::*;
+pub use io::*;
+pub use layout::*;
+pub use lock::*;
+pub use names::*;
+pub use open::*;
+pub use operations::*;
+pub use secinfo::*;
+pub use session::*;
+pub use space::*;
+pub use state_protect::*;
+pub use status::{Outcome, Status};
+pub use table::{Failure, Op, Outcomes};
+pub use xattr::*;
+
+use crate::program::program;
+
+/// `NFS4_FHSIZE`: the most bytes in a handle.
+pub const FHSIZE: usize = 128;
+/// `NFS4_VERIFIER_SIZE`
+pub const VERIFIER_SIZE: usize = 8;
+/// `NFS4_OPAQUE_LIMIT`: the most bytes in the name of an owner, a client or a server.
+pub const OPAQUE_LIMIT: usize = 1024;
+/// `NFS4_SESSIONID_SIZE`
+pub const SESSIONID_SIZE: usize = 16;
+/// `NFS4_DEVICEID4_SIZE`
+pub const DEVICEID_SIZE: usize = 16;
+/// The most bytes in a name on the wire. The RFC sets no bound; past [`NAME_MAX`] the answer is NAMETOOLONG, and for
+/// that the name must be read.
+pub const NAME_BOUND: usize = 4096;
+/// The longest name that a file system of ours or of Linux has.
+pub const NAME_MAX: usize = 255;
+/// The most bytes in the target of a symbolic link.
+pub const PATH_MAX: usize = 4096;
+/// The most bytes in the tag of a compound.
+pub const TAG_MAX: usize = 1024;
+/// The most operations in a compound: Linux serves 200 at most, and sends far fewer.
+pub const OPERATIONS_MAX: usize = 256;
+/// The most bytes in opaque data that the RFC leaves open and that is no file's data: our largest message.
+pub const BODY_MAX: usize = 1 << 20;
+
+/// `nfs_fh4`.
+pub type Handle = xdr::Inline<FHSIZE>;
+/// `component4`: one name of a path.
+pub type Component = xdr::Opaque<NAME_BOUND>;
+/// `linktext4`.
+pub type Linktext = xdr::Opaque<PATH_MAX>;
+/// `verifier4`.
+pub type Verifier = [u8; VERIFIER_SIZE];
+/// `clientid4`.
+pub type Clientid = u64;
+/// `sessionid4`.
+pub type Sessionid = [u8; SESSIONID_SIZE];
+/// `deviceid4`.
+pub type Deviceid = [u8; DEVICEID_SIZE];
+/// `utf8str_cs` of a compound's tag.
+pub type Tag = xdr::Opaque<TAG_MAX>;
+/// `opaque<NFS4_OPAQUE_LIMIT>`, and strings that the RFC leaves open but Linux does not make longer.
+pub type Limited = xdr::Opaque<OPAQUE_LIMIT>;
+
+program! {
+    100_003, 4;
+    /// Do nothing.
+    Null = 0, "NULL", () => ();
+    /// Do some operations in order, up to the first that fails.
+    Compound = 1, "COMPOUND", CompoundArgs => CompoundRes;
+}

@@ -1,0 +1,220 @@
+//! GETATTR, SETATTR, VERIFY, NVERIFY and ACCESS (RFC 8881, sections 18.7, 18.30, 18.31, 18.15 and 18.1), and the values
+//! of attributes that are more than a number (section 5).
+
+use xdr::{Decode, Decoder, Encode, Encoder, Error, List, Opaque, Xdr};
+
+use super::{ArgFattr, Bitmap, Component, Failure, Fattr, Limited, Stateid, Status};
+
+/// Reading data, or listing a directory.
+pub const ACCESS4_READ: u32 = 0x01;
+/// Looking up a name in a directory.
+pub const ACCESS4_LOOKUP: u32 = 0x02;
+/// Rewriting data or entries that are there.
+pub const ACCESS4_MODIFY: u32 = 0x04;
+/// Writing new data or adding entries.
+pub const ACCESS4_EXTEND: u32 = 0x08;
+/// Deleting an entry.
+pub const ACCESS4_DELETE: u32 = 0x10;
+/// Executing a file.
+pub const ACCESS4_EXECUTE: u32 = 0x20;
+/// Reading extended attributes (RFC 8276).
+pub const ACCESS4_XAREAD: u32 = 0x40;
+/// Writing extended attributes (RFC 8276).
+pub const ACCESS4_XAWRITE: u32 = 0x80;
+/// Listing extended attributes (RFC 8276).
+pub const ACCESS4_XALIST: u32 = 0x100;
+
+/// `ACCESS4args`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
+pub struct AccessArgs {
+    /// The bits asked for.
+    pub access: u32,
+}
+
+/// `ACCESS4resok`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
+pub struct AccessOk {
+    /// Those of them that the server can tell of.
+    pub supported: u32,
+    /// Those of them that are granted.
+    pub access: u32,
+}
+
+/// `GETATTR4args`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
+pub struct GetattrArgs {
+    /// The attributes asked for.
+    pub attr_request: Bitmap,
+}
+
+/// `GETATTR4resok`.
+#[derive(Clone, Debug, PartialEq, Eq, Xdr)]
+pub struct GetattrOk {
+    /// Those of them that there are.
+    pub obj_attributes: Box<Fattr>,
+}
+
+/// `SETATTR4args`.
+#[derive(Clone, Debug, PartialEq, Eq, Xdr)]
+pub struct SetattrArgs {
+    /// By what state, if the size is among them.
+    pub stateid: Stateid,
+    /// What to set.
+    pub obj_attributes: ArgFattr,
+}
+
+/// `SETATTR4res` on success.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
+pub struct SetattrOk {
+    /// Which attributes were set.
+    pub attrsset: Bitmap,
+}
+
+/// `SETATTR4res` on failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SetattrFailure {
+    /// Why.
+    pub status: Status,
+    /// Which attributes were set all the same.
+    pub attrsset: Bitmap,
+}
+
+/// No attribute was set.
+impl From<Status> for SetattrFailure {
+    fn from(status: Status) -> SetattrFailure {
+        SetattrFailure { status, attrsset: Bitmap::EMPTY }
+    }
+}
+
+impl Encode for SetattrFailure {
+    fn encode(&self, encoder: &mut Encoder) {
+        self.status.encode(encoder);
+        self.attrsset.encode(encoder);
+    }
+}
+
+impl Failure for SetattrFailure {
+    fn status(&self) -> Status {
+        self.status
+    }
+
+    fn decode(status: Status, decoder: &mut Decoder) -> Result<SetattrFailure, Error> {
+        Ok(SetattrFailure { status, attrsset: Bitmap::decode(decoder)? })
+    }
+}
+
+/// `VERIFY4args` and `NVERIFY4args`.
+#[derive(Clone, Debug, PartialEq, Eq, Xdr)]
+pub struct VerifyArgs {
+    /// What to compare with.
+    pub obj_attributes: ArgFattr,
+}
+
+/// In `fh_expire_type`: handles are good as long as the object is.
+pub const FH4_PERSISTENT: u32 = 0x0;
+/// In `fh_expire_type`: none expires while the file is open.
+pub const FH4_NOEXPIRE_WITH_OPEN: u32 = 0x1;
+/// In `fh_expire_type`: handles may expire at any time.
+pub const FH4_VOLATILE_ANY: u32 = 0x2;
+/// In `fh_expire_type`: they expire if the file system migrates.
+pub const FH4_VOL_MIGRATION: u32 = 0x4;
+/// In `fh_expire_type`: they expire if the object is renamed.
+pub const FH4_VOL_RENAME: u32 = 0x8;
+
+/// `change_attr_type4` (RFC 7862, section 12.2.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Xdr)]
+pub enum ChangeAttrType {
+    /// `NFS4_CHANGE_TYPE_IS_MONOTONIC_INCR`
+    MonotonicIncr = 0,
+    /// `NFS4_CHANGE_TYPE_IS_VERSION_COUNTER`
+    VersionCounter = 1,
+    /// `NFS4_CHANGE_TYPE_IS_VERSION_COUNTER_NOPNFS`
+    VersionCounterNopnfs = 2,
+    /// `NFS4_CHANGE_TYPE_IS_TIME_METADATA`
+    TimeMetadata = 3,
+    /// `NFS4_CHANGE_TYPE_IS_UNDEFINED`
+    Undefined = 4,
+}
+
+/// `pathname4`.
+pub type Pathname = List<Component, 512>;
+
+/// `fs_locations4`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Xdr)]
+pub struct FsLocations {
+    /// Where the file system is in this server.
+    pub fs_root: Pathname,
+    /// Where else it is.
+    pub locations: List<FsLocation, 64>,
+}
+
+/// `fs_location4`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Xdr)]
+pub struct FsLocation {
+    /// Names or addresses of a server.
+    pub server: List<Limited, 64>,
+    /// Where it is there.
+    pub rootpath: Pathname,
+}
+
+/// `change_policy4`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Xdr)]
+pub struct ChangePolicy {
+    /// `cp_major`
+    pub major: u64,
+    /// `cp_minor`
+    pub minor: u64,
+}
+
+/// `layouthint4`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Xdr)]
+pub struct LayoutHint {
+    /// Number of `layouttype4`.
+    pub layout_type: u32,
+    /// `loh_body`
+    pub body: Opaque<{ super::BODY_MAX }>,
+}
+
+/// `mode_masked4`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Xdr)]
+pub struct ModeMasked {
+    /// The bits to set.
+    pub value_to_set: u32,
+    /// Which bits change.
+    pub mask_bits: u32,
+}
+
+/// `mode_umask4` (RFC 8275).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Xdr)]
+pub struct ModeUmask {
+    /// The mode of a new object.
+    pub mode: u32,
+    /// What is taken off it, if the directory has no default list.
+    pub umask: u32,
+}
+
+/// `sec_label4` (RFC 7862, section 12.2.4).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Xdr)]
+pub struct SecLabel {
+    /// Label format.
+    pub lfs: u32,
+    /// Policy.
+    pub pi: u32,
+    /// The label.
+    pub data: Opaque<4096>,
+}
+
+/// `open_arguments4` (RFC 9754): which arguments of OPEN the server knows, as sets of bit numbers or of values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Xdr)]
+pub struct OpenArguments {
+    /// `OPEN4_SHARE_ACCESS_*` bits.
+    pub share_access: Bitmap,
+    /// `OPEN4_SHARE_DENY_*` bits.
+    pub share_deny: Bitmap,
+    /// `OPEN4_SHARE_ACCESS_WANT_*` values.
+    pub share_access_want: Bitmap,
+    /// Cases of `open_claim4`.
+    pub open_claim: Bitmap,
+    /// Cases of `createhow4`.
+    pub create_mode: Bitmap,
+}

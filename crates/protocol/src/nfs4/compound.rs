@@ -1,0 +1,225 @@
+//! COMPOUND, as the client and as the server see it (RFC 8881, section 16.2).
+
+use std::fmt;
+
+use xdr::{Decode, Decoder, Encode, Encoder, Error, List, Xdr};
+
+use super::{ArgOp, OPERATIONS_MAX, Op, Operation, Outcomes, ResOp, Status, Tag};
+
+/// The front of `COMPOUND4args`; the operations follow, to be decoded by [`CompoundHeader::next`].
+#[derive(Clone, Debug, PartialEq, Eq, Xdr)]
+pub struct CompoundHeader {
+    /// Comes back with the results.
+    pub tag: Tag,
+    /// Minor version.
+    pub minorversion: u32,
+    /// How many operations are still to come. Nothing bounds it: it may promise more than the message has.
+    pub operations: u32,
+}
+
+/// An operation whose arguments could not be decoded: BADXDR.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BadArguments<O = Operation> {
+    /// The operation; illegal if not even its number is there.
+    pub operation: O,
+    /// Why.
+    pub error: Error,
+}
+
+impl CompoundHeader {
+    /// The next operation; `None` behind the last. One that the minor version does not have is [`ArgOp::Illegal`].
+    /// Behind that, and behind an error, nothing can be decoded.
+    pub fn next(&mut self, decoder: &mut Decoder) -> Option<Result<ArgOp, BadArguments>> {
+        self.operations = self.operations.checked_sub(1)?;
+        Some(self.decode_op(decoder))
+    }
+
+    fn decode_op(&self, decoder: &mut Decoder) -> Result<ArgOp, BadArguments> {
+        let bad = |operation| move |error| BadArguments { operation, error };
+        let number = decoder.u32().map_err(bad(Operation::Illegal))?;
+        match Operation::from_number(number).filter(|operation| operation.is_known_in(self.minorversion)) {
+            Some(operation) => ArgOp::decode_args(operation, decoder).map_err(bad(operation)),
+            None => Ok(ArgOp::Illegal(number)),
+        }
+    }
+}
+
+/// `COMPOUND4args`, whole.
+#[derive(Clone, Debug, Default, PartialEq, Xdr)]
+pub struct CompoundArgs {
+    /// Comes back with the results.
+    pub tag: Tag,
+    /// Minor version.
+    pub minorversion: u32,
+    /// `argarray`
+    pub argarray: List<ArgOp, OPERATIONS_MAX>,
+}
+
+impl CompoundArgs {
+    /// These operations without a tag, or `None` if they are too many.
+    pub fn new(minorversion: u32, operations: Vec<ArgOp>) -> Option<CompoundArgs> {
+        Some(CompoundArgs { tag: Tag::default(), minorversion, argarray: List::new(operations)? })
+    }
+}
+
+/// The front of `COMPOUND4res`; so many [`ResOp`] follow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CompoundResHeader {
+    /// That of the last operation.
+    pub status: Result<(), Status>,
+    /// As given.
+    pub tag: Tag,
+    /// How many results there are.
+    pub results: u32,
+}
+
+impl Encode for CompoundResHeader {
+    fn encode(&self, encoder: &mut Encoder) {
+        encode_status(self.status, encoder);
+        self.tag.encode(encoder);
+        encoder.u32(self.results);
+    }
+}
+
+impl Decode for CompoundResHeader {
+    fn decode(decoder: &mut Decoder) -> Result<CompoundResHeader, Error> {
+        Ok(CompoundResHeader {
+            status: decode_status(decoder)?,
+            tag: Tag::decode(decoder)?,
+            results: decoder.length(OPERATIONS_MAX)? as u32,
+        })
+    }
+}
+
+/// `COMPOUND4res` or `CB_COMPOUND4res`, whole.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CompoundRes<R = ResOp> {
+    /// That of the last operation.
+    pub status: Result<(), Status>,
+    /// As given.
+    pub tag: Tag,
+    /// `resarray`
+    pub resarray: List<R, OPERATIONS_MAX>,
+}
+
+impl<R: Encode> Encode for CompoundRes<R> {
+    fn encode(&self, encoder: &mut Encoder) {
+        encode_status(self.status, encoder);
+        self.tag.encode(encoder);
+        self.resarray.encode(encoder);
+    }
+}
+
+impl<R: Decode> Decode for CompoundRes<R> {
+    fn decode(decoder: &mut Decoder) -> Result<CompoundRes<R>, Error> {
+        Ok(CompoundRes {
+            status: decode_status(decoder)?,
+            tag: Tag::decode(decoder)?,
+            resarray: List::decode(decoder)?,
+        })
+    }
+}
+
+impl<R: Outcomes> CompoundRes<R> {
+    /// The results, to be taken one after the other.
+    pub fn into_results(self) -> Results<R> {
+        Results { status: self.status, rest: self.resarray.into_vec().into_iter() }
+    }
+}
+
+/// Results of a compound that have not been taken yet.
+#[derive(Clone, Debug)]
+pub struct Results<R = ResOp> {
+    status: Result<(), Status>,
+    rest: std::vec::IntoIter<R>,
+}
+
+impl<R: Outcomes> Results<R> {
+    /// That of the whole compound.
+    pub fn status(&self) -> Result<(), Status> {
+        self.status
+    }
+
+    /// The next result, whichever it is.
+    pub fn next_result(&mut self) -> Option<R> {
+        self.rest.next()
+    }
+
+    /// What the next operation gave, which must be `O`.
+    pub fn take<O: Op<ResOp = R>>(&mut self) -> Result<O::Ok, CompoundError<R::Operation>> {
+        use super::Failure;
+        self.result::<O>()?
+            .map_err(|failure| CompoundError::Failed { operation: O::OPERATION, status: failure.status() })
+    }
+
+    /// The result of the next operation, which must be `O`, with what a failure brings along.
+    pub fn result<O: Op<ResOp = R>>(
+        &mut self,
+    ) -> Result<Result<O::Ok, O::Failure>, CompoundError<R::Operation>> {
+        let Some(next) = self.rest.next() else {
+            return Err(match self.status {
+                Err(status) => CompoundError::Failed { operation: O::OPERATION, status },
+                Ok(()) => CompoundError::Unexpected { expected: O::OPERATION, received: None },
+            });
+        };
+        let (received, status) = (next.operation(), next.status());
+        O::result(next).ok_or(match status {
+            Err(status @ Status::OpIllegal) => CompoundError::Failed { operation: O::OPERATION, status },
+            _ => CompoundError::Unexpected { expected: O::OPERATION, received: Some(received) },
+        })
+    }
+}
+
+/// Why a result could not be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CompoundError<O = Operation> {
+    /// An operation failed.
+    Failed {
+        /// Which.
+        operation: O,
+        /// Why.
+        status: Status,
+    },
+    /// The results are not those of the operations that were sent.
+    Unexpected {
+        /// What was sent.
+        expected: O,
+        /// What came; `None` if nothing did.
+        received: Option<O>,
+    },
+}
+
+impl<O> CompoundError<O> {
+    /// The status, if an operation failed.
+    pub fn status(&self) -> Option<Status> {
+        match self {
+            CompoundError::Failed { status, .. } => Some(*status),
+            CompoundError::Unexpected { .. } => None,
+        }
+    }
+}
+
+impl<O: fmt::Display> fmt::Display for CompoundError<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CompoundError::Failed { operation, status } => write!(f, "{operation}: {status}"),
+            CompoundError::Unexpected { expected, received: Some(received) } => {
+                write!(f, "a result of {received} where {expected} was asked for")
+            }
+            CompoundError::Unexpected { expected, received: None } => write!(f, "no result of {expected}"),
+        }
+    }
+}
+
+impl<O: fmt::Debug + fmt::Display> std::error::Error for CompoundError<O> {}
+
+fn encode_status(status: Result<(), Status>, encoder: &mut Encoder) {
+    encoder.u32(status.err().map_or(0, u32::from));
+}
+
+fn decode_status(decoder: &mut Decoder) -> Result<Result<(), Status>, Error> {
+    Ok(match decoder.u32()? {
+        0 => Ok(()),
+        status => Err(Status::from(status)),
+    })
+}
