@@ -56,7 +56,7 @@ pub use session::*;
 pub use space::*;
 pub use state_protect::*;
 pub use status::{Outcome, Status};
-pub use table::{Failure, Op, Outcomes};
+pub use table::{Failure, Op, OpResult, Outcomes};
 pub use xattr::*;
 
 use crate::program::program;
