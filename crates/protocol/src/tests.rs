@@ -4,6 +4,5 @@ mod nfs2;
 mod nfs3;
 mod others;
 mod properties;
-mod scratch;
 mod seeds;
 mod wire;
