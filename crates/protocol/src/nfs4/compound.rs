@@ -27,11 +27,15 @@ pub struct BadArguments<O = Operation> {
 }
 
 impl CompoundHeader {
-    /// The next operation; `None` behind the last. One that the minor version does not have is [`ArgOp::Illegal`].
-    /// Behind that, and behind an error, nothing can be decoded.
+    /// The next operation; `None` behind the last. One that the minor version does not have is
+    /// [`ArgOp::Illegal`]. That and an error are the last, since what follows them cannot be found.
     pub fn next(&mut self, decoder: &mut Decoder) -> Option<Result<ArgOp, BadArguments>> {
         self.operations = self.operations.checked_sub(1)?;
-        Some(self.decode_op(decoder))
+        let op = self.decode_op(decoder);
+        if matches!(op, Err(_) | Ok(ArgOp::Illegal(_))) {
+            self.operations = 0;
+        }
+        Some(op)
     }
 
     fn decode_op(&self, decoder: &mut Decoder) -> Result<ArgOp, BadArguments> {
