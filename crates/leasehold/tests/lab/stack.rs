@@ -37,8 +37,13 @@ pub fn serve(lab: &Lab, directory: &Path) -> Leasehold {
     start(lab, program, address, "/export", state)
 }
 
-/// Puts a proxy before an origin, with its cache in the directory `cache` of the lab.
+/// Puts a proxy before an origin, which it speaks to in version 3, with its cache in the directory `cache` of the lab.
 pub fn proxy(lab: &Lab, origin: &Origin, cache: &str, more: &[&str]) -> Leasehold {
+    proxy_in(lab, origin, "3", cache, more)
+}
+
+/// The same in another version.
+pub fn proxy_in(lab: &Lab, origin: &Origin, vers: &str, cache: &str, more: &[&str]) -> Leasehold {
     let state = lab.subdirectory(cache);
     let address = lab.free_address();
     let program = program()
@@ -48,7 +53,7 @@ pub fn proxy(lab: &Lab, origin: &Origin, cache: &str, more: &[&str]) -> Leasehol
         .arg("--cache")
         .arg(&state)
         .args(more)
-        .arg(format!("{}&nconnect=2&timeo=50", origin.url()));
+        .arg(format!("{}&vers={vers}&nconnect=2&timeo=50", origin.url()));
     start(lab, program, address, &origin.export, state)
 }
 
