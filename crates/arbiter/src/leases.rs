@@ -138,7 +138,7 @@ pub struct Counts {
 #[derive(Debug)]
 pub struct Leases {
     delegations: Delegations,
-    leases_max: usize,
+    max: usize,
     recall_deadline: Duration,
     quiet: Duration,
     files: HashMap<Handle, File>,
@@ -170,7 +170,7 @@ impl Leases {
     pub fn new(options: &Options) -> Leases {
         Leases {
             delegations: options.delegations,
-            leases_max: options.leases_max,
+            max: options.leases_max,
             recall_deadline: options.recall_deadline,
             quiet: options.quiet,
             files: HashMap::new(),
@@ -305,9 +305,9 @@ impl Leases {
         })
     }
 
-    /// The lease is recalled already: its holder has better things to do than to be asked.
-    pub fn is_recalled(&self, id: LeaseId) -> bool {
-        self.grants.get(&id).is_some_and(|grant| grant.recalled.is_some())
+    /// May the holder be asked about its file? Not if it is to return the lease: it has better things to do.
+    pub fn may_be_asked(&self, id: LeaseId) -> bool {
+        self.grants.get(&id).is_some_and(|grant| grant.recalled.is_none())
     }
 
     /// A change attribute for a file that the holder of this lease has modified, where the layer below says `change`.
@@ -361,15 +361,14 @@ impl Leases {
     fn recall(&mut self, now: Instant, id: LeaseId, deadline: Instant) {
         let Some(grant) = self.grants.get_mut(&id) else { return };
         let before = grant.ends();
-        match &mut grant.recalled {
-            Some(recalled) => recalled.deadline = recalled.deadline.min(deadline),
-            None => {
-                grant.recalled = Some(Recalled { at: now, deadline });
-                self.idle.remove(&grant.used);
-                self.counts.recalled += 1;
-                let handle = grant.handle;
-                self.effects.push(Effect::Recall(Recall { id, handle, keep: None, deadline }));
-            }
+        if let Some(recalled) = &mut grant.recalled {
+            recalled.deadline = recalled.deadline.min(deadline);
+        } else {
+            grant.recalled = Some(Recalled { at: now, deadline });
+            self.idle.remove(&grant.used);
+            self.counts.recalled += 1;
+            let handle = grant.handle;
+            self.effects.push(Effect::Recall(Recall { id, handle, keep: None, deadline }));
         }
         if let Some(before) = before {
             self.ends.remove(&(before, id));

@@ -23,7 +23,7 @@ const WAITERS_PER_FILE_MAX: usize = 1024;
 /// Waiters in all.
 const WAITERS_MAX: usize = 1 << 16;
 /// For how long a waiter is remembered; one that is still interested has asked again.
-const WAIT_MAX: Duration = Duration::from_mins(5);
+const WAIT_MAX: Duration = Duration::from_secs(300);
 
 /// What comes of asking for a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]

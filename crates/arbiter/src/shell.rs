@@ -109,7 +109,7 @@ impl Shell {
     /// The callbacks to the front, once. From then on leases are granted.
     pub(crate) fn callbacks(&self) -> Option<Callbacks> {
         let callbacks = self.callbacks.lock().take()?;
-        self.granting.store(self.options.delegations != Delegations::Never, Ordering::SeqCst);
+        self.granting.store(self.options.delegations != Delegations::Never, Ordering::Release);
         Some(callbacks)
     }
 
@@ -152,7 +152,7 @@ impl Shell {
     }
 
     fn is_granting(&self) -> bool {
-        self.granting.load(Ordering::SeqCst)
+        self.granting.load(Ordering::Acquire)
     }
 
     /// Does something with what is held, and what follows from it.
@@ -171,7 +171,7 @@ impl Shell {
             if effects.is_empty() {
                 break;
             }
-            for effect in effects {
+            for effect in &effects {
                 self.carry_out(state, now, effect);
             }
         }
@@ -180,13 +180,13 @@ impl Shell {
             state.alarm = expiry;
             self.deadlines_changed.notify_one();
         }
-        self.gauges.leases.store(state.leases.len(), Ordering::SeqCst);
-        self.gauges.write_leases.store(state.leases.writes(), Ordering::SeqCst);
-        self.gauges.denying_opens.store(state.shares.denying(), Ordering::SeqCst);
+        self.gauges.leases.store(state.leases.len(), Ordering::Release);
+        self.gauges.write_leases.store(state.leases.writes(), Ordering::Release);
+        self.gauges.denying_opens.store(state.shares.denying(), Ordering::Release);
     }
 
-    fn carry_out(self: &Arc<Shell>, state: &mut MutexGuard<'_, State>, now: Instant, effect: Effect) {
-        match effect {
+    fn carry_out(self: &Arc<Shell>, state: &mut MutexGuard<'_, State>, now: Instant, effect: &Effect) {
+        match *effect {
             Effect::Recall(recall) => self.post(state, Callback::Recall(recall)),
             Effect::Revoked(id, handle) => self.post(state, Callback::Revoked { id, handle }),
             Effect::RecallAny(holder, keep) => {
@@ -236,8 +236,7 @@ impl Shell {
 
 /// Runs to its end whatever becomes of the one who asked for it.
 fn detach(work: impl Future<Output = ()> + Send + 'static) {
-    match tokio::runtime::Handle::try_current() {
-        Ok(runtime) => drop(runtime.spawn(work)),
-        Err(_) => tracing::debug!("the runtime is gone"),
+    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+        drop(runtime.spawn(work));
     }
 }

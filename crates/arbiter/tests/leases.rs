@@ -138,7 +138,7 @@ async fn every_change_recalls_a_read_lease_first() {
         stage.below.add("b");
         let opened = stage.arbiter.open(&client(1), &by_name(&client(1), "a", Share::READ)).await.unwrap();
         let lease = opened.lease.unwrap();
-        let before = stage.below.files.lock().files[&1].change;
+        let before = stage.below.files.lock().by_id[&1].change;
         let asker = stage.start(|arbiter| async move {
             let (root, size) = (handle(ROOT), SetAttributes { size: Some(0), ..SetAttributes::default() });
             let me = anonymous();
@@ -159,7 +159,7 @@ async fn every_change_recalls_a_read_lease_first() {
         settle().await;
         {
             let files = stage.below.files.lock();
-            assert_eq!((files.files[&1].change, files.names.len()), (before, 2), "{change} went ahead");
+            assert_eq!((files.by_id[&1].change, files.names.len()), (before, 2), "{change} went ahead");
             assert!(!asker.is_finished(), "{change}");
         }
         stage.give_back(lease.id).await;

@@ -73,8 +73,15 @@ async fn a_second_open_by_the_same_owner_widens_the_first() {
     write(By::Open(first)).await.unwrap();
     stage.arbiter.read(&me, &file, By::Open(first), 0, 1).await.unwrap();
     assert_eq!(stage.arbiter.downgrade(&me, first, RW, Share::READ).await.unwrap_err().status, Status::Inval);
+    for _ in 0..5 {
+        open(&stage, &me, &file, RW).await.unwrap();
+        open(&stage, &me, &file, Share::READ).await.unwrap();
+    }
+    settle().await;
+    assert_eq!(stage.below.files.lock().opens.len(), 3, "one for each share");
     stage.arbiter.downgrade(&me, first, Share::READ, Share::empty()).await.unwrap();
-    assert_eq!(stage.below.files.lock().opens.len(), 1, "the half that wrote is closed below");
+    let below = stage.below.files.lock().opens.values().map(|open| open.1).collect::<Vec<_>>();
+    assert_eq!(below, [Share::READ; 2], "what wrote is closed or narrowed below");
     assert_eq!(write(By::Open(first)).await.unwrap_err().status, Status::OpenMode);
     stage.arbiter.close(&me, first).await.unwrap();
     assert!(stage.below.files.lock().opens.is_empty());
@@ -94,7 +101,7 @@ async fn an_open_for_writing_alone_may_read_too() {
 async fn over_a_layer_without_opens_they_are_kept_here() {
     let stage = Stage::over(Below::new(false), options());
     let (file, me) = (stage.below.add("a"), client(1));
-    stage.below.files.lock().files.get_mut(&1).unwrap().size = 10;
+    stage.below.files.lock().by_id.get_mut(&1).unwrap().size = 10;
     let opened = open(&stage, &me, &file, RW).await.unwrap();
     assert_eq!((opened.lease, opened.created), (None, false));
     let set = vfs::SetAttributes::default();

@@ -37,7 +37,7 @@ impl Leases {
         let holder = wanted.holder?;
         let (kind, until) = self.allowed(now, handle, holder, wanted)?;
         self.make_room(now);
-        if self.grants.len() >= self.leases_max {
+        if self.grants.len() >= self.max {
             return None;
         }
         let used = self.stamp();
@@ -116,8 +116,8 @@ impl Leases {
 
     /// Recalls the least useful leases when the bound is near.
     fn make_room(&mut self, now: Instant) {
-        let reserve = (self.leases_max / RESERVE_DIVISOR).max(1);
-        let high = self.leases_max.saturating_sub(reserve);
+        let reserve = (self.max / RESERVE_DIVISOR).max(1);
+        let high = self.max.saturating_sub(reserve);
         if self.grants.len() < high {
             return;
         }

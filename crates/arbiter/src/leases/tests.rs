@@ -8,7 +8,7 @@ use crate::shares::Others;
 
 const FILES: u8 = 3;
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 enum Step {
     /// A holder opens a file; the layer below gives this with it.
     Open {
@@ -256,8 +256,8 @@ fn wanted(holder: u64) -> Wanted {
     Wanted { holder, access, want: Want::Any, others: Others::default(), change: 1 }
 }
 
-fn below(id: u64) -> Option<Lease> {
-    Some(Lease { id: LeaseId(id), kind: LeaseKind::Write, until: None, change: 1 })
+fn below(id: u64) -> Lease {
+    Lease { id: LeaseId(id), kind: LeaseKind::Write, until: None, change: 1 }
 }
 
 fn recall(id: u64, deadline: Instant) -> Recall {
@@ -270,7 +270,7 @@ fn a_recall_from_below_before_the_answer_that_grants_keeps_it_from_being_used() 
     let flight = leases.begin_open();
     leases.recalled_below(now, &recall(7, now + Duration::from_secs(9)));
     assert_eq!(leases.effects(), [], "the answer may still name it");
-    leases.land(&file(0), below(7));
+    leases.land(&file(0), Some(below(7)));
     assert_eq!(leases.effects(), [Effect::GiveBack(LeaseId(7))]);
     assert_eq!(leases.grant(now, &file(0), &wanted(1)), None);
     leases.end_open(flight);
@@ -296,12 +296,12 @@ fn a_recall_from_below_of_what_no_answer_names_is_answered_in_the_end() {
 #[test]
 fn an_answer_from_before_a_lease_was_given_back_does_not_bring_it_back() {
     let (mut leases, now) = (Leases::new(&options(10)), Instant::now());
-    leases.land(&file(0), below(7));
+    leases.land(&file(0), Some(below(7)));
     let flight = leases.begin_open();
     leases.closed(now, &file(0));
     assert_eq!(leases.effects(), [Effect::GiveBack(LeaseId(7))]);
     leases.gave_back(LeaseId(7));
-    leases.land(&file(0), below(7));
+    leases.land(&file(0), Some(below(7)));
     assert_eq!(leases.grant(now, &file(0), &wanted(1)), None);
     leases.end_open(flight);
     assert!(leases.seen.is_empty());
@@ -310,7 +310,7 @@ fn an_answer_from_before_a_lease_was_given_back_does_not_bring_it_back() {
 #[test]
 fn a_file_that_changed_hands_gets_no_lease_until_it_has_been_quiet() {
     let (mut leases, now) = (Leases::new(&options(10)), Instant::now());
-    leases.land(&file(0), below(7));
+    leases.land(&file(0), Some(below(7)));
     let lease = leases.grant(now, &file(0), &wanted(1)).unwrap();
     assert!(!leases.clear(now, &file(0), None, Use::Change));
     leases.returned(now + Duration::from_secs(5), lease.id);
@@ -325,7 +325,7 @@ fn nothing_is_granted_while_a_change_of_an_unknown_file_is_under_way() {
     let (mut leases, now) = (Leases::new(&options(10)), Instant::now());
     let flight = leases.begin_open();
     leases.begin_nameless_change();
-    leases.land(&file(0), below(7));
+    leases.land(&file(0), Some(below(7)));
     assert_eq!(leases.grant(now, &file(0), &wanted(1)), None);
     leases.end_nameless_change();
     assert!(leases.changed_since(flight), "so attributes have to be read anew");
@@ -336,7 +336,7 @@ fn nothing_is_granted_while_a_change_of_an_unknown_file_is_under_way() {
 fn a_lease_lasts_no_longer_than_that_from_below() {
     let (mut leases, now) = (Leases::new(&options(10)), Instant::now());
     let until = now + Duration::from_secs(3);
-    leases.land(&file(0), below(7).map(|lease| Lease { until: Some(until), ..lease }));
+    leases.land(&file(0), Some(Lease { until: Some(until), ..below(7) }));
     assert_eq!(leases.grant(now, &file(0), &wanted(1)).unwrap().until, Some(until));
     assert!(leases.clear(until, &file(0), None, Use::Change));
     leases.expire(until);
@@ -349,12 +349,12 @@ fn the_least_useful_lease_goes_first() {
     let (mut leases, now) = (Leases::new(&options(3)), Instant::now());
     let mut granted = Vec::new();
     for of in 0..2 {
-        leases.land(&file(of), below(10 + u64::from(of)));
+        leases.land(&file(of), Some(below(10 + u64::from(of))));
         granted.push(leases.grant(now, &file(of), &wanted(1)).unwrap().id);
     }
     leases.touch(&file(0), Some(HolderId(1)));
     leases.effects();
-    leases.land(&file(2), below(12));
+    leases.land(&file(2), Some(below(12)));
     assert!(leases.grant(now, &file(2), &wanted(1)).is_some());
     let recalled: Vec<LeaseId> = leases
         .effects()

@@ -172,14 +172,13 @@ impl Leases {
         let (flights, effects) = (&self.flights, &mut self.effects);
         let mut unknown = Vec::new();
         self.seen.retain(|id, seen| match *seen {
-            Seen::GivingBack => true,
             Seen::GaveBack(mark) | Seen::Revoked(mark) => !flights.have_landed(mark),
             Seen::Recalled(mark) if flights.have_landed(mark) => {
                 // We never had it, but the layer below waits for it.
                 unknown.push(*id);
                 false
             }
-            Seen::Recalled(_) => true,
+            Seen::GivingBack | Seen::Recalled(_) => true,
         });
         for id in unknown {
             self.seen.insert(id, Seen::GivingBack);

@@ -89,8 +89,8 @@ impl Shell {
         handle: &Handle,
         by: By,
     ) -> Result<By> {
-        let denied = self.gauges.denying_opens.load(Ordering::SeqCst) > 0;
-        let written = self.gauges.write_leases.load(Ordering::SeqCst) > 0;
+        let denied = self.gauges.denying_opens.load(Ordering::Acquire) > 0;
+        let written = self.gauges.write_leases.load(Ordering::Acquire) > 0;
         if by == By::Anonymous && !denied && !written {
             return Ok(by);
         }

@@ -55,7 +55,7 @@ impl Shell {
     }
 
     fn writer(&self, caller: &Caller, handle: &Handle) -> Option<Writer> {
-        if self.gauges.write_leases.load(Ordering::SeqCst) == 0 {
+        if self.gauges.write_leases.load(Ordering::Acquire) == 0 {
             return None;
         }
         self.state.lock().leases.writer(Instant::now(), handle, caller.holder)
@@ -66,7 +66,7 @@ impl Shell {
     async fn ask(self: &Arc<Shell>, handle: &Handle, writer: Writer) -> Option<Held> {
         let asked = {
             let mut state = self.state.lock();
-            if state.leases.is_recalled(writer.id) {
+            if !state.leases.may_be_asked(writer.id) {
                 return None;
             }
             state.asked.entry(writer.id).or_default().clone()
@@ -74,7 +74,7 @@ impl Shell {
         let mine = asked.asks.fetch_add(1, Ordering::SeqCst) + 1;
         let mut last = asked.last.lock().await;
         if last.0 < mine {
-            let all = asked.asks.load(Ordering::SeqCst);
+            let all = asked.asks.load(Ordering::Acquire);
             *last = (all, self.question(handle, writer).await);
         }
         last.1

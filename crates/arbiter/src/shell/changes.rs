@@ -84,7 +84,7 @@ impl Shell {
         handle: &Handle,
         by: By,
     ) -> Result<(Change, By)> {
-        let unheld = self.gauges.denying_opens.load(Ordering::SeqCst) == 0 && !self.is_granting();
+        let unheld = self.gauges.denying_opens.load(Ordering::Acquire) == 0 && !self.is_granting();
         if by == By::Anonymous && unheld {
             return Ok((Change::new(self), by));
         }
@@ -116,7 +116,7 @@ impl Shell {
         // First of all, so that what is not out now will not be when the change comes.
         self.with(|state, _| state.leases.begin_nameless_change());
         change.nameless = true;
-        if self.gauges.leases.load(Ordering::SeqCst) == 0 {
+        if self.gauges.leases.load(Ordering::Acquire) == 0 {
             return Ok(change);
         }
         let mut files: Vec<Handle> = Vec::with_capacity(names.len());

@@ -62,7 +62,7 @@ impl Shell {
         for id in below {
             match self.below.unlock(caller, id, owner, range).await {
                 Err(error) if !matches!(error.status, Status::NotSupp | Status::BadStateId) => {
-                    result = Err(error)
+                    result = Err(error);
                 }
                 _ => {}
             }

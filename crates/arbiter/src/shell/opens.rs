@@ -39,17 +39,16 @@ struct UnderWay {
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        if self.flight.is_none() && self.handle.is_none() {
-            return;
+        if self.flight.is_some() || self.handle.is_some() {
+            self.shell.with(|state, now| {
+                if let Some(flight) = self.flight.take() {
+                    state.leases.end_open(flight);
+                }
+                if let Some(handle) = &self.handle {
+                    state.let_go(now, handle);
+                }
+            });
         }
-        self.shell.with(|state, now| {
-            if let Some(flight) = self.flight.take() {
-                state.leases.end_open(flight);
-            }
-            if let Some(handle) = &self.handle {
-                state.let_go(now, handle);
-            }
-        });
         if let Some(below) = self.below.take() {
             let (shell, caller) = (self.shell.clone(), self.caller.clone());
             detach(async move { shell.close_below(&caller, &[below.id]).await.unwrap_or_default() });
@@ -60,6 +59,8 @@ impl Drop for UnderWay {
 /// What came of entering an open.
 struct Entered {
     id: OpenId,
+    /// The open below does something that those before it do not.
+    useful: bool,
     lease: Option<Lease>,
     /// Its attributes may be older than a change that has ended.
     outdated: bool,
@@ -92,9 +93,12 @@ impl Shell {
         });
         (under_way.flight, under_way.handle) = (None, Some(opened.handle));
         // Our own change is in what we know already.
-        flight.allow(truncation.map_or(0, |change| change.ends()));
+        flight.allow(truncation.map_or(0, Change::ends));
         let (entered, waited) = self.enter(caller, request, opening, &opened, &under_way, flight).await?;
-        (under_way.below, under_way.handle) = (None, None);
+        under_way.handle = None;
+        if entered.useful {
+            under_way.below = None;
+        }
         (opened.id, opened.lease) = (entered.id, entered.lease);
         if waited || (entered.outdated && entered.lease.is_some()) {
             self.read_anew(caller, &mut opened).await;
@@ -115,23 +119,23 @@ impl Shell {
         let changes = opening.access.contains(Share::WRITE) || !opening.deny.is_empty();
         let usage = if changes { Use::Change } else { Use::Read };
         let (handle, fresh) = (opened.handle, self.open_id());
-        let (below, granting) = (under_way.below, self.is_granting());
+        // A front that cannot be called back any more would be waited for in vain.
+        let (below, granting) = (under_way.below, self.is_granting() && !self.up.is_closed());
         let (entered, waited) = self
             .when_clear(caller, &handle, usage, |state, now| {
                 let access = opening.access;
                 let id = state.shares.open(&handle, fresh, opening)?;
-                if let Some(below) = below {
-                    state.below.entry(id).or_default().push(below);
-                }
+                let useful = below.is_some_and(|below| state.add_below(id, below));
                 if !granting {
-                    return Ok(Entered { id, lease: None, outdated: false });
+                    return Ok(Entered { id, useful, lease: None, outdated: false });
                 }
                 let others = state.shares.others(&handle, caller.holder);
                 let change = opened.attributes.change;
                 let wanted = Wanted { holder: caller.holder, access, want: request.want, others, change };
                 state.leases.touch(&handle, caller.holder);
                 let lease = state.leases.grant(now, &handle, &wanted);
-                Ok::<Entered, Status>(Entered { id, lease, outdated: state.leases.changed_since(flight) })
+                let outdated = state.leases.changed_since(flight);
+                Ok::<Entered, Status>(Entered { id, useful, lease, outdated })
             })
             .await?;
         Ok((entered?, waited))
@@ -278,6 +282,18 @@ impl State {
         if !self.shares.is_open(handle) {
             self.leases.closed(now, handle);
         }
+    }
+
+    /// Adds an open at the layer below to one of ours, unless another there does for it. So there are never more of
+    /// them than there are combinations of shares, however often a client opens a file.
+    fn add_below(&mut self, open: OpenId, below: Below) -> bool {
+        let parts = self.below.entry(open).or_default();
+        let covers = |part: &Below| part.access.contains(below.access) && part.deny.contains(below.deny);
+        let useful = !parts.iter().any(covers);
+        if useful {
+            parts.push(below);
+        }
+        useful
     }
 
     fn forget_below(&mut self, open: OpenId, below: OpenId) {

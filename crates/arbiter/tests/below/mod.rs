@@ -34,7 +34,7 @@ pub struct File {
 #[derive(Default)]
 pub struct Files {
     pub names: BTreeMap<Vec<u8>, u8>,
-    pub files: BTreeMap<u8, File>,
+    pub by_id: BTreeMap<u8, File>,
     pub opens: HashMap<OpenId, (u8, Share, Share)>,
     pub leases: HashMap<u8, LeaseId>,
     pub locks: Vec<(u8, Lock)>,
@@ -74,9 +74,9 @@ impl Below {
     /// Makes a file of ten bytes.
     pub fn add(&self, file: &str) -> Handle {
         let mut files = self.files.lock();
-        let id = files.files.len() as u8 + 1;
+        let id = files.by_id.len() as u8 + 1;
         files.names.insert(file.as_bytes().to_vec(), id);
-        files.files.insert(id, File { size: 10, change: 100, nlink: 1 });
+        files.by_id.insert(id, File { size: 10, change: 100, nlink: 1 });
         handle(id)
     }
 

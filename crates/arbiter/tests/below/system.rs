@@ -16,7 +16,7 @@ impl Below {
         if id == ROOT {
             return Ok(attributes(ROOT, &File { size: 0, change: 1, nlink: 2 }));
         }
-        self.files.lock().files.get(&id).map(|file| attributes(id, file)).ok_or(Status::Stale.into())
+        self.files.lock().by_id.get(&id).map(|file| attributes(id, file)).ok_or(Status::Stale.into())
     }
 
     fn find(&self, name: &Name) -> Result<u8> {
@@ -25,7 +25,7 @@ impl Below {
 
     fn change(&self, id: u8, change: impl FnOnce(&mut File)) -> Result<Wcc> {
         let mut files = self.files.lock();
-        let file = files.files.get_mut(&id).ok_or(Status::Stale)?;
+        let file = files.by_id.get_mut(&id).ok_or(Status::Stale)?;
         file.change += 1;
         change(file);
         Ok(Wcc { before: None, after: Some(attributes(id, file)) })
