@@ -183,8 +183,8 @@ impl State {
         if std::mem::replace(&mut lease.recalled, true) {
             return;
         }
-        let deadline = Instant::now() + patience;
-        self.say(Callback::Recall(Recall { id: lease.id, handle: *handle, keep: None, deadline }));
+        let (id, deadline) = (lease.id, Instant::now() + patience);
+        self.say(Callback::Recall(Recall { id, handle: *handle, keep: None, deadline }));
     }
 
     pub fn say(&self, callback: Callback) {
