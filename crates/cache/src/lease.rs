@@ -5,7 +5,7 @@
 //! renames a name of the file changes the file too. It does not vouch for anything that was asked before it was granted
 //! and answered after, nor for what anybody may do: that is the origin's to say, of each credential.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -100,6 +100,8 @@ struct Inner {
     above: HashMap<LeaseId, Arc<Object>>,
     /// In the order in which they came, with a second chance for those used since.
     order: VecDeque<(LeaseId, u64)>,
+    /// Chosen to be returned.
+    leaving: HashSet<LeaseId>,
     /// Opens that may bring a lease, by number.
     flights: BTreeSet<u64>,
     next_flight: u64,
@@ -153,6 +155,7 @@ impl Leases {
     pub fn take(&self, id: LeaseId, above: LeaseId) {
         let mut inner = self.inner.lock();
         inner.below.remove(&id);
+        inner.leaving.remove(&id);
         inner.above.remove(&above);
         if inner.order.len() > 64 && inner.order.len() > inner.below.len() * 2 {
             let Inner { order, below, .. } = &mut *inner;
@@ -188,7 +191,7 @@ impl Leases {
     /// The least recently used beyond so many, about.
     pub fn beyond(&self, keep: usize) -> Vec<Arc<Object>> {
         let mut inner = self.inner.lock();
-        let mut surplus = inner.below.len().saturating_sub(keep);
+        let mut surplus = inner.below.len().saturating_sub(keep + inner.leaving.len());
         let mut chosen = Vec::new();
         let mut looks = inner.order.len() * 2;
         while surplus > 0 && looks > 0 {
@@ -201,6 +204,7 @@ impl Leases {
                 continue;
             }
             chosen.push(object.clone());
+            inner.leaving.insert(id);
             surplus -= 1;
         }
         chosen

@@ -22,29 +22,39 @@ pub struct HeldLock {
 
 /// The locks of one file.
 #[derive(Debug, Default)]
-pub struct Locks(Vec<HeldLock>);
+pub struct Locks {
+    held: Vec<HeldLock>,
+    /// LOCKs on their way to the origin: what they will hold is not known yet.
+    pub under_way: u32,
+}
 
 impl Locks {
     /// The lock that is in the way of this one.
     pub fn conflict(&self, lock: &Lock) -> Option<Lock> {
-        self.0.iter().map(|held| &held.lock).find(|held| held.conflicts(lock)).cloned()
+        self.held.iter().map(|held| &held.lock).find(|held| held.conflicts(lock)).cloned()
+    }
+
+    /// The lock that is in the way of this one, and of which the origin does not know.
+    pub fn untold_conflict(&self, lock: &Lock) -> Option<Lock> {
+        let mut untold = self.held.iter().filter(|held| !held.told).map(|held| &held.lock);
+        untold.find(|held| held.conflicts(lock)).cloned()
     }
 
     /// Takes it. What its owner held of the range is replaced. False if there are too many.
     pub fn take(&mut self, open: OpenId, lock: Lock, told: bool) -> bool {
-        if self.0.len() >= LOCKS_MAX {
+        if self.held.len() >= LOCKS_MAX {
             return false;
         }
         self.give_up(&lock.owner, (lock.offset, lock.length));
-        self.0.push(HeldLock { open, lock, told });
+        self.held.push(HeldLock { open, lock, told });
         true
     }
 
     /// The owner gives up what it holds of a range.
     pub fn give_up(&mut self, owner: &Owner, (offset, length): (u64, u64)) {
         let end = offset.saturating_add(length);
-        let mut rest = Vec::with_capacity(self.0.len() + 1);
-        for held in self.0.drain(..) {
+        let mut rest = Vec::with_capacity(self.held.len() + 1);
+        for held in self.held.drain(..) {
             let (start, stop) = (held.lock.offset, held.lock.end());
             if held.lock.owner != *owner || stop <= offset || end <= start {
                 rest.push(held);
@@ -58,55 +68,55 @@ impl Locks {
                 rest.push(part(&held, end, length));
             }
         }
-        self.0 = rest;
+        self.held = rest;
     }
 
     /// Does the origin know of anything that this owner holds of a range?
     pub fn is_told(&self, owner: &Owner, (offset, length): (u64, u64)) -> bool {
         let end = offset.saturating_add(length);
         let meets = |lock: &Lock| lock.offset < end && offset < lock.end();
-        self.0.iter().any(|held| held.told && held.lock.owner == *owner && meets(&held.lock))
+        self.held.iter().any(|held| held.told && held.lock.owner == *owner && meets(&held.lock))
     }
 
     /// Does this owner hold anything?
     pub fn holds(&self, owner: &Owner) -> bool {
-        self.0.iter().any(|held| held.lock.owner == *owner)
+        self.held.iter().any(|held| held.lock.owner == *owner)
     }
 
     /// A lock of which the origin does not know yet.
     pub fn untold(&self) -> Option<&HeldLock> {
-        self.0.iter().find(|held| !held.told)
+        self.held.iter().find(|held| !held.told)
     }
 
     /// The origin knows of this lock now, or it is lost.
     pub fn tell(&mut self, lock: &Lock, granted: bool) {
         if granted {
-            self.0.iter_mut().filter(|held| held.lock == *lock).for_each(|held| held.told = true);
+            self.held.iter_mut().filter(|held| held.lock == *lock).for_each(|held| held.told = true);
         } else {
-            self.0.retain(|held| held.lock != *lock);
+            self.held.retain(|held| held.lock != *lock);
         }
     }
 
     /// What the origin no longer knows of is lost.
     pub fn lose_told(&mut self) {
-        self.0.retain(|held| !held.told);
+        self.held.retain(|held| !held.told);
     }
 
     /// Lets go of the locks of an open; the owners whose locks the origin has to be told of.
     pub fn end_open(&mut self, open: OpenId) -> Vec<Owner> {
         let mut owners: Vec<Owner> = Vec::new();
-        for held in self.0.iter().filter(|held| held.open == open && held.told) {
+        for held in self.held.iter().filter(|held| held.open == open && held.told) {
             if !owners.contains(&held.lock.owner) {
                 owners.push(held.lock.owner.clone());
             }
         }
-        self.0.retain(|held| held.open != open);
+        self.held.retain(|held| held.open != open);
         owners
     }
 
     /// None at all?
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.held.is_empty()
     }
 }
 

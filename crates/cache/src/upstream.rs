@@ -113,7 +113,8 @@ struct Naming<'a> {
 impl Core {
     /// What an OPEN of the cache asks for on behalf of this one.
     pub fn open_below(request: &OpenRequest) -> OpenRequest {
-        OpenRequest { owner: Owner(OWNER.into()), ..request.clone() }
+        // To the origin, nothing of this process is from before.
+        OpenRequest { owner: Owner(OWNER.into()), reclaim: false, ..request.clone() }
     }
 
     /// The same, for a file by its handle.
@@ -211,6 +212,7 @@ impl Core {
                 state.data.clip(size);
             }
             let seen = state.observe(&self.policy, &opened.attributes, sent, Opening::Yes);
+            state.unlinked &= opened.attributes.nlink == 0;
             self.learn_rights(state, caller, request, &opened, (seen, sent));
             let early = self.learn_lease(state, &object, &opened, (seen, sent));
             let shares = Shares { access: request.access, deny: request.deny };

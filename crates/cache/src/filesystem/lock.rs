@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use vfs::{Caller, Handle, Lock, LockRequest, Locked, OpenId, Owner, Result, Status};
+use vfs::{
+    Caller, Handle, Lock, LockKind, LockRequest, Locked, OpenId, Owner, Result, Share, Status,
+};
 
 use crate::core::Core;
 use crate::lease::HeldLease;
@@ -15,48 +17,87 @@ impl Core {
     /// LOCK.
     pub async fn lock(&self, caller: &Caller, open: OpenId, request: &LockRequest) -> Result<Locked> {
         let object = self.opened_object(open)?;
-        let lock = &request.lock;
-        if let Some(locked) = self.lock_here(&object, open, lock) {
-            return locked;
+        let needed = if request.lock.kind == LockKind::Exclusive { Share::WRITE } else { Share::READ };
+        let shares = self.with(&object, |state| state.opens.shares(open)).ok_or(Status::BadStateId)?;
+        if !shares.access.contains(needed) {
+            return Err(Status::OpenMode.into());
         }
+        if let Some(locked) = self.lock_here(&object, open, &request.lock) {
+            return Ok(locked);
+        }
+        // A lock that was granted must not be forgotten because nobody waits for it any more.
+        let core = self.share().ok_or(Status::ServerFault)?;
+        // To the origin, nothing of this process is from before.
+        let (caller, request) = (caller.clone(), LockRequest { reclaim: false, ..request.clone() });
+        let task = tokio::spawn(async move { core.lock_at_origin(&caller, &object, open, &request).await });
+        task.await.unwrap_or_else(|_| Err(Status::ServerFault.into()))
+    }
+
+    /// A lock that the origin need not know of.
+    fn lock_here(&self, object: &Arc<Object>, open: OpenId, lock: &Lock) -> Option<Locked> {
+        self.with(object, |state| {
+            let alone = self.keeps_locks_alone();
+            let range = (lock.offset, lock.length);
+            if !alone && (!keeps_locks(state) || state.locks.is_told(&lock.owner, range)) {
+                return None;
+            }
+            if let Some(other) = state.locks.conflict(lock) {
+                return Some(Locked::Denied(other));
+            }
+            state.locks.take(open, lock.clone(), false).then_some(Locked::Granted)
+        })
+    }
+
+    async fn lock_at_origin(
+        &self,
+        caller: &Caller,
+        object: &Arc<Object>,
+        open: OpenId,
+        request: &LockRequest,
+    ) -> Result<Locked> {
         // If a lease is being returned, the locks under it are told first.
         drop(object.locking.lock().await);
-        let Some(usage) = self.use_for_locks(caller, &object, open).await? else {
-            return self.keep_lock(&object, open, lock);
+        let lock = &request.lock;
+        if let Some(other) = self.with(object, |state| state.locks.untold_conflict(lock)) {
+            return Ok(Locked::Denied(other));
+        }
+        let usage = self.use_for_locks(caller, object, open).await?;
+        let result = match &usage {
+            Some(usage) => {
+                self.counters.lock.bump();
+                self.with(object, |state| state.locks.under_way += 1);
+                let result = self.below.lock(caller, usage.id, request).await;
+                self.with(object, |state| state.locks.under_way -= 1);
+                result
+            }
+            None => Err(Status::NotSupp.into()),
         };
-        self.counters.lock.bump();
-        match self.below.lock(caller, usage.id, request).await {
+        match result {
             Ok(Locked::Granted) => {
-                let kept = self.with(&object, |state| state.locks.take(open, lock.clone(), true));
-                if kept { Ok(Locked::Granted) } else { Err(Status::Delay.into()) }
+                let kept = self.with(object, |state| {
+                    state.opens.shares(open).is_some() && state.locks.take(open, lock.clone(), true)
+                });
+                if kept {
+                    return Ok(Locked::Granted);
+                }
+                // Closed meanwhile, or too many.
+                if let Some(usage) = &usage {
+                    let _ = self.below.unlock(caller, usage.id, &lock.owner, (lock.offset, lock.length)).await;
+                }
+                Err(Status::Delay.into())
             }
             Ok(denied) => Ok(denied),
             Err(error) if error.status == Status::NotSupp => {
                 self.no_locks_below();
-                self.keep_lock(&object, open, lock)
+                self.lock_here(object, open, lock).ok_or(Status::Delay.into())
             }
             Err(error) => {
-                self.lose_open(&object, usage.id, &error);
+                if let Some(usage) = &usage {
+                    self.lose_open(object, usage.id, &error);
+                }
                 Err(error)
             }
         }
-    }
-
-    /// A lock that the origin need not know of.
-    fn lock_here(&self, object: &Arc<Object>, open: OpenId, lock: &Lock) -> Option<Result<Locked>> {
-        let range = (lock.offset, lock.length);
-        let here = self.with(object, |state| keeps_locks(state) && !state.locks.is_told(&lock.owner, range));
-        (here || self.keeps_locks_alone()).then(|| self.keep_lock(object, open, lock))
-    }
-
-    fn keep_lock(&self, object: &Arc<Object>, open: OpenId, lock: &Lock) -> Result<Locked> {
-        self.with(object, |state| match state.locks.conflict(lock) {
-            Some(other) => Ok(Locked::Denied(other)),
-            // The lease may have gone since it was looked at: then the caller is to ask again.
-            None if !keeps_locks(state) && !self.keeps_locks_alone() => Err(Status::Delay.into()),
-            None if state.locks.take(open, lock.clone(), false) => Ok(Locked::Granted),
-            None => Err(Status::Delay.into()),
-        })
     }
 
     /// The origin's open, for a lock. None if there is none because the origin has no state. If the origin has lost
@@ -68,7 +109,6 @@ impl Core {
         open: OpenId,
     ) -> Result<Option<Use>> {
         if self.has_state() != Some(true) {
-            self.no_locks_below();
             return Ok(None);
         }
         let shares = self.with(object, |state| state.opens.shares(open)).ok_or(Status::BadStateId)?;
@@ -136,5 +176,5 @@ impl Core {
 }
 
 fn keeps_locks(state: &State) -> bool {
-    state.lease.as_ref().is_some_and(HeldLease::keeps_locks)
+    state.locks.under_way == 0 && state.lease.as_ref().is_some_and(HeldLease::keeps_locks)
 }

@@ -109,7 +109,7 @@ impl Core {
             }
             let leased = self.with(object, |state| state.leased().is_some());
             if !leased && fresh.is_none() {
-                fresh = match self.revalidate(caller, object, arrived).await {
+                fresh = match self.fresh(caller, object, arrived).await {
                     Ok(attributes) => Some(attributes),
                     // A name that leads to what is gone leads elsewhere by now.
                     Err(error) if request.name.is_some() && error.status == Status::Stale => return Ok(None),
@@ -217,18 +217,25 @@ impl Core {
     /// CLOSE: the origin's open goes a little later, if nobody needs it then.
     pub async fn close(&self, caller: &Caller, open: OpenId) -> Result<()> {
         let object = self.opened_object(open)?;
-        let usage = self.use_open_in_turn(&object, Shares::NONE).await;
         let told = self.with(&object, |state| state.locks.end_open(open));
-        if let Some(usage) = &usage {
-            for owner in told {
-                self.counters.lock.bump();
-                // What fails here is gone with the open.
-                let _ = self.below.unlock(caller, usage.id, &owner, (0, u64::MAX)).await;
-            }
-        }
+        let usage = self.use_open(&object, Shares::NONE);
         self.opens.lock().remove(&open);
         self.with(&object, |state| state.opens.close(open));
-        drop(usage);
+        if !told.is_empty() {
+            let core = self.share().ok_or(Status::ServerFault)?;
+            let (caller, file) = (caller.clone(), object.clone());
+            let unlocking = tokio::spawn(async move {
+                // What fails here is gone with the origin's open. If that is being narrowed, it is there all the same.
+                let held = core.with(&file, |state| state.opens.upstream().map(|upstream| upstream.id));
+                for owner in told {
+                    let Some(id) = held else { break };
+                    core.counters.lock.bump();
+                    let _ = core.below.unlock(&caller, id, &owner, (0, u64::MAX)).await;
+                }
+                drop(usage);
+            });
+            let _ = unlocking.await;
+        }
         self.settle_soon(&object);
         Ok(())
     }
@@ -298,7 +305,7 @@ fn may_share(request: &OpenRequest) -> bool {
         Some((CreateHow::Unchecked, set)) => set.size.is_some(),
         Some(_) => true,
     };
-    !changes && !request.reclaim
+    !changes
 }
 
 fn shares_of(request: &OpenRequest) -> Shares {

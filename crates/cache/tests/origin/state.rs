@@ -216,23 +216,33 @@ impl Origin {
     }
 
     /// Another client changes a file: leases on it are recalled first.
-    pub async fn others(self: &Arc<Origin>, file: &Handle, change: impl FnOnce(&mut Tree)) {
+    pub async fn others(&self, file: &Handle, change: impl FnOnce(&mut Tree)) {
+        self.others_all(|_| vec![*file], change).await;
+    }
+
+    /// The same, for a change that concerns several files.
+    pub async fn others_all(
+        &self,
+        files: impl Fn(&Tree) -> Vec<Handle>,
+        change: impl FnOnce(&mut Tree),
+    ) {
         loop {
             {
                 let mut tree = self.tree();
                 let mut state = self.state.lock();
-                if !state.leases.iter().any(|lease| lease.handle == *file) {
+                let files = files(&tree);
+                if !state.leases.iter().any(|lease| files.contains(&lease.handle)) {
                     return change(&mut tree);
                 }
-                state.recall(file);
+                files.iter().for_each(|file| state.recall(file));
             }
             tokio::time::sleep(Duration::from_micros(100)).await;
         }
     }
 
     /// The same, for a write.
-    pub async fn others_write(self: &Arc<Origin>, file: &Handle, offset: u64, data: &[u8]) {
-        self.others(file, |tree| drop(tree.write(file, offset, data).unwrap())).await;
+    pub async fn others_write(&self, file: &Handle, offset: u64, data: &[u8]) {
+        self.others(file, |tree| assert!(tree.write(file, offset, data).is_ok())).await;
     }
 
     /// Asks for a lease back without wanting anything.
