@@ -25,6 +25,7 @@
 
 mod attributes;
 mod change;
+mod change_attribute;
 mod descriptors;
 mod directory;
 mod errno;
@@ -36,6 +37,8 @@ mod locks;
 mod lookup;
 mod make;
 mod mounts;
+mod opening;
+mod opens;
 mod permission;
 mod ranges;
 mod sweeper;

@@ -20,7 +20,7 @@ use vfs::{FileType, Status};
 
 use crate::attributes::Stat;
 use crate::descriptors::Proc;
-use crate::{errno, identity, sys};
+use crate::{change_attribute, errno, identity, sys};
 
 /// Handles of unknown file systems make us read the mount table at most this often.
 const RESCAN_MIN: Duration = Duration::from_secs(1);
@@ -46,6 +46,8 @@ pub(crate) struct Mount {
     pub(crate) by_handle: bool,
     /// Its data is in memory: reading never waits for a disk (but for one that is swapped to).
     pub(crate) in_memory: bool,
+    /// ctime tells every change of ours from the one before: see [`crate::change_attribute`].
+    pub(crate) fine_stamps: bool,
     /// When it was last found in the mount table or entered.
     seen: Mutex<Instant>,
     /// Something open in it: what `open_by_handle_at` starts from.
@@ -60,7 +62,9 @@ impl Mount {
         let in_memory = rustix::fs::fstatfs(&anchor)
             .is_ok_and(|is| [TMPFS_MAGIC, RAMFS_MAGIC].contains(&(is.f_type as u64)));
         let by_handle = tried.is_ok();
-        Mount { id, fsid, tag, by_handle, in_memory, seen: Mutex::new(Instant::now()), anchor }
+        let fine_stamps =
+            identity::as_self(|| change_attribute::has_fine_stamps(anchor.as_fd())).unwrap_or(false);
+        Mount { id, fsid, tag, by_handle, in_memory, fine_stamps, seen: Mutex::new(Instant::now()), anchor }
     }
 
     pub(crate) fn anchor(&self) -> BorrowedFd<'_> {
