@@ -10,21 +10,22 @@ use rustix::fs::AtFlags;
 use rustix::time::ClockId;
 use vfs::replay::{self, Made};
 use vfs::{
-    AccessMask, Accessed, Attributes, By, Caller, Commit, CreateHow, Created, Data, Device, Error, Features,
-    FileSystem, FileType, FsLimits, FsStat, Handle, Listing, Lock, LockRequest, Locked, Looked, Name, OpenId,
-    OpenRequest, Opened, Owner, Principal, Read, ReadDir, Renamed, Result, SetAttributes, Share, Stability,
-    Status, Timestamp, Wcc, Written,
+    AccessMask, Accessed, Attributes, By, Caller, Commit, Copied, CreateHow, Created, Data, Device, Error,
+    Extent, FileSystem, FileType, FsLimits, FsStat, Handle, ListedXattrs, Listing, Lock, LockRequest, Locked,
+    Looked, Name, OpenId, OpenRequest, Opened, Owner, Place, Principal, Read, ReadDir, Renamed, Result,
+    SetAttributes, Share, Sought, Stability, Status, Timestamp, Wcc, Written, XattrHow, XattrName,
 };
 
 use crate::change::{self, End, Stop};
 use crate::descriptors::Node;
+use crate::extents::{self, Reservation};
 use crate::io::{self, Wait};
 use crate::locks::{Held, Stripe};
 use crate::make::Making;
 use crate::opening::{self, ToMake};
 use crate::opens::Ground;
 use crate::tree::Tree;
-use crate::{LocalFs, directory, errno, identity, lookup, workers};
+use crate::{LocalFs, copy, directory, errno, identity, lookup, workers, xattr};
 
 /// With locks of so many files, a change no longer insists on more.
 const LOCKS_MAX: usize = 8;
@@ -138,6 +139,44 @@ impl LocalFs {
         let node = self.node(&there.handle).await?;
         let opened = self.try_open(caller, &node, &there).await?;
         Ok(Opened { created: true, directory: made.directory, ..opened })
+    }
+
+    async fn reserve(&self, caller: &Caller, at: Place, length: u64, what: Reservation) -> Result<Wcc> {
+        let node = self.node(&at.handle).await?;
+        let ground = self.tree.opens.ground(at.by, &at.handle, None)?;
+        let file = node.clone();
+        let done = self
+            .change(caller, &[&node], move |tree, principal, held| {
+                let range = (at.offset, length);
+                Ok(extents::reserve(tree, (principal, ground), &file, range, what, held)?)
+            })
+            .await;
+        done.map_err(|status| self.failed(&node, status))
+    }
+
+    /// Runs what moves data between two files, with that which changes locked.
+    async fn between<T: Send + 'static>(
+        &self,
+        caller: &Caller,
+        from: Place,
+        to: Place,
+        job: impl Fn(&Tree, &Principal, &copy::End<'_>, &copy::End<'_>, Held) -> Result<T, Status>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Result<T> {
+        let (source, target) = (self.node(&from.handle).await?, self.node(&to.handle).await?);
+        let read = self.tree.opens.ground(from.by, &from.handle, None)?;
+        let write = self.tree.opens.ground(to.by, &to.handle, None)?;
+        let changed = target.clone();
+        let done = self
+            .change(caller, &[&target], move |tree, principal, held| {
+                let from = copy::End { node: &source, ground: read, offset: from.offset };
+                let to = copy::End { node: &changed, ground: write, offset: to.offset };
+                Ok(job(tree, principal, &from, &to, held)?)
+            })
+            .await;
+        done.map_err(|status| self.failed(&target, status))
     }
 
     async fn remove_name(
@@ -430,6 +469,7 @@ impl FileSystem for LocalFs {
             write_preferred: io::TRANSFER_MAX,
             name_max: (space.f_namemax as u32).min(Name::MAX as u32),
             time_delta_nanoseconds: tick.tv_sec as u64 * 1_000_000_000 + tick.tv_nsec as u64,
+            features: node.mount.features(&self.tree.proc),
             ..FsLimits::default()
         })
     }
@@ -464,6 +504,96 @@ impl FileSystem for LocalFs {
     async fn test(&self, _caller: &Caller, handle: &Handle, _lock: &Lock) -> Result<Option<Lock>> {
         self.tree.stat(&*self.node(handle).await?)?;
         Ok(None)
+    }
+
+    async fn getxattr(&self, caller: &Caller, handle: &Handle, name: &XattrName) -> Result<Bytes> {
+        let node = self.node(handle).await?;
+        let (file, name) = (node.clone(), name.clone());
+        let done = self.work(caller, move |tree, _| xattr::get(tree, &file, &name)).await;
+        done.map_err(|status| self.failed(&node, status))
+    }
+
+    async fn setxattr(
+        &self,
+        caller: &Caller,
+        handle: &Handle,
+        name: &XattrName,
+        value: Bytes,
+        how: XattrHow,
+    ) -> Result<Wcc> {
+        let node = self.node(handle).await?;
+        let (file, name) = (node.clone(), name.clone());
+        let done = self
+            .change(caller, &[&node], move |tree, _, held| {
+                Ok(xattr::set(tree, &file, &name, &value, how, held)?)
+            })
+            .await;
+        done.map_err(|status| self.failed(&node, status))
+    }
+
+    async fn listxattrs(
+        &self,
+        caller: &Caller,
+        handle: &Handle,
+        cookie: u64,
+        bytes: u32,
+    ) -> Result<ListedXattrs> {
+        let node = self.node(handle).await?;
+        let file = node.clone();
+        let done = self
+            .work(caller, move |tree, principal| xattr::list(tree, principal, &file, cookie, bytes))
+            .await;
+        done.map_err(|status| self.failed(&node, status))
+    }
+
+    async fn removexattr(&self, caller: &Caller, handle: &Handle, name: &XattrName) -> Result<Wcc> {
+        let node = self.node(handle).await?;
+        let (file, name) = (node.clone(), name.clone());
+        let done = self
+            .change(caller, &[&node], move |tree, _, held| Ok(xattr::remove(tree, &file, &name, held)?))
+            .await;
+        done.map_err(|status| self.failed(&node, status))
+    }
+
+    async fn seek(
+        &self,
+        caller: &Caller,
+        handle: &Handle,
+        by: By,
+        offset: u64,
+        what: Extent,
+    ) -> Result<Sought> {
+        let node = self.node(handle).await?;
+        let ground = self.tree.opens.ground(by, handle, None)?;
+        let file = node.clone();
+        let done = self
+            .work(caller, move |tree, principal| {
+                extents::seek(tree, (principal, ground), &file, offset, what)
+            })
+            .await;
+        done.map_err(|status| self.failed(&node, status))
+    }
+
+    async fn allocate(&self, caller: &Caller, at: Place, length: u64) -> Result<Wcc> {
+        self.reserve(caller, at, length, Reservation::Allocate).await
+    }
+
+    async fn deallocate(&self, caller: &Caller, at: Place, length: u64) -> Result<Wcc> {
+        self.reserve(caller, at, length, Reservation::Deallocate).await
+    }
+
+    async fn copy(&self, caller: &Caller, from: Place, to: Place, count: u64) -> Result<Copied> {
+        self.between(caller, from, to, move |tree, principal, from, to, held| {
+            copy::copy(tree, principal, from, to, count, held)
+        })
+        .await
+    }
+
+    async fn clone_range(&self, caller: &Caller, from: Place, to: Place, count: u64) -> Result<Wcc> {
+        self.between(caller, from, to, move |tree, principal, from, to, held| {
+            copy::clone_range(tree, principal, from, to, count, held)
+        })
+        .await
     }
 
     async fn shutdown(&self) {

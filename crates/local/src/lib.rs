@@ -26,9 +26,11 @@
 mod attributes;
 mod change;
 mod change_attribute;
+mod copy;
 mod descriptors;
 mod directory;
 mod errno;
+mod extents;
 mod filesystem;
 mod handles;
 mod identity;
@@ -45,6 +47,7 @@ mod sweeper;
 mod sys;
 mod tree;
 mod workers;
+mod xattr;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
