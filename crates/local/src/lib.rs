@@ -25,9 +25,12 @@
 
 mod attributes;
 mod change;
+mod change_attribute;
+mod copy;
 mod descriptors;
 mod directory;
 mod errno;
+mod extents;
 mod filesystem;
 mod handles;
 mod identity;
@@ -36,12 +39,15 @@ mod locks;
 mod lookup;
 mod make;
 mod mounts;
+mod opening;
+mod opens;
 mod permission;
 mod ranges;
 mod sweeper;
 mod sys;
 mod tree;
 mod workers;
+mod xattr;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -5,6 +5,7 @@
 //! for another identity than asked (`faccessat`).
 #![allow(unsafe_code)] // file handles and per-thread identity are not wrapped by rustix
 
+use std::fs::File;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use libc::{c_int, c_long};
@@ -148,6 +149,29 @@ pub(crate) fn set_thread_groups(groups: &[u32]) -> Result<(), Errno> {
 pub(crate) fn unshare_umask() -> Result<(), Errno> {
     // SAFETY: only the sharing of `umask`, root and current directory ends; nothing relies on it.
     result(unsafe { c_long::from(libc::unshare(libc::CLONE_FS)) }).map(drop)
+}
+
+/// Makes `length` bytes (zero: to the end) of a file share the blocks of another (`FICLONERANGE`).
+///
+/// # Errors
+/// `OPNOTSUPP` if the file system does not share blocks, `XDEV` between two, `INVAL` if the range does not end with a
+/// block or with both files.
+pub(crate) fn clone_range(
+    from: &File,
+    offset: u64,
+    length: u64,
+    to: &File,
+    to_offset: u64,
+) -> Result<(), Errno> {
+    let range = libc::file_clone_range {
+        src_fd: from.as_raw_fd().into(),
+        src_offset: offset,
+        src_length: length,
+        dest_offset: to_offset,
+    };
+    // SAFETY: the call reads `range`, whose size is part of its number, and descriptors that live across it.
+    result(unsafe { libc::syscall(libc::SYS_ioctl, to.as_raw_fd(), libc::FICLONERANGE, &raw const range) })
+        .map(drop)
 }
 
 /// The UUID of the file system, where the kernel tells (`FS_IOC_GETFSUUID`, Linux 6.9).
