@@ -1,0 +1,1 @@
+//! Attributes that a client asks for: GETATTR, READDIR, VERIFY and NVERIFY.

@@ -1,0 +1,1 @@
+//! Attributes that a client sets: SETATTR, CREATE and OPEN.
