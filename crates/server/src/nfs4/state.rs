@@ -35,6 +35,11 @@ impl Slot {
 }
 
 impl State {
+    /// How long a client's state outlives its last word, in seconds: `lease_time`.
+    pub(crate) fn lease_seconds(&self) -> u32 {
+        90
+    }
+
     /// What a state id of READ, WRITE and the like stands for: of this object, and good for `share`.
     pub(crate) fn ground(
         &self,
