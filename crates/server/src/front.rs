@@ -24,6 +24,7 @@ pub struct Front {
     pub(crate) mounts: Mounts,
     pub(crate) cookies: crate::nfs2::Cookies,
     pub(crate) pseudo: crate::nfs4::Pseudo,
+    pub(crate) known: crate::nfs4::Knowledge,
     pub(crate) state: crate::nfs4::State,
     counts: Counts,
 }
@@ -91,6 +92,7 @@ impl Front {
     pub fn new(exports: Exports, handles: Handles) -> Arc<Front> {
         Arc::new(Front {
             pseudo: crate::nfs4::Pseudo::new(&exports, SystemClock.wall()),
+            known: crate::nfs4::Knowledge::default(),
             state: crate::nfs4::State::default(),
             exports,
             handles,

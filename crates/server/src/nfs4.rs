@@ -6,7 +6,9 @@
 mod attributes;
 mod compound;
 mod convert;
+mod known;
 mod op;
+mod owners;
 mod pseudo;
 mod setting;
 mod state;
@@ -18,6 +20,7 @@ use rpc::message::Refusal;
 use rpc::service::Outcome;
 
 use crate::front::{Front, reply};
+pub(crate) use known::Knowledge;
 pub(crate) use pseudo::Pseudo;
 pub(crate) use state::State;
 
