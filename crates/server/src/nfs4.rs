@@ -6,12 +6,17 @@
 mod attributes;
 mod compound;
 mod convert;
+mod directory;
+mod kind;
 mod known;
 mod op;
 mod owners;
+mod place;
 mod pseudo;
+mod security;
 mod setting;
 mod state;
+mod walk;
 
 use std::sync::Arc;
 
@@ -23,6 +28,9 @@ use crate::front::{Front, reply};
 pub(crate) use known::Knowledge;
 pub(crate) use pseudo::Pseudo;
 pub(crate) use state::State;
+
+/// The largest READ and WRITE.
+const TRANSFER_MAX_BYTES: u32 = 1 << 20;
 
 /// Answers one call.
 pub(crate) async fn answer(front: Arc<Front>, call: rpc::Call) -> Outcome {

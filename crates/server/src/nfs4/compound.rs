@@ -9,16 +9,16 @@ mod room;
 use std::sync::Arc;
 
 use protocol::nfs4::{
-    ArgOp, BadArguments, CompoundHeader, CompoundResHeader, OPERATIONS_MAX, Operation, ResOp, Stateid,
+    ArgOp, BadArguments, Bitmap, CompoundHeader, CompoundResHeader, OPERATIONS_MAX, Operation, ResOp, Stateid,
     Status, Tag,
 };
 use rpc::Call;
 use rpc::message::Refusal;
 use rpc::service::Outcome;
-use vfs::{Caller, Freshness, Handle, HolderId};
+use vfs::{By, Caller, Freshness, Handle, HolderId, Share};
 use xdr::{Decode, Encode, Message};
 
-use super::{op, pseudo, state};
+use super::{attributes, convert, op, pseudo, state};
 use crate::exports::{Export, ExportId};
 use crate::front::{Front, Object, Request};
 
@@ -156,6 +156,14 @@ impl<'c> Compound<'c> {
         self.writable_of(file)
     }
 
+    /// The current object, for its extended attributes: directories above exports have none.
+    pub(crate) fn extended(&mut self) -> Result<Object, Status> {
+        match self.file()? {
+            File::Pseudo(_) => Err(Status::NotSupp),
+            File::Object(..) => self.object(),
+        }
+    }
+
     /// An object with the caller.
     pub(crate) fn object_of(&mut self, file: File) -> Result<Object, Status> {
         match file {
@@ -190,6 +198,32 @@ impl<'c> Compound<'c> {
         Ok(caller)
     }
 
+    /// What a state id of I/O stands for. From here on the object is used in the name of its holder.
+    pub(crate) async fn ground(
+        &self,
+        object: &mut Object,
+        stateid: Stateid,
+        share: Share,
+    ) -> Result<By, Status> {
+        let ground = self.front.state.ground(self, object, stateid, share)?;
+        if ground.holder.is_some() {
+            object.caller.holder = ground.holder;
+        }
+        Ok(ground.by)
+    }
+
+    /// The attributes that an export's file system has.
+    pub(crate) async fn supported(&mut self, export: &Export) -> Result<Bitmap, Status> {
+        let caller = self.caller(export)?;
+        let known = self.front.known.of(&caller, export).await.map_err(convert::error)?;
+        Ok(attributes::supported(self.minor, &known.limits))
+    }
+
+    /// Bytes that the result of the operation being answered may have.
+    pub(crate) fn room(&self) -> usize {
+        self.room
+    }
+
     /// May the client use this export?
     pub(crate) fn sees(&self, export: &Export) -> bool {
         export.options.clients.admits(self.call.peer.ip())
@@ -201,7 +235,7 @@ impl<'c> Compound<'c> {
             File::Pseudo(node) => self.front.handles.pseudo(self.front.pseudo.id(*node)),
             File::Object(export, handle) => self.front.handles.v4(export.id, handle),
         }
-        .map_err(super::convert::status)
+        .map_err(convert::status)
     }
 
     /// Runs one operation.

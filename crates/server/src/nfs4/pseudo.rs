@@ -90,6 +90,19 @@ impl Pseudo {
         self.nodes.iter().position(|node| node.id == id).map(NodeIndex)
     }
 
+    /// A node and those below it, as far as they have exports below them: for most exports none.
+    pub(crate) fn on_the_way(&self, from: NodeIndex) -> Vec<NodeIndex> {
+        let mut found = Vec::new();
+        let mut rest = vec![from];
+        while let Some(index) = rest.pop() {
+            if !self.node(index).below.is_empty() {
+                found.push(index);
+                rest.extend(self.node(index).children.values());
+            }
+        }
+        found
+    }
+
     /// The node of an export.
     pub(crate) fn of_export(&self, export: &Export) -> Option<NodeIndex> {
         let is_it = |node: &Node| node.export.as_ref().is_some_and(|other| other.id == export.id);

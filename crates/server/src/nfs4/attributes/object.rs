@@ -13,10 +13,7 @@ use crate::exports::Export;
 use crate::front::Front;
 use crate::nfs4::compound::Compound;
 use crate::nfs4::known::Known;
-use crate::nfs4::{convert, owners};
-
-/// The largest READ and WRITE.
-const TRANSFER_MAX_BYTES: u32 = 1 << 20;
+use crate::nfs4::{Pseudo, TRANSFER_MAX_BYTES, convert, owners};
 
 /// Attributes that are asked for of one or many objects of an export, and what is the same for all of them.
 pub(crate) struct Asked<'c> {
@@ -68,6 +65,16 @@ impl<'c> Asked<'c> {
         Ok(fattr)
     }
 
+    /// Attributes of an entry of a listing that has numbers alone.
+    pub(crate) fn of_name(&self, fileid: u64) -> Fattr {
+        Fattr {
+            rdattr_error: self.if_wanted(Attr::RdattrError, Outcome::Ok(())),
+            fileid: self.if_wanted(Attr::Fileid, fileid),
+            mounted_on_fileid: self.if_wanted(Attr::MountedOnFileid, fileid),
+            ..Fattr::default()
+        }
+    }
+
     fn wants(&self, attr: Attr) -> bool {
         self.asked.contains(attr)
     }
@@ -107,7 +114,7 @@ impl<'c> Asked<'c> {
             return None;
         }
         let node = self.front.pseudo.of_export(&self.export)?;
-        (node != super::super::Pseudo::ROOT).then(|| self.front.pseudo.id(node))
+        (node != Pseudo::ROOT).then(|| self.front.pseudo.id(node))
     }
 
     /// What is the same for all of the file system.

@@ -1,12 +1,16 @@
-//! IO_ADVISE.
+//! IO_ADVISE (RFC 7862, section 15.5): the cache learns from the reads themselves, and heeds no hint.
 
-use protocol::nfs4::{IoAdviseArgs, IoAdviseOk, Status};
+use protocol::nfs4::{Bitmap, IoAdviseArgs, IoAdviseOk, Status};
+use vfs::Share;
 
 use crate::nfs4::compound::Compound;
 
 pub(in crate::nfs4) async fn answer(
-    _compound: &mut Compound<'_>,
-    _args: IoAdviseArgs,
+    compound: &mut Compound<'_>,
+    args: IoAdviseArgs,
 ) -> Result<IoAdviseOk, Status> {
-    Err(Status::NotSupp)
+    let mut object = compound.object()?;
+    let stateid = compound.stateid(args.stateid)?;
+    compound.ground(&mut object, stateid, Share::empty()).await?;
+    Ok(IoAdviseOk { hints: Bitmap::EMPTY })
 }
