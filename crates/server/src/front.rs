@@ -4,11 +4,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use protocol::{mount, nfs2, nfs3};
+use protocol::{mount, nfs2, nfs3, nfs4};
 use rpc::message::{CallHeader, Refusal};
 use rpc::service::{Answering, Outcome, Remember};
 use rpc::{Call, Credential, Service};
-use vfs::{Caller, Handle, Status};
+use vfs::{Caller, Clock, Handle, Status, SystemClock};
 use xdr::Encode;
 
 use crate::caller::{self, Denied};
@@ -16,28 +16,37 @@ use crate::exports::{Export, Exports};
 use crate::handles::Handles;
 use crate::mount::Mounts;
 
-/// Answers NFS v3, NFS v2 and MOUNT v1 to v3 over a table of exports.
+/// Answers NFS v4, NFS v3, NFS v2 and MOUNT v1 to v3 over a table of exports.
 #[derive(Debug)]
 pub struct Front {
     pub(crate) exports: Exports,
     pub(crate) handles: Handles,
     pub(crate) mounts: Mounts,
     pub(crate) cookies: crate::nfs2::Cookies,
+    pub(crate) pseudo: crate::nfs4::Pseudo,
+    pub(crate) known: crate::nfs4::Knowledge,
+    pub(crate) state: crate::nfs4::State,
     counts: Counts,
 }
 
-/// How many calls of each procedure were answered.
+/// How many calls of each procedure were answered, and of v4 how many operations.
 #[derive(Debug)]
 pub struct Counts {
     nfs3: [AtomicU64; nfs3::Procedure::ALL.len()],
     nfs2: [AtomicU64; nfs2::Procedure::ALL.len()],
+    /// By number; the last is for those that are no operation.
+    nfs4: [AtomicU64; OPERATIONS],
 }
+
+/// One more than the highest number of an operation, and one for those that are none.
+const OPERATIONS: usize = nfs4::Operation::Removexattr as usize + 2;
 
 impl Default for Counts {
     fn default() -> Counts {
         Counts {
             nfs3: std::array::from_fn(|_| AtomicU64::new(0)),
             nfs2: std::array::from_fn(|_| AtomicU64::new(0)),
+            nfs4: std::array::from_fn(|_| AtomicU64::new(0)),
         }
     }
 }
@@ -53,11 +62,21 @@ impl Counts {
         self.nfs2[procedure as usize].load(Ordering::Relaxed)
     }
 
+    /// Operations of NFSv4, of all minor versions.
+    pub fn nfs4(&self, operation: nfs4::Operation) -> u64 {
+        self.nfs4[(operation as usize).min(OPERATIONS - 1)].load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn add_nfs4(&self, operation: nfs4::Operation) {
+        self.nfs4[(operation as usize).min(OPERATIONS - 1)].fetch_add(1, Ordering::Relaxed);
+    }
+
     /// All that were called: version, name, count.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &'static str, u64)> {
         let v3 = nfs3::Procedure::ALL.iter().map(|procedure| (3, procedure.name(), self.nfs3(*procedure)));
         let v2 = nfs2::Procedure::ALL.iter().map(|procedure| (2, procedure.name(), self.nfs2(*procedure)));
-        v3.chain(v2).filter(|(_, _, count)| *count > 0)
+        let v4 = nfs4::Operation::ALL.iter().map(|operation| (4, operation.name(), self.nfs4(*operation)));
+        v4.chain(v3).chain(v2).filter(|(_, _, count)| *count > 0)
     }
 
     fn add(&self, header: &CallHeader) {
@@ -72,6 +91,9 @@ impl Front {
     /// A front over `exports`, with handles made and read by `handles`.
     pub fn new(exports: Exports, handles: Handles) -> Arc<Front> {
         Arc::new(Front {
+            pseudo: crate::nfs4::Pseudo::new(&exports, SystemClock.wall()),
+            known: crate::nfs4::Knowledge::default(),
+            state: crate::nfs4::State::default(),
             exports,
             handles,
             mounts: Mounts::default(),
@@ -102,8 +124,13 @@ impl Service for Front {
                 self.counts.add(&call.header);
                 return Box::pin(crate::nfs2::answer(self, call));
             }
+            // v4 needs a transport that keeps order and finds losses (RFC 8881, section 2.9.1): no datagrams.
+            (nfs4::PROGRAM, nfs4::VERSION) if call.connection.is_some() => {
+                return Box::pin(crate::nfs4::answer(self, call));
+            }
             (mount::v3::PROGRAM, 1..=3) => return Box::pin(crate::mount::answer(self, call)),
-            (nfs3::PROGRAM, _) => (nfs2::VERSION, nfs3::VERSION),
+            (nfs3::PROGRAM, nfs4::VERSION) => (nfs2::VERSION, nfs3::VERSION),
+            (nfs3::PROGRAM, _) => (nfs2::VERSION, nfs4::VERSION),
             (mount::v3::PROGRAM, _) => (mount::v1::VERSION, mount::v3::VERSION),
             _ => return Box::pin(std::future::ready(Refusal::ProgramUnavailable.into())),
         };
@@ -114,6 +141,7 @@ impl Service for Front {
         let twice_is_harm = match (header.program, header.version) {
             (nfs3::PROGRAM, nfs3::VERSION) => crate::nfs3::must_not_repeat(header.procedure),
             (nfs2::PROGRAM, nfs2::VERSION) => crate::nfs2::must_not_repeat(header.procedure),
+            // v4 has its own: slots of a session, sequence ids of an owner.
             _ => false,
         };
         if twice_is_harm { Remember::Reply } else { Remember::No }

@@ -3,9 +3,11 @@
 //! A handle says which export, proves that we gave it out, and carries the back end's own handle where that fits:
 //!
 //! ```text
+//! v4   kind 1 | export 4 | check 8 | back end's handle, up to 115
 //! v3   kind 1 | export 4 | check 8 | back end's handle, up to 51
 //! v2   kind 1 | export 4 | check 8 | length 1 | back end's handle, up to 18 | zeros
 //! long kind 1 | export 4 | keyed hash 16 of export and back end's handle        (v2: and zeros)
+//! pseudo kind 1 | zeros 4 | check 8 | directory above exports 8
 //! ```
 //!
 //! The check is a keyed hash, so that nobody can make a handle that leads where no LOOKUP led. A long handle names an
@@ -30,10 +32,15 @@ use table::Table;
 
 /// `NFS3_FHSIZE`.
 const V3_MAX: usize = protocol::nfs3::FHSIZE;
+/// `NFS4_FHSIZE`.
+const V4_MAX: usize = protocol::nfs4::FHSIZE;
 const PREFIX: usize = 13;
 const INSIDE: u8 = 1;
 const INSIDE_V2: u8 = 2;
 const LONG: u8 = 3;
+const PSEUDO: u8 = 4;
+/// In place of an export's id in the handle of a directory above exports.
+const NO_EXPORT: ExportId = ExportId(0);
 
 /// Makes and reads handles.
 #[derive(Debug)]
@@ -53,16 +60,52 @@ impl Handles {
     /// # Errors
     /// `Io` if it is a long one and the table cannot be written.
     pub fn v3(&self, export: ExportId, handle: &Handle) -> Result<protocol::nfs3::Handle, Status> {
-        let inner = handle.as_bytes();
         let mut bytes = [0; V3_MAX];
-        let length = if PREFIX + inner.len() <= V3_MAX {
-            self.prefix(&mut bytes, INSIDE, export, inner);
-            bytes[PREFIX..PREFIX + inner.len()].copy_from_slice(inner);
-            PREFIX + inner.len()
-        } else {
-            self.long(&mut bytes, export, handle)?
-        };
+        let length = self.inside_or_long(&mut bytes, export, handle)?;
         protocol::nfs3::Handle::new(&bytes[..length]).ok_or(Status::ServerFault)
+    }
+
+    /// A handle for v4; what is short enough for v3 is the same for both.
+    ///
+    /// # Errors
+    /// As of [`Handles::v3`].
+    pub fn v4(&self, export: ExportId, handle: &Handle) -> Result<protocol::nfs4::Handle, Status> {
+        let mut bytes = [0; V4_MAX];
+        let length = self.inside_or_long(&mut bytes, export, handle)?;
+        protocol::nfs4::Handle::new(&bytes[..length]).ok_or(Status::ServerFault)
+    }
+
+    /// A handle for v4 of a directory above exports.
+    pub(crate) fn pseudo(&self, id: u64) -> Result<protocol::nfs4::Handle, Status> {
+        let mut bytes = [0; PREFIX + 8];
+        self.prefix(&mut bytes, PSEUDO, NO_EXPORT, &id.to_be_bytes());
+        bytes[PREFIX..].copy_from_slice(&id.to_be_bytes());
+        protocol::nfs4::Handle::new(&bytes).ok_or(Status::ServerFault)
+    }
+
+    /// The directory above exports that a handle stands for; `None` if it is no such handle.
+    ///
+    /// # Errors
+    /// `BadHandle` if we did not give it out.
+    pub(crate) fn read_pseudo(&self, wire: &[u8]) -> Option<Result<u64, Status>> {
+        let (&PSEUDO, rest) = wire.split_first()? else { return None };
+        let parsed = || {
+            let (export, rest) = rest.split_first_chunk::<4>()?;
+            let (check, inner) = rest.split_first_chunk::<8>()?;
+            let id = u64::from_be_bytes(*inner.first_chunk::<8>().filter(|_| inner.len() == 8)?);
+            (*export == NO_EXPORT.0.to_be_bytes() && self.check(NO_EXPORT, inner) == *check).then_some(id)
+        };
+        Some(parsed().ok_or(Status::BadHandle))
+    }
+
+    fn inside_or_long(&self, bytes: &mut [u8], export: ExportId, handle: &Handle) -> Result<usize, Status> {
+        let inner = handle.as_bytes();
+        let Some(place) = bytes.get_mut(PREFIX..PREFIX + inner.len()) else {
+            return self.long(bytes, export, handle);
+        };
+        place.copy_from_slice(inner);
+        self.prefix(bytes, INSIDE, export, inner);
+        Ok(PREFIX + inner.len())
     }
 
     /// A handle for v2.
@@ -82,7 +125,7 @@ impl Handles {
         Ok(bytes)
     }
 
-    /// What a handle of either version stands for.
+    /// What a handle of any version stands for.
     ///
     /// # Errors
     /// `BadHandle` if we did not give it out; `Stale` if it is a long one that the table does not have.

@@ -1,6 +1,6 @@
 //! The NFS fronts: what clients see of Leasehold.
 //!
-//! A [`Front`] answers NFS v3, NFS v2 and MOUNT, all on one port, over the exports of an [`Exports`] table. Each export
+//! A [`Front`] answers NFS v4, NFS v3, NFS v2 and MOUNT, all on one port, over the exports of an [`Exports`] table. Each export
 //! is a `vfs::FileSystem`, and the front does not know which. It owns what is the front's alone: who may ask
 //! ([`exports`]), under which identity ([`caller`]), by which handles ([`handles`]), and the wire.
 //!
@@ -14,6 +14,7 @@ pub mod handles;
 mod mount;
 mod nfs2;
 mod nfs3;
+mod nfs4;
 pub mod rpcbind;
 
 pub use exports::{ClientList, Export, ExportOptions, Exports, Squash};

@@ -1,0 +1,186 @@
+//! Of an object of an export.
+
+use std::sync::Arc;
+
+use protocol::nfs4::{
+    ACL4_SUPPORT_ALLOW_ACL, ACL4_SUPPORT_DENY_ACL, Ace, Acl, Attr, Bitmap, ChangeAttrType, Component,
+    FH4_PERSISTENT, Fattr, FsLocations, Limited, Nfstime, Outcome, Pathname, Status,
+};
+use vfs::{Attributes, Caller, Features, FsLimits, FsStat, Handle};
+
+use super::{SETTABLE, SPACE, supported};
+use crate::exports::Export;
+use crate::front::Front;
+use crate::nfs4::compound::Compound;
+use crate::nfs4::known::Known;
+use crate::nfs4::{Pseudo, TRANSFER_MAX_BYTES, convert, owners};
+
+/// Attributes that are asked for of one or many objects of an export, and what is the same for all of them.
+pub(crate) struct Asked<'c> {
+    front: &'c Front,
+    export: Arc<Export>,
+    caller: Caller,
+    minor: u32,
+    known: Arc<Known>,
+    /// Those that there are.
+    asked: Bitmap,
+    space: Option<FsStat>,
+}
+
+impl<'c> Asked<'c> {
+    /// Asks of the export what is the same for all its objects.
+    pub(crate) async fn new(
+        compound: &mut Compound<'c>,
+        export: &Arc<Export>,
+        asked: Bitmap,
+    ) -> Result<Asked<'c>, Status> {
+        let caller = compound.caller(export)?;
+        let front: &'c Front = compound.front;
+        let known = front.known.of(&caller, export).await.map_err(convert::error)?;
+        let asked = asked & supported(compound.minor, &known.limits);
+        let space = if (asked & SPACE).is_empty() {
+            None
+        } else {
+            Some(export.fs.fsstat(&caller, &known.root).await.map_err(convert::error)?)
+        };
+        Ok(Asked { front, export: export.clone(), caller, minor: compound.minor, known, asked, space })
+    }
+
+    /// Attributes of one object; `attributes` are given if they are known already.
+    pub(crate) async fn read(
+        &self,
+        handle: &Handle,
+        attributes: Option<Attributes>,
+    ) -> Result<Fattr, Status> {
+        let attributes = match attributes {
+            Some(attributes) => attributes,
+            None => self.export.fs.getattr(&self.caller, handle).await.map_err(convert::error)?,
+        };
+        let mut fattr = Fattr::default();
+        self.of_file(&mut fattr, handle, &attributes)?;
+        self.of_export(&mut fattr);
+        if self.wants(Attr::Acl) {
+            fattr.acl = Some(acl(self.export.fs.acl(&self.caller, handle).await.map_err(convert::error)?)?);
+        }
+        Ok(fattr)
+    }
+
+    /// Attributes of an entry of a listing that has numbers alone.
+    pub(crate) fn of_name(&self, fileid: u64) -> Fattr {
+        Fattr {
+            rdattr_error: self.if_wanted(Attr::RdattrError, Outcome::Ok(())),
+            fileid: self.if_wanted(Attr::Fileid, fileid),
+            mounted_on_fileid: self.if_wanted(Attr::MountedOnFileid, fileid),
+            ..Fattr::default()
+        }
+    }
+
+    fn wants(&self, attr: Attr) -> bool {
+        self.asked.contains(attr)
+    }
+
+    fn if_wanted<T>(&self, attr: Attr, value: T) -> Option<T> {
+        self.wants(attr).then_some(value)
+    }
+
+    /// What differs from one object to the next.
+    fn of_file(&self, fattr: &mut Fattr, handle: &Handle, is: &Attributes) -> Result<(), Status> {
+        fattr.ftype = self.if_wanted(Attr::Type, convert::ftype(is.file_type));
+        fattr.change = self.if_wanted(Attr::Change, is.change);
+        fattr.size = self.if_wanted(Attr::Size, is.size);
+        fattr.fsid = self.if_wanted(Attr::Fsid, convert::fsid(self.export.id, is.fsid));
+        fattr.fileid = self.if_wanted(Attr::Fileid, is.fileid);
+        fattr.mode = self.if_wanted(Attr::Mode, is.mode);
+        fattr.numlinks = self.if_wanted(Attr::Numlinks, is.nlink);
+        fattr.owner = self.wants(Attr::Owner).then(|| owners::string(is.uid));
+        fattr.owner_group = self.wants(Attr::OwnerGroup).then(|| owners::string(is.gid));
+        fattr.rawdev = self.if_wanted(Attr::Rawdev, convert::specdata(is.rdev));
+        fattr.space_used = self.if_wanted(Attr::SpaceUsed, is.used);
+        fattr.time_access = self.if_wanted(Attr::TimeAccess, convert::nfstime(is.atime));
+        fattr.time_metadata = self.if_wanted(Attr::TimeMetadata, convert::nfstime(is.ctime));
+        fattr.time_modify = self.if_wanted(Attr::TimeModify, convert::nfstime(is.mtime));
+        if self.wants(Attr::MountedOnFileid) {
+            fattr.mounted_on_fileid = Some(self.mounted_on(handle).unwrap_or(is.fileid));
+        }
+        if self.wants(Attr::Filehandle) {
+            fattr.filehandle = Some(self.front.handles.v4(self.export.id, handle).map_err(convert::status)?);
+        }
+        Ok(())
+    }
+
+    /// The inode number of the directory that an export covers, if this is the root of one below another directory.
+    fn mounted_on(&self, handle: &Handle) -> Option<u64> {
+        if *handle != self.known.root {
+            return None;
+        }
+        let node = self.front.pseudo.of_export(&self.export)?;
+        (node != Pseudo::ROOT).then(|| self.front.pseudo.id(node))
+    }
+
+    /// What is the same for all of the file system.
+    fn of_export(&self, fattr: &mut Fattr) {
+        let FsLimits { features, .. } = self.known.limits;
+        let limits = &self.known.limits;
+        let acls = ACL4_SUPPORT_ALLOW_ACL | ACL4_SUPPORT_DENY_ACL;
+        let aclsupport = if features.contains(Features::ACL) { acls } else { 0 };
+        let supported = supported(self.minor, limits);
+        fattr.supported_attrs = self.if_wanted(Attr::SupportedAttrs, supported);
+        fattr.fh_expire_type = self.if_wanted(Attr::FhExpireType, FH4_PERSISTENT);
+        fattr.link_support = self.if_wanted(Attr::LinkSupport, limits.hard_links);
+        fattr.symlink_support = self.if_wanted(Attr::SymlinkSupport, limits.symlinks);
+        fattr.named_attr = self.if_wanted(Attr::NamedAttr, false);
+        fattr.unique_handles = self.if_wanted(Attr::UniqueHandles, true);
+        fattr.lease_time = self.if_wanted(Attr::LeaseTime, self.front.state.lease_seconds());
+        fattr.rdattr_error = self.if_wanted(Attr::RdattrError, Outcome::Ok(()));
+        fattr.aclsupport = self.if_wanted(Attr::Aclsupport, aclsupport);
+        fattr.cansettime = self.if_wanted(Attr::Cansettime, limits.can_set_time);
+        fattr.case_insensitive = self.if_wanted(Attr::CaseInsensitive, limits.case_insensitive);
+        fattr.case_preserving = self.if_wanted(Attr::CasePreserving, limits.case_preserving);
+        fattr.chown_restricted = self.if_wanted(Attr::ChownRestricted, limits.chown_restricted);
+        fattr.fs_locations = self.wants(Attr::FsLocations).then(|| Box::new(fs_locations(&self.export.path)));
+        fattr.homogeneous = self.if_wanted(Attr::Homogeneous, limits.homogeneous);
+        fattr.maxfilesize = self.if_wanted(Attr::Maxfilesize, limits.file_size_max);
+        fattr.maxlink = self.if_wanted(Attr::Maxlink, limits.link_max);
+        fattr.maxname = self.if_wanted(Attr::Maxname, limits.name_max);
+        fattr.maxread = self.if_wanted(Attr::Maxread, TRANSFER_MAX_BYTES.into());
+        fattr.maxwrite = self.if_wanted(Attr::Maxwrite, limits.write_max.min(TRANSFER_MAX_BYTES).into());
+        fattr.no_trunc = self.if_wanted(Attr::NoTrunc, limits.no_trunc);
+        fattr.time_delta = self.if_wanted(Attr::TimeDelta, time_delta(limits.time_delta_nanoseconds));
+        fattr.suppattr_exclcreat = self.if_wanted(Attr::SuppattrExclcreat, supported & SETTABLE);
+        fattr.clone_blksize = self.if_wanted(Attr::CloneBlksize, 4096);
+        fattr.change_attr_type = self.if_wanted(Attr::ChangeAttrType, ChangeAttrType::Undefined);
+        fattr.xattr_support = self.if_wanted(Attr::XattrSupport, features.contains(Features::XATTR));
+        if let Some(space) = &self.space {
+            self.of_space(fattr, space);
+        }
+    }
+
+    fn of_space(&self, fattr: &mut Fattr, space: &FsStat) {
+        fattr.files_avail = self.if_wanted(Attr::FilesAvail, space.available_files);
+        fattr.files_free = self.if_wanted(Attr::FilesFree, space.free_files);
+        fattr.files_total = self.if_wanted(Attr::FilesTotal, space.total_files);
+        fattr.space_avail = self.if_wanted(Attr::SpaceAvail, space.available_bytes);
+        fattr.space_free = self.if_wanted(Attr::SpaceFree, space.free_bytes);
+        fattr.space_total = self.if_wanted(Attr::SpaceTotal, space.total_bytes);
+    }
+}
+
+fn time_delta(nanoseconds: u64) -> Nfstime {
+    Nfstime { seconds: (nanoseconds / 1_000_000_000) as i64, nseconds: (nanoseconds % 1_000_000_000) as u32 }
+}
+
+/// Here, and nowhere else.
+fn fs_locations(path: &str) -> FsLocations {
+    let names = path.split('/').filter(|name| !name.is_empty());
+    let names = names.filter_map(|name| Component::new(name.as_bytes().to_vec())).collect();
+    FsLocations { fs_root: Pathname::new(names).unwrap_or_default(), ..FsLocations::default() }
+}
+
+fn acl(acl: vfs::Acl) -> Result<Acl, Status> {
+    let ace = |ace: vfs::Ace| {
+        let who = Limited::new(ace.who).ok_or(Status::ServerFault)?;
+        Ok(Ace { acetype: ace.kind, flag: ace.flags, access_mask: ace.mask, who })
+    };
+    let aces = acl.0.into_iter().map(ace).collect::<Result<_, Status>>()?;
+    Acl::new(aces).ok_or(Status::ServerFault)
+}

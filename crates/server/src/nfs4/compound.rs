@@ -1,0 +1,345 @@
+//! One COMPOUND: its operations in order up to the first that fails, and what they hand to each other (RFC 8881,
+//! sections 2.6.3, 2.10 and 16.2).
+//!
+//! Results go straight into the reply. What the whole came to is known at the end and patched in.
+
+mod order;
+mod room;
+
+use std::sync::Arc;
+
+use protocol::nfs4::{
+    ArgOp, BadArguments, Bitmap, CompoundHeader, CompoundResHeader, OPERATIONS_MAX, Operation, ResOp, Stateid,
+    Status, Tag,
+};
+use rpc::Call;
+use rpc::message::Refusal;
+use rpc::service::Outcome;
+use vfs::{By, Caller, Freshness, Handle, HolderId, Share};
+use xdr::{Decode, Encode, Message};
+
+use super::{attributes, convert, op, pseudo, state};
+use crate::exports::{Export, ExportId};
+use crate::front::{Front, Object, Request};
+
+/// The highest minor version served.
+const MINOR_MAX: u32 = 2;
+/// Bytes of an accepted reply before its results.
+const RPC_HEADER_BYTES: usize = 24;
+
+/// What the operations of a compound share.
+pub(crate) struct Compound<'c> {
+    pub(crate) front: &'c Arc<Front>,
+    pub(crate) call: &'c Call,
+    /// Minor version.
+    pub(crate) minor: u32,
+    /// How many operations there are.
+    pub(crate) operations: u32,
+    /// Which of them is being answered, from zero.
+    pub(crate) position: u32,
+    /// The current handle, and what goes with it.
+    pub(crate) current: Option<Current>,
+    /// The saved handle, and what goes with it.
+    pub(crate) saved: Option<Current>,
+    /// The slot that SEQUENCE found; it gets the reply.
+    pub(crate) slot: Option<state::Slot>,
+    /// The results of an earlier compound that this one is a retry of, from the compound's status on: they are the
+    /// answer.
+    pub(crate) replay: Option<Message>,
+    holder: Option<HolderId>,
+    /// The caller at the export used last: most compounds use one.
+    caller: Option<(ExportId, Caller)>,
+    /// Bytes that results may still take.
+    room: usize,
+}
+
+/// A current or saved handle with its state id.
+#[derive(Clone, Debug)]
+pub(crate) struct Current {
+    pub(crate) file: File,
+    /// That of the last operation that gave one (RFC 8881, section 16.2.3.1.2).
+    pub(crate) stateid: Option<Stateid>,
+}
+
+/// What a handle of a client stands for.
+#[derive(Clone, Debug)]
+pub(crate) enum File {
+    /// A directory above exports.
+    Pseudo(pseudo::NodeIndex),
+    /// An object of an export.
+    Object(Arc<Export>, Handle),
+}
+
+impl<'c> Compound<'c> {
+    fn new(front: &'c Arc<Front>, call: &'c Call, header: &CompoundHeader) -> Compound<'c> {
+        Compound {
+            front,
+            call,
+            minor: header.minorversion,
+            operations: header.operations,
+            position: 0,
+            current: None,
+            saved: None,
+            slot: None,
+            replay: None,
+            holder: None,
+            caller: None,
+            room: room::UNNEGOTIATED_BYTES,
+        }
+    }
+
+    /// Bytes of the request, its RPC header counted.
+    pub(crate) fn request_bytes(&self) -> usize {
+        // xid, call, RPC version, program, version, procedure; the credential; an empty verifier.
+        24 + room::encoded_len(&self.call.header.credential) + 8 + self.call.arguments.remaining()
+    }
+
+    /// Is the operation being answered the last one?
+    pub(crate) fn is_last(&self) -> bool {
+        self.position + 1 == self.operations
+    }
+
+    /// In whose name this compound asks, as far as that is known.
+    pub(crate) fn holder(&self) -> Option<HolderId> {
+        self.holder
+    }
+
+    /// From now on the compound asks in the name of this holder.
+    pub(crate) fn set_holder(&mut self, holder: Option<HolderId>) {
+        self.holder = holder;
+        if let Some((_, caller)) = &mut self.caller {
+            caller.holder = holder;
+        }
+    }
+
+    /// The current handle.
+    pub(crate) fn file(&self) -> Result<&File, Status> {
+        self.current.as_ref().map(|current| &current.file).ok_or(Status::NoFileHandle)
+    }
+
+    /// The saved handle.
+    pub(crate) fn saved_file(&self) -> Result<&File, Status> {
+        self.saved.as_ref().map(|saved| &saved.file).ok_or(Status::NoFileHandle)
+    }
+
+    /// Sets the current handle, and forgets the current state id.
+    pub(crate) fn set_file(&mut self, file: File) {
+        self.current = Some(Current { file, stateid: None });
+    }
+
+    /// Sets the current state id.
+    pub(crate) fn set_stateid(&mut self, stateid: Stateid) {
+        if let Some(current) = &mut self.current {
+            current.stateid = Some(stateid);
+        }
+    }
+
+    /// The state id of an argument, with the current one put in for the special value.
+    pub(crate) fn stateid(&self, given: Stateid) -> Result<Stateid, Status> {
+        resolved(self.minor, given, self.current.as_ref())
+    }
+
+    /// The same for one that goes with the saved handle.
+    pub(crate) fn saved_stateid(&self, given: Stateid) -> Result<Stateid, Status> {
+        resolved(self.minor, given, self.saved.as_ref())
+    }
+
+    /// The current object with the caller. A directory above exports is not one: `IsDir`.
+    pub(crate) fn object(&mut self) -> Result<Object, Status> {
+        let file = self.file()?.clone();
+        self.object_of(file)
+    }
+
+    /// The same, for an operation that changes something.
+    pub(crate) fn writable(&mut self) -> Result<Object, Status> {
+        let file = self.file()?.clone();
+        self.writable_of(file)
+    }
+
+    /// The current object, for its extended attributes: directories above exports have none.
+    pub(crate) fn extended(&mut self) -> Result<Object, Status> {
+        match self.file()? {
+            File::Pseudo(_) => Err(Status::NotSupp),
+            File::Object(..) => self.object(),
+        }
+    }
+
+    /// An object with the caller.
+    pub(crate) fn object_of(&mut self, file: File) -> Result<Object, Status> {
+        match file {
+            File::Pseudo(_) => Err(Status::IsDir),
+            File::Object(export, handle) => {
+                let caller = self.caller(&export)?;
+                Ok(Object { export, handle, caller })
+            }
+        }
+    }
+
+    /// An object with the caller, for an operation that changes something.
+    pub(crate) fn writable_of(&mut self, file: File) -> Result<Object, Status> {
+        match &file {
+            File::Pseudo(_) => Err(Status::Rofs),
+            File::Object(export, _) if export.options.read_only => Err(Status::Rofs),
+            File::Object(..) => self.object_of(file),
+        }
+    }
+
+    /// Who asks, at an export.
+    pub(crate) fn caller(&mut self, export: &Export) -> Result<Caller, Status> {
+        if let Some((id, caller)) = &self.caller
+            && *id == export.id
+        {
+            return Ok(caller.clone());
+        }
+        let mut caller = Request::new(self.front, self.call).caller(export).map_err(|_| Status::Access)?;
+        caller.freshness = Freshness::Timeout;
+        caller.holder = self.holder;
+        self.caller = Some((export.id, caller.clone()));
+        Ok(caller)
+    }
+
+    /// What a state id of I/O stands for. From here on the object is used in the name of its holder.
+    pub(crate) async fn ground(
+        &self,
+        object: &mut Object,
+        stateid: Stateid,
+        share: Share,
+    ) -> Result<By, Status> {
+        let ground = self.front.state.ground(self, object, stateid, share)?;
+        if ground.holder.is_some() {
+            object.caller.holder = ground.holder;
+        }
+        Ok(ground.by)
+    }
+
+    /// The attributes that an export's file system has.
+    pub(crate) async fn supported(&mut self, export: &Export) -> Result<Bitmap, Status> {
+        let caller = self.caller(export)?;
+        let known = self.front.known.of(&caller, export).await.map_err(convert::error)?;
+        Ok(attributes::supported(self.minor, &known.limits))
+    }
+
+    /// Bytes that the result of the operation being answered may have.
+    pub(crate) fn room(&self) -> usize {
+        self.room
+    }
+
+    /// May the client use this export?
+    pub(crate) fn sees(&self, export: &Export) -> bool {
+        export.options.clients.admits(self.call.peer.ip())
+    }
+
+    /// The handle that a client gets for a file.
+    pub(crate) fn wire_handle(&self, file: &File) -> Result<protocol::nfs4::Handle, Status> {
+        match file {
+            File::Pseudo(node) => self.front.handles.pseudo(self.front.pseudo.id(*node)),
+            File::Object(export, handle) => self.front.handles.v4(export.id, handle),
+        }
+        .map_err(convert::status)
+    }
+
+    /// Runs one operation.
+    async fn run(&mut self, next: Result<ArgOp, BadArguments>) -> ResOp {
+        let args = match next {
+            Ok(args) => args,
+            Err(BadArguments { operation: Operation::Illegal, .. }) => return ResOp::Illegal(Status::BadXdr),
+            Err(BadArguments { operation, .. }) => {
+                let status = order::check(self, operation).err().unwrap_or(Status::BadXdr);
+                return ResOp::failed(operation, status);
+            }
+        };
+        let operation = args.operation();
+        self.front.counts().add_nfs4(operation);
+        if let Err(status) = order::check(self, operation).and_then(|()| room::check(self.room, operation)) {
+            return ResOp::failed(operation, self.too_big(status));
+        }
+        op::dispatch(self, args).await
+    }
+
+    /// A reply that the session has no room for, in the words of what has no room.
+    fn too_big(&self, status: Status) -> Status {
+        match (status, &self.slot) {
+            (Status::RepTooBig, Some(slot)) if slot.cached_bytes_max.is_some() => Status::RepTooBigToCache,
+            (Status::RepTooBig, None) if self.minor == 0 => Status::Resource,
+            (status, _) => status,
+        }
+    }
+}
+
+fn resolved(minor: u32, given: Stateid, current: Option<&Current>) -> Result<Stateid, Status> {
+    if minor == 0 || given != Stateid::CURRENT {
+        return Ok(given);
+    }
+    current.and_then(|current| current.stateid).ok_or(Status::BadStateid)
+}
+
+/// Answers one call of COMPOUND.
+pub(super) async fn answer(front: &Arc<Front>, call: &Call) -> Outcome {
+    let mut decoder = call.arguments.clone();
+    let Ok(mut header) = CompoundHeader::decode(&mut decoder) else {
+        return Refusal::GarbageArguments.into();
+    };
+    let mut compound = Compound::new(front, call, &header);
+    let mut status = admitted(&header);
+    let mut encoder = call.reply();
+    let status_at = encoder.len();
+    CompoundResHeader { status: Ok(()), tag: header.tag.clone(), results: 0 }.encode(&mut encoder);
+    let results_at = encoder.len() - 4;
+    compound.room -= encoder.len();
+    while status.is_ok()
+        && let Some(next) = header.next(&mut decoder)
+    {
+        let result = compound.run(next).await;
+        if let Some(replay) = compound.replay.take() {
+            return replayed(call, replay);
+        }
+        if compound.position == 0 {
+            compound.room = room::negotiated(compound.slot.as_ref()).saturating_sub(encoder.len());
+        }
+        let before = encoder.len();
+        status = room::encode(&compound, result, &mut encoder);
+        compound.room = compound.room.saturating_sub(encoder.len() - before);
+        compound.position += 1;
+    }
+    encoder.patch(status_at, status.err().map_or(0, u32::from));
+    encoder.patch(results_at, compound.position);
+    let message = encoder.finish();
+    if let Err(status) = status {
+        tracing::debug!(peer = %call.peer, minor = compound.minor, position = compound.position, %status, "failed");
+    }
+    if let Some(slot) = compound.slot.take() {
+        slot.complete(&body(&message));
+    }
+    Outcome::Reply(message)
+}
+
+/// May the compound be begun at all?
+fn admitted(header: &CompoundHeader) -> Result<(), Status> {
+    if header.minorversion > MINOR_MAX {
+        return Err(Status::MinorVersMismatch);
+    }
+    if !is_utf8(&header.tag) {
+        return Err(Status::Inval);
+    }
+    // A session has its own bound, which SEQUENCE checks.
+    if header.minorversion == 0 && header.operations as usize > OPERATIONS_MAX {
+        return Err(Status::Resource);
+    }
+    Ok(())
+}
+
+fn is_utf8(tag: &Tag) -> bool {
+    std::str::from_utf8(tag).is_ok()
+}
+
+/// The results of a reply, from the compound's status on.
+fn body(reply: &Message) -> Message {
+    Message { first: reply.first.slice(RPC_HEADER_BYTES..), more: reply.more.clone() }
+}
+
+/// The reply that was given before, under this call's xid.
+fn replayed(call: &Call, body: Message) -> Outcome {
+    let mut encoder = call.reply();
+    encoder.message(body);
+    Outcome::Reply(encoder.finish())
+}

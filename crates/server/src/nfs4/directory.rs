@@ -1,0 +1,190 @@
+//! Listings: of a directory of an export, of one above exports, and of an export's directory that other exports cover
+//! places of.
+
+use std::sync::Arc;
+
+use protocol::nfs4::{Attr, Bitmap, Component, Entry, Fattr, Outcome, ReaddirArgs, ReaddirOk, Status, Verifier};
+use vfs::{Handle, Name, ReadDir};
+use xdr::Chain;
+
+use super::attributes::{self, Asked};
+use super::compound::Compound;
+use super::pseudo::NodeIndex;
+use super::{convert, kind, walk};
+use crate::exports::Export;
+use crate::front::Object;
+
+/// Verifier, end of list, eof.
+const FRAME_BYTES: usize = 8 + 4 + 4;
+/// Operation, status: what stands before every result.
+const RESULT_BYTES: usize = 8;
+/// An answer is never larger, whatever is asked: what fits into our largest message.
+const ANSWER_BYTES_MAX: usize = 1 << 20;
+/// Attributes that a listing has without handles and attributes of its entries.
+const WITHOUT_NODES: Bitmap = Bitmap::of(&[Attr::Fileid, Attr::MountedOnFileid, Attr::RdattrError]);
+/// The verifier of directories above exports.
+const PSEUDO_VERIFIER: Verifier = [0; 8];
+
+/// What part of a directory is asked for.
+#[derive(Clone, Copy)]
+pub(super) struct Part {
+    cookie: u64,
+    verifier: Verifier,
+    asked: Bitmap,
+    /// Bytes that entries may take.
+    room: usize,
+}
+
+impl Part {
+    pub(super) fn new(compound: &Compound<'_>, args: &ReaddirArgs) -> Result<Part, Status> {
+        let most = (args.maxcount as usize).min(ANSWER_BYTES_MAX);
+        let room = most.checked_sub(FRAME_BYTES).ok_or(Status::TooSmall)?;
+        let left = compound.room().saturating_sub(RESULT_BYTES + FRAME_BYTES);
+        Ok(Part {
+            cookie: args.cookie,
+            verifier: args.cookieverf,
+            asked: args.attr_request,
+            room: room.min(left),
+        })
+    }
+}
+
+/// Entries up to as many as fit.
+struct Entries {
+    list: Vec<Entry>,
+    room: usize,
+    /// One did not fit: no more are taken.
+    cut: bool,
+}
+
+impl Entries {
+    fn new(part: &Part) -> Entries {
+        Entries { list: Vec::new(), room: part.room, cut: false }
+    }
+
+    fn push(&mut self, name: &[u8], cookie: u64, attrs: Fattr) -> Result<(), Status> {
+        let name = Component::new(name.to_vec()).ok_or(Status::ServerFault)?;
+        let entry = Entry { cookie, name, attrs };
+        match self.room.checked_sub(entry.encoded_len()) {
+            Some(room) => {
+                self.room = room;
+                self.list.push(entry);
+            }
+            None => self.cut = true,
+        }
+        Ok(())
+    }
+
+    fn finish(self, cookieverf: Verifier, eof: bool) -> Result<ReaddirOk, Status> {
+        if self.list.is_empty() && self.cut {
+            return Err(Status::TooSmall);
+        }
+        let entries = Chain::new(self.list).ok_or(Status::ServerFault)?;
+        Ok(ReaddirOk { cookieverf, entries, eof: eof && !self.cut })
+    }
+}
+
+/// Lists a directory above exports.
+pub(super) async fn of_node(
+    compound: &mut Compound<'_>,
+    index: NodeIndex,
+    part: Part,
+) -> Result<ReaddirOk, Status> {
+    let front = compound.front;
+    let children = front.pseudo.node(index).children.values().zip(vfs::Entry::FIRST_COOKIE..);
+    let mut entries = Entries::new(&part);
+    for (child, cookie) in children.filter(|(_, cookie)| *cookie > part.cookie) {
+        let node = front.pseudo.node(*child);
+        if !walk::is_visible(compound, node) {
+            continue;
+        }
+        let attrs = match child_attributes(compound, *child, part.asked).await {
+            Ok(attrs) => attrs,
+            Err(status) => rdattr_error(part.asked, status)?,
+        };
+        entries.push(&node.name, cookie, attrs)?;
+        if entries.cut {
+            break;
+        }
+    }
+    entries.finish(PSEUDO_VERIFIER, true)
+}
+
+async fn child_attributes(
+    compound: &mut Compound<'_>,
+    child: NodeIndex,
+    asked: Bitmap,
+) -> Result<Fattr, Status> {
+    let file = compound.enter(child).await?;
+    attributes::read(compound, &file, None, asked).await
+}
+
+/// Lists a directory of an export.
+pub(super) async fn of_export(
+    compound: &mut Compound<'_>,
+    export: &Arc<Export>,
+    handle: &Handle,
+    part: Part,
+) -> Result<ReaddirOk, Status> {
+    let node = walk::node_of(compound, export, handle).await?;
+    let asked = Asked::new(compound, export, part.asked).await?;
+    let object = Object { export: export.clone(), handle: *handle, caller: compound.caller(export)? };
+    let read = ReadDir {
+        cookie: part.cookie,
+        verifier: part.verifier,
+        bytes: part.room.min(u32::MAX as usize) as u32,
+        plus: !(part.asked - WITHOUT_NODES).is_empty(),
+    };
+    let listing = match export.fs.readdir(&object.caller, handle, read).await {
+        Ok(listing) => listing,
+        Err(error) => return Err(kind::directory_error(&object, error, Status::NotDir).await),
+    };
+    let mut entries = Entries::new(&part);
+    entries.list.reserve(listing.entries.len());
+    for entry in &listing.entries {
+        let covering = node.and_then(|node| walk::visible_child(compound, node, &entry.name));
+        let attrs = match covering {
+            Some(child) => child_attributes(compound, child, part.asked).await,
+            None => entry_attributes(&object, &asked, entry, read.plus).await,
+        };
+        let attrs = match attrs {
+            Ok(attrs) => attrs,
+            // Gone since it was listed: the number of it is all that there was.
+            Err(Status::NoEnt | Status::Stale) => asked.of_name(entry.fileid),
+            Err(status) => rdattr_error(part.asked, status)?,
+        };
+        entries.push(entry.name.as_bytes(), entry.cookie, attrs)?;
+        if entries.cut {
+            break;
+        }
+    }
+    entries.finish(listing.verifier, listing.eof)
+}
+
+async fn entry_attributes(
+    directory: &Object,
+    asked: &Asked<'_>,
+    entry: &vfs::Entry,
+    plus: bool,
+) -> Result<Fattr, Status> {
+    if !plus {
+        return Ok(asked.of_name(entry.fileid));
+    }
+    match &entry.node {
+        Some(node) => asked.read(&node.handle, node.attributes).await,
+        None => {
+            let Object { export, handle, caller } = directory;
+            let name: &Name = &entry.name;
+            let looked = export.fs.lookup(caller, handle, name).await.map_err(convert::error)?;
+            asked.read(&looked.node.handle, looked.node.attributes).await
+        }
+    }
+}
+
+/// What is said of an entry whose attributes cannot be told: that, if it is asked for, or the whole listing fails.
+fn rdattr_error(asked: Bitmap, status: Status) -> Result<Fattr, Status> {
+    if !asked.contains(Attr::RdattrError) {
+        return Err(status);
+    }
+    Ok(Fattr { rdattr_error: Some(Outcome::Fail(status, ())), ..Fattr::default() })
+}

@@ -1,0 +1,77 @@
+//! ACCESS (RFC 8881, section 18.1; RFC 8276, section 8.5).
+
+use protocol::nfs4::{
+    ACCESS4_DELETE, ACCESS4_EXECUTE, ACCESS4_EXTEND, ACCESS4_LOOKUP, ACCESS4_MODIFY, ACCESS4_READ,
+    ACCESS4_XALIST, ACCESS4_XAREAD, ACCESS4_XAWRITE, AccessArgs, AccessOk, Status,
+};
+use vfs::{AccessMask, Features};
+
+use crate::front::Object;
+use crate::nfs4::compound::{Compound, File};
+use crate::nfs4::convert;
+
+/// The bits that `vfs` has too, at the same places.
+const PLAIN: u32 = ACCESS4_READ
+    | ACCESS4_LOOKUP
+    | ACCESS4_MODIFY
+    | ACCESS4_EXTEND
+    | ACCESS4_DELETE
+    | ACCESS4_EXECUTE;
+/// Those of extended attributes.
+const XATTR: u32 = ACCESS4_XAREAD | ACCESS4_XAWRITE | ACCESS4_XALIST;
+/// What the directories above exports grant to everybody.
+const PSEUDO: u32 = ACCESS4_READ | ACCESS4_LOOKUP;
+
+pub(in crate::nfs4) async fn answer(
+    compound: &mut Compound<'_>,
+    args: AccessArgs,
+) -> Result<AccessOk, Status> {
+    let known = if compound.minor >= 2 { PLAIN | XATTR } else { PLAIN };
+    if args.access & !known != 0 {
+        return Err(Status::Inval);
+    }
+    if let File::Pseudo(_) = compound.file()? {
+        return Ok(AccessOk { supported: args.access & PLAIN, access: args.access & PSEUDO });
+    }
+    let Object { export, handle, caller } = compound.object()?;
+    let has_xattrs = args.access & XATTR != 0 && {
+        let known = compound.front.known.of(&caller, &export).await.map_err(convert::error)?;
+        known.limits.features.contains(Features::XATTR)
+    };
+    let supported = if has_xattrs { args.access } else { args.access & PLAIN };
+    let accessed = export.fs.access(&caller, &handle, asked(supported)).await.map_err(convert::error)?;
+    let supported = supported & !meaningless(accessed.attributes.map(|attributes| attributes.is_dir()));
+    let mut granted = granted(supported, accessed.granted);
+    if export.options.read_only {
+        granted &= !(ACCESS4_MODIFY | ACCESS4_EXTEND | ACCESS4_DELETE | ACCESS4_XAWRITE);
+    }
+    Ok(AccessOk { supported, access: granted })
+}
+
+/// What to ask for: extended attributes are read and written by those who may read and write.
+fn asked(bits: u32) -> AccessMask {
+    let mut asked = AccessMask::from_bits_truncate(bits & PLAIN);
+    asked.set(AccessMask::READ, bits & (ACCESS4_READ | ACCESS4_XAREAD | ACCESS4_XALIST) != 0);
+    asked.set(AccessMask::MODIFY, bits & (ACCESS4_MODIFY | ACCESS4_XAWRITE) != 0);
+    asked
+}
+
+fn granted(asked: u32, granted: AccessMask) -> u32 {
+    let mut bits = granted.bits() & asked & PLAIN;
+    if granted.contains(AccessMask::READ) {
+        bits |= asked & (ACCESS4_XAREAD | ACCESS4_XALIST);
+    }
+    if granted.contains(AccessMask::MODIFY) {
+        bits |= asked & ACCESS4_XAWRITE;
+    }
+    bits
+}
+
+/// Nobody looks up in a file, nor deletes in it, nor executes a directory.
+fn meaningless(is_dir: Option<bool>) -> u32 {
+    match is_dir {
+        Some(true) => ACCESS4_EXECUTE,
+        Some(false) => ACCESS4_LOOKUP | ACCESS4_DELETE,
+        None => 0,
+    }
+}

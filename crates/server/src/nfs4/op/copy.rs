@@ -1,0 +1,34 @@
+//! COPY within a file system, finished before the answer (RFC 7862, section 15.2). Copies between servers are not
+//! offered.
+
+use protocol::nfs4::{CopyArgs, CopyFailure, CopyOk, CopyRequirements, Status, WriteResponse};
+
+use crate::nfs4::compound::Compound;
+use crate::nfs4::{convert, kind, place};
+
+pub(in crate::nfs4) async fn answer(
+    compound: &mut Compound<'_>,
+    args: CopyArgs,
+) -> Result<CopyOk, CopyFailure> {
+    if !args.source_server.is_empty() {
+        return Err(Status::NotSupp.into());
+    }
+    let (source, from) = place::read(compound, args.src_stateid, args.src_offset, args.count).await?;
+    let (target, to) = place::written(compound, args.dst_stateid, args.dst_offset, args.count).await?;
+    if source.export.id != target.export.id {
+        return Err(Status::Xdev.into());
+    }
+    let copied = match target.export.fs.copy(&target.caller, from, to, args.count).await {
+        Ok(copied) => copied,
+        Err(error) => return Err(kind::io_error(&target, error, compound.minor).await.into()),
+    };
+    Ok(CopyOk {
+        response: WriteResponse {
+            callback_id: None,
+            count: copied.count,
+            committed: convert::stable_how(copied.stability),
+            writeverf: copied.verifier,
+        },
+        requirements: CopyRequirements { consecutive: true, synchronous: true },
+    })
+}

@@ -1,0 +1,16 @@
+//! DEALLOCATE (RFC 7862, section 15.4).
+
+use protocol::nfs4::{AllocateArgs, Status};
+
+use crate::front::Object;
+use crate::nfs4::compound::Compound;
+use crate::nfs4::{kind, place};
+
+pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: AllocateArgs) -> Result<(), Status> {
+    let (object, at) = place::written(compound, args.stateid, args.offset, args.length).await?;
+    let Object { export, caller, .. } = &object;
+    match export.fs.deallocate(caller, at, args.length).await {
+        Ok(_) => Ok(()),
+        Err(error) => Err(kind::io_error(&object, error, compound.minor).await),
+    }
+}

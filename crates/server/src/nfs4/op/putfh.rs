@@ -1,0 +1,21 @@
+//! PUTFH (RFC 8881, section 18.19). Whether the object is still there, the next operation finds out.
+
+use protocol::nfs4::{PutfhArgs, Status};
+
+use crate::nfs4::compound::{Compound, File};
+use crate::nfs4::convert;
+
+pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: PutfhArgs) -> Result<(), Status> {
+    let front = compound.front;
+    if let Some(pseudo) = front.handles.read_pseudo(&args.object) {
+        let id = pseudo.map_err(convert::status)?;
+        let node = front.pseudo.by_id(id).ok_or(Status::Stale)?;
+        compound.set_file(File::Pseudo(node));
+        return Ok(());
+    }
+    let (id, handle) = front.handles.read(&args.object).map_err(convert::status)?;
+    let export = front.exports.by_id(id).ok_or(Status::Stale)?;
+    compound.caller(export)?;
+    compound.set_file(File::Object(export.clone(), handle));
+    Ok(())
+}

@@ -1,0 +1,23 @@
+//! READ (RFC 8881, section 18.22).
+
+use protocol::nfs4::{ReadArgs, ReadOk, Status};
+use vfs::Share;
+
+use crate::front::Object;
+use crate::nfs3::bulk;
+use crate::nfs4::compound::Compound;
+use crate::nfs4::{TRANSFER_MAX_BYTES, kind};
+
+pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: ReadArgs) -> Result<ReadOk, Status> {
+    let mut object = compound.object()?;
+    let stateid = compound.stateid(args.stateid)?;
+    let by = compound.ground(&mut object, stateid, Share::READ).await?;
+    let count = args.count.min(TRANSFER_MAX_BYTES);
+    // Behind the last byte that a file can have there is nothing either.
+    let offset = args.offset.min(i64::MAX as u64 - u64::from(count));
+    let Object { export, handle, caller } = &object;
+    match export.fs.read(caller, handle, by, offset, count).await {
+        Ok(read) => Ok(ReadOk { eof: read.eof, data: bulk(read.data) }),
+        Err(error) => Err(kind::io_error(&object, error, compound.minor).await),
+    }
+}

@@ -1,0 +1,19 @@
+//! REMOVEXATTR (RFC 8276, section 8.4.4).
+
+use protocol::nfs4::{Status, XattrArgs, XattrChangedOk};
+use vfs::XattrName;
+
+use crate::front::Object;
+use crate::nfs4::compound::Compound;
+use crate::nfs4::convert;
+
+pub(in crate::nfs4) async fn answer(
+    compound: &mut Compound<'_>,
+    args: XattrArgs,
+) -> Result<XattrChangedOk, Status> {
+    compound.extended()?;
+    let Object { export, handle, caller } = compound.writable()?;
+    let name = XattrName::new(&args.name).map_err(convert::error)?;
+    let wcc = export.fs.removexattr(&caller, &handle, &name).await.map_err(convert::error)?;
+    Ok(XattrChangedOk { cinfo: convert::change_info(&wcc) })
+}

@@ -1,0 +1,42 @@
+//! SETATTR (RFC 8881, section 18.30).
+
+use protocol::nfs4::{Attr, Bitmap, SetattrArgs, SetattrFailure, SetattrOk, Status};
+use vfs::Share;
+
+use crate::front::Object;
+use crate::nfs4::compound::Compound;
+use crate::nfs4::convert;
+use crate::nfs4::setting::Setting;
+
+pub(in crate::nfs4) async fn answer(
+    compound: &mut Compound<'_>,
+    args: SetattrArgs,
+) -> Result<SetattrOk, SetattrFailure> {
+    let mut object = compound.writable()?;
+    let supported = compound.supported(&object.export).await?;
+    let setting = Setting::of_change(&args.obj_attributes, supported)?;
+    if setting.set.size.is_some() {
+        // Truncating is writing: by an open, if the state id is of one.
+        let stateid = compound.stateid(args.stateid)?;
+        compound.ground(&mut object, stateid, Share::WRITE).await?;
+    }
+    let mut attrsset = Bitmap::EMPTY;
+    if !setting.is_plain() {
+        let Object { export, handle, caller } = &object;
+        export.fs.setattr(caller, handle, &setting.set, None).await.map_err(convert::io_error)?;
+        attrsset = setting.asked - Bitmap::of(&[Attr::Acl]);
+    }
+    if let Some(acl) = &setting.acl {
+        let done = object.export.fs.set_acl(&object.caller, &object.handle, acl).await;
+        done.map_err(|error| SetattrFailure { status: acl_error(error), attrsset })?;
+    }
+    Ok(SetattrOk { attrsset: setting.asked })
+}
+
+/// A list that the file system cannot keep.
+pub(super) fn acl_error(error: vfs::Error) -> Status {
+    match error.status {
+        vfs::Status::NotSupp => Status::AttrNotSupp,
+        other => convert::status(other),
+    }
+}

@@ -1,0 +1,127 @@
+//! The pseudo file system: directories from the root down to the exports, made from the exports' paths (RFC 8881,
+//! section 7).
+//!
+//! A node that is an export, or is below one, is never shown itself: the export's file system is. An export below
+//! another one, which no client could reach otherwise, covers the directory at its path there. Nodes are known by a hash
+//! of their path, so that handles outlive a restart.
+
+use std::collections::BTreeMap;
+use std::hash::Hasher;
+use std::sync::Arc;
+
+use siphasher::sip::SipHasher;
+use vfs::Timestamp;
+
+use crate::exports::{Export, Exports};
+
+/// A node of a [`Pseudo`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct NodeIndex(usize);
+
+/// The tree.
+#[derive(Debug)]
+pub(crate) struct Pseudo {
+    nodes: Vec<Node>,
+    /// When it was made.
+    pub(crate) made: Timestamp,
+}
+
+/// One directory.
+#[derive(Debug)]
+pub(crate) struct Node {
+    /// Hash of its path: inode number and handle.
+    pub(crate) id: u64,
+    pub(crate) parent: NodeIndex,
+    /// Its name in the parent; empty for the root.
+    pub(crate) name: Box<[u8]>,
+    pub(crate) children: BTreeMap<Box<[u8]>, NodeIndex>,
+    /// The export with this path.
+    pub(crate) export: Option<Arc<Export>>,
+    /// The exports below it, itself not counted.
+    pub(crate) below: Vec<Arc<Export>>,
+}
+
+impl Pseudo {
+    /// The root: of all nodes the one that is always there.
+    pub(crate) const ROOT: NodeIndex = NodeIndex(0);
+
+    /// The tree over these exports.
+    pub(crate) fn new(exports: &Exports, made: Timestamp) -> Pseudo {
+        let mut tree = Pseudo { nodes: vec![Node::new(Pseudo::ROOT, b"", b"/")], made };
+        for export in exports.iter() {
+            tree.add(export);
+        }
+        tree
+    }
+
+    fn add(&mut self, export: &Arc<Export>) {
+        let mut at = Pseudo::ROOT;
+        let mut path = Vec::new();
+        for name in export.path.as_bytes().split(|&byte| byte == b'/').filter(|name| !name.is_empty()) {
+            self.nodes[at.0].below.push(export.clone());
+            path.push(b'/');
+            path.extend_from_slice(name);
+            at = match self.nodes[at.0].children.get(name) {
+                Some(child) => *child,
+                None => {
+                    let child = NodeIndex(self.nodes.len());
+                    self.nodes.push(Node::new(at, name, &path));
+                    self.nodes[at.0].children.insert(name.into(), child);
+                    child
+                }
+            };
+        }
+        self.nodes[at.0].export = Some(export.clone());
+    }
+
+    /// A node.
+    pub(crate) fn node(&self, index: NodeIndex) -> &Node {
+        // Indices are made here alone, and nodes stay.
+        &self.nodes[index.0]
+    }
+
+    /// What handles call a node.
+    pub(crate) fn id(&self, index: NodeIndex) -> u64 {
+        self.node(index).id
+    }
+
+    /// The node that handles call so.
+    pub(crate) fn by_id(&self, id: u64) -> Option<NodeIndex> {
+        self.nodes.iter().position(|node| node.id == id).map(NodeIndex)
+    }
+
+    /// A node and those below it, as far as they have exports below them: for most exports none.
+    pub(crate) fn on_the_way(&self, from: NodeIndex) -> Vec<NodeIndex> {
+        let mut found = Vec::new();
+        let mut rest = vec![from];
+        while let Some(index) = rest.pop() {
+            if !self.node(index).below.is_empty() {
+                found.push(index);
+                rest.extend(self.node(index).children.values());
+            }
+        }
+        found
+    }
+
+    /// The node of an export.
+    pub(crate) fn of_export(&self, export: &Export) -> Option<NodeIndex> {
+        let is_it = |node: &Node| node.export.as_ref().is_some_and(|other| other.id == export.id);
+        self.nodes.iter().position(is_it).map(NodeIndex)
+    }
+}
+
+impl Node {
+    fn new(parent: NodeIndex, name: &[u8], path: &[u8]) -> Node {
+        let mut hasher = SipHasher::new();
+        hasher.write(path);
+        Node {
+            // Clients take inode number zero for none.
+            id: hasher.finish().max(1),
+            parent,
+            name: name.into(),
+            children: BTreeMap::new(),
+            export: None,
+            below: Vec::new(),
+        }
+    }
+}

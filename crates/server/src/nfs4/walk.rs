@@ -1,0 +1,127 @@
+//! From a directory to one below it and to the one above it, across exports and the directories above them (RFC 8881,
+//! sections 7.3 and 18.13).
+
+use protocol::nfs4::Status;
+use vfs::{Handle, Name};
+
+use super::compound::{Compound, File};
+use super::pseudo::{Node, NodeIndex, Pseudo};
+use super::{convert, kind};
+use crate::exports::Export;
+use crate::front::Object;
+
+/// What a name in the current directory leads to.
+pub(super) async fn down(compound: &mut Compound<'_>, name: &[u8]) -> Result<File, Status> {
+    let file = compound.file()?.clone();
+    let name = convert::name(name)?;
+    let node = match &file {
+        File::Pseudo(node) => Some(*node),
+        File::Object(export, handle) => node_of(compound, export, handle).await?,
+    };
+    if let Some(child) = node.and_then(|node| visible_child(compound, node, &name)) {
+        return compound.enter(child).await;
+    }
+    if let File::Pseudo(_) = file {
+        return Err(Status::NoEnt);
+    }
+    let object = compound.object_of(file)?;
+    let Object { export, handle, caller } = &object;
+    match export.fs.lookup(caller, handle, &name).await {
+        Ok(looked) => Ok(File::Object(object.export, looked.node.handle)),
+        Err(error) => Err(kind::directory_error(&object, error, Status::Symlink).await),
+    }
+}
+
+/// The directory that the current one is in.
+pub(super) async fn up(compound: &mut Compound<'_>) -> Result<File, Status> {
+    let (export, handle) = match compound.file()?.clone() {
+        File::Pseudo(Pseudo::ROOT) => return Err(Status::NoEnt),
+        File::Pseudo(node) => return compound.enter(compound.front.pseudo.node(node).parent).await,
+        File::Object(export, handle) => (export, handle),
+    };
+    let caller = compound.caller(&export)?;
+    let root = compound.front.known.of(&caller, &export).await.map_err(convert::error)?.root;
+    if handle == root {
+        return match compound.front.pseudo.of_export(&export) {
+            None | Some(Pseudo::ROOT) => Err(Status::NoEnt),
+            Some(node) => compound.enter(compound.front.pseudo.node(node).parent).await,
+        };
+    }
+    let object = Object { export, handle, caller };
+    let Object { export, handle, caller } = &object;
+    match export.fs.parent(caller, handle).await {
+        Ok(looked) => Ok(File::Object(object.export, looked.node.handle)),
+        Err(error) => {
+            let symlink = if compound.minor == 0 { Status::NotDir } else { Status::Symlink };
+            Err(kind::directory_error(&object, error, symlink).await)
+        }
+    }
+}
+
+impl Compound<'_> {
+    /// What a client finds at a node: the export that is there or that the node is below, else the node itself.
+    pub(super) async fn enter(&mut self, index: NodeIndex) -> Result<File, Status> {
+        let mut names = Vec::new();
+        let mut at = index;
+        loop {
+            let node = self.front.pseudo.node(at);
+            if let Some(export) = node.export.clone().filter(|export| self.sees(export)) {
+                let caller = self.caller(&export)?;
+                let mut handle = self.front.known.of(&caller, &export).await.map_err(convert::error)?.root;
+                for name in names.iter().rev() {
+                    handle = export.fs.lookup(&caller, &handle, name).await.map_err(convert::error)?.node.handle;
+                }
+                return Ok(File::Object(export, handle));
+            }
+            if at == Pseudo::ROOT {
+                return Ok(File::Pseudo(index));
+            }
+            names.push(Name::new(&node.name).map_err(convert::error)?);
+            at = node.parent;
+        }
+    }
+}
+
+/// Is there anything at this node or below it for the client?
+pub(super) fn is_visible(compound: &Compound<'_>, node: &Node) -> bool {
+    node.export.iter().chain(&node.below).any(|export| compound.sees(export))
+}
+
+/// The export, or the directory on the way to one, that a name at a node stands for.
+pub(super) fn visible_child(compound: &Compound<'_>, node: NodeIndex, name: &Name) -> Option<NodeIndex> {
+    let child = *compound.front.pseudo.node(node).children.get(name.as_bytes())?;
+    let node = compound.front.pseudo.node(child);
+    // A directory on the way to an export below another is that of the upper export, as long as it has one.
+    let is_on_the_way = node.export.as_ref().is_none_or(|export| !compound.sees(export));
+    (is_visible(compound, node) && !(is_on_the_way && is_covered(compound, child))).then_some(child)
+}
+
+/// Is a node below an export?
+fn is_covered(compound: &Compound<'_>, mut index: NodeIndex) -> bool {
+    while index != Pseudo::ROOT {
+        index = compound.front.pseudo.node(index).parent;
+        if compound.front.pseudo.node(index).export.as_ref().is_some_and(|export| compound.sees(export)) {
+            return true;
+        }
+    }
+    false
+}
+
+/// The node that an object of an export is at, if there are exports below it.
+pub(super) async fn node_of(
+    compound: &mut Compound<'_>,
+    export: &Export,
+    handle: &Handle,
+) -> Result<Option<NodeIndex>, Status> {
+    let Some(at) = compound.front.pseudo.of_export(export) else { return Ok(None) };
+    for node in compound.front.pseudo.on_the_way(at) {
+        // One that is not there leads nowhere.
+        if let Ok(File::Object(of, there)) = compound.enter(node).await
+            && of.id == export.id
+            && there == *handle
+        {
+            return Ok(Some(node));
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,201 @@
+//! A server over new directories, and a client that sends what it is told.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
+
+use arbiter::Arbiter;
+use bytes::{Bytes, BytesMut};
+use local::LocalFs;
+use protocol::nfs4::{
+    self, ArgFattr, ArgOp, Attr, Bitmap, Component, CompoundArgs, CompoundRes, CreateArgs, Createtype, Fattr,
+    GetattrArgs, Handle, LookupArgs, Op, PutfhArgs, ResOp, Results, Status, Tag, op,
+};
+use rpc::auth::AuthSys;
+use rpc::message::{CallHeader, Incoming};
+use rpc::{Credential, ReplyCache, Server, ServerOptions};
+use server::exports::ExportId;
+use server::{Export, ExportOptions, Exports, Front, HandleKey, Handles, Squash};
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use xdr::Encode;
+
+pub struct Served {
+    pub trees: Vec<TempDir>,
+    pub front: Arc<Front>,
+    pub server: Server,
+    _state: TempDir,
+}
+
+pub fn open_to_all() -> ExportOptions {
+    ExportOptions { secure: false, squash: Squash::None, ..ExportOptions::default() }
+}
+
+/// Exports new directories at these paths.
+pub async fn serve(exports: Vec<(&str, ExportOptions)>) -> Served {
+    let state = tempfile::tempdir().unwrap();
+    let mut trees = Vec::new();
+    let mut table = Vec::new();
+    for (path, options) in exports {
+        let (tree, fs_state) = (tempfile::tempdir().unwrap(), state.path().join(trees.len().to_string()));
+        std::fs::create_dir(&fs_state).unwrap();
+        let fs = LocalFs::open(tree.path(), local::Options::new(&fs_state)).unwrap();
+        let fs = Arc::new(Arbiter::new(Arc::new(fs)));
+        table.push(Export { id: ExportId::of(path), path: path.into(), fs, options });
+        trees.push(tree);
+    }
+    let handles = Handles::open(HandleKey::new([1; 16]), state.path()).unwrap();
+    let front = Front::new(Exports::new(table).unwrap(), handles);
+    let options = ServerOptions::new(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
+    let server =
+        Server::start(options, front.clone(), ReplyCache::open(state.path()).unwrap()).await.unwrap();
+    Served { trees, front, server, _state: state }
+}
+
+/// Exports one new directory at the root.
+pub async fn serve_root() -> Served {
+    serve(vec![("/", open_to_all())]).await
+}
+
+impl Served {
+    pub fn tree(&self) -> &Path {
+        self.trees[0].path()
+    }
+
+    pub async fn client(&self, minor: u32) -> Client {
+        let stream = TcpStream::connect(self.server.local_addr()).await.unwrap();
+        stream.set_nodelay(true).unwrap();
+        Client { stream, minor, xid: 0 }
+    }
+}
+
+/// One connection of a client, as root.
+pub struct Client {
+    stream: TcpStream,
+    pub minor: u32,
+    xid: u32,
+}
+
+impl Client {
+    /// Sends bytes as the arguments of COMPOUND; what comes back, if anything does, from the accept status on.
+    pub async fn raw(&mut self, arguments: &[u8]) -> Bytes {
+        self.xid += 1;
+        let credential = Credential::Sys(AuthSys::default());
+        let header = CallHeader { xid: self.xid, program: 100_003, version: 4, procedure: 1, credential };
+        let mut record = BytesMut::new();
+        record.extend_from_slice(&xdr::to_bytes(&header).unwrap());
+        record.extend_from_slice(arguments);
+        let mark = record.len() as u32 | 1 << 31;
+        self.stream.write_all(&mark.to_be_bytes()).await.unwrap();
+        self.stream.write_all(&record).await.unwrap();
+        let mut reply = BytesMut::new();
+        loop {
+            let mark = self.stream.read_u32().await.unwrap();
+            let from = reply.len();
+            reply.resize(from + (mark & 0x7fff_ffff) as usize, 0);
+            self.stream.read_exact(&mut reply[from..]).await.unwrap();
+            if mark >> 31 == 1 {
+                break;
+            }
+        }
+        let Incoming::Reply { xid, rest } = Incoming::parse(reply.freeze()).unwrap() else {
+            panic!("a reply")
+        };
+        assert_eq!(xid, self.xid);
+        rest.rest()
+    }
+
+    /// Sends arguments; the results, which must be well-formed to the last byte.
+    pub async fn send(&mut self, args: &CompoundArgs) -> CompoundRes {
+        let reply = self.raw(&xdr::to_bytes(args).unwrap()).await;
+        let results = rpc::message::parse_reply(xdr::Decoder::new(reply)).unwrap().unwrap();
+        xdr::from_bytes(results.rest()).unwrap()
+    }
+
+    pub async fn compound(&mut self, operations: Vec<ArgOp>) -> Results {
+        let minor = self.minor;
+        self.send(&CompoundArgs::new(minor, operations).unwrap()).await.into_results()
+    }
+
+    /// The status of a compound, which is that of the last operation answered.
+    pub async fn status(&mut self, operations: Vec<ArgOp>) -> Result<(), Status> {
+        let results = self.compound(operations).await;
+        let status = results.status();
+        let mut last = Ok(());
+        let mut rest = results;
+        while let Some(result) = rest.next_result() {
+            assert_eq!(last, Ok(()), "nothing is done behind a failure");
+            last = result.status();
+        }
+        assert_eq!(last, status, "the compound's status is the last operation's");
+        status
+    }
+
+    /// The last result of a compound that must succeed.
+    pub async fn last<O: Op<ResOp = ResOp>>(&mut self, operations: Vec<ArgOp>) -> O::Ok {
+        let count = operations.len();
+        let mut results = self.compound(operations).await;
+        for _ in 1..count {
+            let result = results.next_result().unwrap();
+            assert_eq!(result.status(), Ok(()), "{}", result.operation());
+        }
+        results.take::<O>().map_err(|error| error.to_string()).unwrap()
+    }
+
+    /// The handle that a path leads to.
+    pub async fn handle(&mut self, path: &str) -> Handle {
+        let mut operations = walk(path);
+        operations.push(ArgOp::Getfh(()));
+        self.last::<op::Getfh>(operations).await.object
+    }
+
+    pub async fn getattr(&mut self, mut operations: Vec<ArgOp>, attributes: &[Attr]) -> Fattr {
+        operations.push(getattr(attributes));
+        *self.last::<op::Getattr>(operations).await.obj_attributes
+    }
+}
+
+/// PUTROOTFH and a LOOKUP for each name of a path.
+pub fn walk(path: &str) -> Vec<ArgOp> {
+    let names = path.split('/').filter(|name| !name.is_empty());
+    std::iter::once(ArgOp::Putrootfh(())).chain(names.map(|name| lookup(name.as_bytes()))).collect()
+}
+
+pub fn then(mut operations: Vec<ArgOp>, more: impl IntoIterator<Item = ArgOp>) -> Vec<ArgOp> {
+    operations.extend(more);
+    operations
+}
+
+pub fn name(name: &[u8]) -> Component {
+    Component::new(name.to_vec()).unwrap()
+}
+
+pub fn lookup(name: &[u8]) -> ArgOp {
+    ArgOp::Lookup(LookupArgs { objname: self::name(name) })
+}
+
+pub fn putfh(object: Handle) -> ArgOp {
+    ArgOp::Putfh(PutfhArgs { object })
+}
+
+pub fn getattr(attributes: &[Attr]) -> ArgOp {
+    ArgOp::Getattr(GetattrArgs { attr_request: Bitmap::of(attributes) })
+}
+
+pub fn create(name: &[u8], objtype: Createtype, attributes: Fattr) -> ArgOp {
+    let createattrs = ArgFattr::from(attributes);
+    ArgOp::Create(CreateArgs { objtype, objname: self::name(name), createattrs })
+}
+
+pub fn tagged(minorversion: u32, tag: &[u8], operations: Vec<ArgOp>) -> CompoundArgs {
+    let mut args = CompoundArgs::new(minorversion, operations).unwrap();
+    args.tag = Tag::new(tag.to_vec()).unwrap();
+    args
+}
+
+pub fn bytes(value: &impl Encode) -> Vec<u8> {
+    xdr::to_bytes(value).unwrap().to_vec()
+}
+
+pub const ROOT: ArgOp = nfs4::ArgOp::Putrootfh(());
