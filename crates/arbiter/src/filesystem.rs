@@ -147,7 +147,7 @@ impl FileSystem for Arbiter {
     }
 
     async fn link(&self, caller: &Caller, file: &Handle, directory: &Handle, name: &Name) -> Result<Created> {
-        let _change = self.shell.admit_change(caller, file, Share::empty()).await?;
+        let _change = self.shell.change_link(caller, file, (directory, name)).await?;
         self.shell.below.link(caller, file, directory, name).await
     }
 

@@ -17,6 +17,7 @@ mod grant;
 mod under;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::ops::Bound;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -142,7 +143,7 @@ pub struct Leases {
     recall_deadline: Duration,
     quiet: Duration,
     files: HashMap<Handle, File>,
-    grants: HashMap<LeaseId, Grant>,
+    grants: BTreeMap<LeaseId, Grant>,
     /// Those not recalled, by last use.
     idle: BTreeMap<u64, LeaseId>,
     /// Those that end by themselves, by when.
@@ -174,7 +175,7 @@ impl Leases {
             recall_deadline: options.recall_deadline,
             quiet: options.quiet,
             files: HashMap::new(),
-            grants: HashMap::new(),
+            grants: BTreeMap::new(),
             idle: BTreeMap::new(),
             ends: BTreeSet::new(),
             holders: HashMap::new(),
@@ -340,21 +341,15 @@ impl Leases {
 
     /// Leases behind this one in the order of their names, at most so many.
     pub fn list(&self, behind: Option<LeaseId>, limit: usize) -> Vec<Listed> {
-        let mut listed: Vec<Listed> = self
-            .grants
-            .iter()
-            .filter(|(id, _)| behind.is_none_or(|behind| **id > behind))
-            .map(|(id, grant)| Listed {
-                id: *id,
-                holder: grant.holder,
-                handle: grant.handle,
-                kind: grant.kind,
-                recalled: grant.recalled.map(|recalled| recalled.at),
-            })
-            .collect();
-        listed.sort_unstable_by_key(|lease| lease.id);
-        listed.truncate(limit);
-        listed
+        let from = behind.map_or(Bound::Unbounded, Bound::Excluded);
+        let listed = self.grants.range((from, Bound::Unbounded)).map(|(id, grant)| Listed {
+            id: *id,
+            holder: grant.holder,
+            handle: grant.handle,
+            kind: grant.kind,
+            recalled: grant.recalled.map(|recalled| recalled.at),
+        });
+        listed.take(limit).collect()
     }
 
     /// Asks for a lease, or brings the deadline forward if it has been asked for.

@@ -11,14 +11,14 @@ mod locking;
 mod opens;
 mod tasks;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
-use vfs::{Callback, Callbacks, Caller, FileSystem, Handle, LeaseId, OpenId};
+use vfs::{Callback, Callbacks, Caller, FileSystem, Handle, LeaseId, Name, OpenId};
 
 use crate::held::{Held, HeldLease};
 use crate::leases::{Effect, Leases};
@@ -42,6 +42,8 @@ pub(crate) struct State {
     below: HashMap<OpenId, Vec<Below>>,
     /// Who waits for leases on a file to be returned.
     waiting: HashMap<Handle, Arc<Notify>>,
+    /// Names whose meaning is about to change, by directory.
+    names: HashSet<(Handle, Name)>,
     /// Questions about write leases, by lease.
     asked: HashMap<LeaseId, Arc<Asked>>,
     /// Callbacks that the front has not taken yet: at most some for each lease and each waiter for a lock.
@@ -72,6 +74,8 @@ pub(crate) struct Shell {
     granting: AtomicBool,
     up: mpsc::Sender<Callback>,
     callbacks: Mutex<Option<Callbacks>>,
+    /// A name may be changed again.
+    names_freed: Notify,
     /// There is something in the outbox.
     outbox_filled: Notify,
     /// There is an earlier deadline than the one that is waited for.
@@ -87,6 +91,7 @@ impl Shell {
             leases: Leases::new(&options),
             below: HashMap::new(),
             waiting: HashMap::new(),
+            names: HashSet::new(),
             asked: HashMap::new(),
             outbox: VecDeque::new(),
             alarm: None,
@@ -101,6 +106,7 @@ impl Shell {
             granting: AtomicBool::new(false),
             up,
             callbacks: Mutex::new(Some(callbacks)),
+            names_freed: Notify::new(),
             outbox_filled: Notify::new(),
             deadlines_changed: Notify::new(),
         }

@@ -20,6 +20,7 @@ use vfs::{FileType, Handle};
 
 use crate::attributes::Stat;
 use crate::change_attribute::{ChangeCounter, Forgotten};
+use crate::guard::Guard;
 use crate::identity;
 use crate::mounts::Mount;
 use crate::permission::Grants;
@@ -38,10 +39,20 @@ pub(crate) struct Node {
     pub(crate) grants: Mutex<Grants>,
     pub(crate) ranges: Arc<Ranges>,
     pub(crate) change: ChangeCounter,
-    /// How many opens there are of it. Only changed with the lock of its shard.
+    /// How many opens and leases there are of it. Only changed with the lock of its shard.
     opens: AtomicUsize,
+    leases: AtomicUsize,
     /// Time of last use, in ticks of the sweeper.
     used: AtomicU32,
+}
+
+/// What a node is kept for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Use {
+    /// An open, which also keeps a file without a name.
+    Open,
+    /// A lease.
+    Lease,
 }
 
 /// Descriptors for data, opened when first needed.
@@ -51,6 +62,10 @@ pub(crate) struct OpenFiles {
     pub(crate) writing: Option<Arc<File>>,
     /// When `writing` was last asked for, in ticks of the sweeper.
     pub(crate) wrote: u32,
+    /// Then both are its descriptor.
+    pub(crate) guard: Option<Guard>,
+    /// There was a guard, and it had to be given up.
+    pub(crate) guard_lost: bool,
 }
 
 impl Node {
@@ -65,6 +80,7 @@ impl Node {
             ranges: Arc::default(),
             change: ChangeCounter::new(stat),
             opens: AtomicUsize::new(0),
+            leases: AtomicUsize::new(0),
             used: AtomicU32::new(0),
         }
     }
@@ -77,6 +93,18 @@ impl Node {
     pub(crate) fn is_open(&self) -> bool {
         self.opens.load(Ordering::Relaxed) > 0
     }
+
+    /// Must it stay in use?
+    fn is_kept(&self) -> bool {
+        self.is_open() || self.leases.load(Ordering::Relaxed) > 0
+    }
+
+    fn uses(&self, what: Use) -> &AtomicUsize {
+        match what {
+            Use::Open => &self.opens,
+            Use::Lease => &self.leases,
+        }
+    }
 }
 
 /// The cache.
@@ -84,9 +112,9 @@ pub(crate) struct Descriptors {
     shards: Vec<Mutex<Shard>>,
     hasher: RandomState,
     per_shard_max: usize,
-    /// Files with opens, which are kept beyond that.
-    open_files: AtomicUsize,
-    open_files_max: usize,
+    /// Files with opens and leases, which are kept beyond that.
+    kept: AtomicUsize,
+    kept_max: usize,
     pub(crate) forgotten: Forgotten,
     now: AtomicU32,
 }
@@ -97,8 +125,8 @@ struct Shard {
     slots: Vec<Option<Slot>>,
     free: Vec<usize>,
     hand: usize,
-    /// Nodes with opens: neither counted nor evicted.
-    open: usize,
+    /// Nodes with opens and leases: neither counted nor evicted.
+    kept: usize,
 }
 
 struct Slot {
@@ -108,14 +136,14 @@ struct Slot {
 }
 
 impl Descriptors {
-    /// A cache of at most about `nodes_max` nodes, and at most `open_files_max` that are open.
-    pub(crate) fn new(nodes_max: usize, open_files_max: usize) -> Descriptors {
+    /// A cache of at most about `nodes_max` nodes, and at most `kept_max` that are open or leased.
+    pub(crate) fn new(nodes_max: usize, kept_max: usize) -> Descriptors {
         Descriptors {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             hasher: RandomState::new(),
             per_shard_max: nodes_max.div_ceil(SHARDS).max(1),
-            open_files: AtomicUsize::new(0),
-            open_files_max,
+            kept: AtomicUsize::new(0),
+            kept_max,
             forgotten: Forgotten::default(),
             now: AtomicU32::new(1),
         }
@@ -136,7 +164,7 @@ impl Descriptors {
         if let Some(slot) = shard.index.get(&node.handle).and_then(|&at| shard.slots.get(at)?.as_ref()) {
             return slot.node.clone();
         }
-        if shard.index.len().saturating_sub(shard.open) >= self.per_shard_max {
+        if shard.index.len().saturating_sub(shard.kept) >= self.per_shard_max {
             evicted = shard.evict();
         }
         if let Some(evicted) = &evicted {
@@ -150,32 +178,33 @@ impl Descriptors {
         node
     }
 
-    /// Keeps a node for an open, and gives the one that is kept: where it was forgotten meanwhile, another may be.
-    /// `None` if too many files are open.
-    pub(crate) fn pin(&self, node: &Arc<Node>) -> Option<Arc<Node>> {
+    /// Keeps a node, and gives the one that is kept: where it was forgotten meanwhile, another may be.
+    /// `None` if too many are kept.
+    pub(crate) fn pin(&self, node: &Arc<Node>, what: Use) -> Option<Arc<Node>> {
         let mut shard = self.shard(&node.handle).lock();
         let kept = match shard.get(&node.handle) {
             Some(kept) => kept,
             None => node.clone(),
         };
-        if !kept.is_open() {
-            let reserve = |open| (open < self.open_files_max).then_some(open + 1);
-            self.open_files.fetch_update(Ordering::Relaxed, Ordering::Relaxed, reserve).ok()?;
-            shard.open += 1;
+        if !kept.is_kept() {
+            let reserve = |kept| (kept < self.kept_max).then_some(kept + 1);
+            self.kept.fetch_update(Ordering::Relaxed, Ordering::Relaxed, reserve).ok()?;
+            shard.kept += 1;
         }
         if !shard.index.contains_key(&node.handle) {
             shard.add(kept.clone());
         }
-        kept.opens.fetch_add(1, Ordering::Relaxed);
+        kept.uses(what).fetch_add(1, Ordering::Relaxed);
         Some(kept)
     }
 
     /// Lets go of what [`Descriptors::pin`] gave.
-    pub(crate) fn unpin(&self, node: &Node) {
+    pub(crate) fn unpin(&self, node: &Node, what: Use) {
         let mut shard = self.shard(&node.handle).lock();
-        if node.opens.fetch_sub(1, Ordering::Relaxed) == 1 {
-            self.open_files.fetch_sub(1, Ordering::Relaxed);
-            shard.open = shard.open.saturating_sub(1);
+        node.uses(what).fetch_sub(1, Ordering::Relaxed);
+        if !node.is_kept() {
+            self.kept.fetch_sub(1, Ordering::Relaxed);
+            shard.kept = shard.kept.saturating_sub(1);
             node.used.store(self.now.load(Ordering::Relaxed), Ordering::Relaxed);
         }
     }
@@ -202,7 +231,7 @@ impl Descriptors {
             let nodes: Vec<Arc<Node>> = shard.slots.iter().flatten().map(|slot| slot.node.clone()).collect();
             for node in nodes {
                 let is_idle = now.saturating_sub(node.used.load(Ordering::Relaxed)) > idle_max;
-                if is_idle && !node.is_open() {
+                if is_idle && !node.is_kept() {
                     node.change.forget(&self.forgotten);
                     closing.extend(shard.remove(&node.handle));
                     continue;
@@ -212,6 +241,9 @@ impl Descriptors {
                     continue;
                 }
                 let mut data = node.data.lock();
+                if data.guard.is_some() {
+                    continue;
+                }
                 if is_idle {
                     closing_data.extend(data.reading.take());
                 }
@@ -268,7 +300,7 @@ impl Shard {
         for _ in 0..2 * self.slots.len() {
             self.hand = (self.hand + 1) % self.slots.len();
             let Some(slot) = &self.slots[self.hand] else { continue };
-            if !slot.node.is_open() && !slot.again.swap(false, Ordering::Relaxed) {
+            if !slot.node.is_kept() && !slot.again.swap(false, Ordering::Relaxed) {
                 let handle = slot.node.handle;
                 return self.remove(&handle);
             }

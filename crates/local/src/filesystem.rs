@@ -10,10 +10,11 @@ use rustix::fs::AtFlags;
 use rustix::time::ClockId;
 use vfs::replay::{self, Made};
 use vfs::{
-    AccessMask, Accessed, Attributes, By, Caller, Commit, Copied, CreateHow, Created, Data, Device, Error,
-    Extent, FileSystem, FileType, FsLimits, FsStat, Handle, ListedXattrs, Listing, Lock, LockRequest, Locked,
-    Looked, Name, OpenId, OpenRequest, Opened, Owner, Place, Principal, Read, ReadDir, Renamed, Result,
-    SetAttributes, Share, Sought, Stability, Status, Timestamp, Wcc, Written, XattrHow, XattrName,
+    AccessMask, Accessed, Attributes, By, Callbacks, Caller, Commit, Copied, CreateHow, Created, Data,
+    Device, Error, Extent, FileSystem, FileType, FsLimits, FsStat, Handle, LeaseId, ListedXattrs, Listing,
+    Lock, LockRequest, Locked, Looked, Name, OpenId, OpenRequest, Opened, Owner, Place, Principal, Read,
+    ReadDir, Renamed, Result, SetAttributes, Share, Sought, Stability, Status, Timestamp, Wcc, Written,
+    XattrHow, XattrName,
 };
 
 use crate::change::{self, End, Stop};
@@ -506,6 +507,19 @@ impl FileSystem for LocalFs {
         Ok(None)
     }
 
+    fn callbacks(&self) -> Option<Callbacks> {
+        self.tree.leases.callbacks()
+    }
+
+    async fn returned(&self, _caller: &Caller, lease: LeaseId) -> Result<()> {
+        let tree = self.tree.clone();
+        let done = workers::run(Principal::Machine, move || {
+            tree.leases.returned(&tree, lease);
+            Ok::<_, Status>(())
+        });
+        Ok(done.await?)
+    }
+
     async fn getxattr(&self, caller: &Caller, handle: &Handle, name: &XattrName) -> Result<Bytes> {
         let node = self.node(handle).await?;
         let (file, name) = (node.clone(), name.clone());
@@ -598,6 +612,7 @@ impl FileSystem for LocalFs {
 
     async fn shutdown(&self) {
         self.tree.sync_table();
+        self.tree.leases.end_all();
         self.tree.descriptors.clear();
     }
 }

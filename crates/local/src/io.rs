@@ -37,11 +37,12 @@ pub(crate) enum Wait {
 impl Tree {
     /// The file open for reading, which is shared: permission was checked before.
     pub(crate) fn reading(&self, node: &Node) -> Result<Arc<File>, Status> {
-        if let Some(file) = &node.data.lock().reading {
+        let mut data = node.data.lock();
+        if let Some(file) = &data.reading {
             return Ok(file.clone());
         }
         let file = self.open_data(node, OFlags::RDONLY)?;
-        Ok(node.data.lock().reading.get_or_insert(file).clone())
+        Ok(data.reading.insert(file).clone())
     }
 
     /// The file open for writing, which is shared: permission was checked before.
@@ -51,9 +52,13 @@ impl Tree {
         if let Some(file) = &data.writing {
             return Ok(file.clone());
         }
-        drop(data);
+        if data.guard.is_some()
+            && let Ok(file) = self.open_guarded_for_writing(node, &mut data)
+        {
+            return Ok(file);
+        }
         let file = self.open_data(node, OFlags::WRONLY)?;
-        Ok(node.data.lock().writing.get_or_insert(file).clone())
+        Ok(data.writing.insert(file).clone())
     }
 
     /// With our own rights, because the owner's and the executing caller's exceptions are ours and not the kernel's;

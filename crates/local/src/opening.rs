@@ -7,12 +7,12 @@
 use std::sync::Arc;
 
 use vfs::{
-    AccessMask, CreateHow, FileType, Handle, HolderId, Name, OpenId, OpenRequest, Opened, Principal,
+    AccessMask, CreateHow, FileType, Handle, HolderId, Lease, Name, OpenId, OpenRequest, Opened, Principal,
     SetAttributes, Share, Status, Wcc,
 };
 
 use crate::change::Stop;
-use crate::descriptors::Node;
+use crate::descriptors::{Node, Use};
 use crate::io::stat_regular;
 use crate::locks::Held;
 use crate::make::Making;
@@ -81,6 +81,8 @@ fn finish(
     if !found.created {
         check(&node, principal, granted, request.access)?;
     }
+    // Before the file is opened for data: a guard wants to be alone.
+    let lease = tree.leases.grant(tree, &node, request.access, request.want);
     hold_data(tree, &node, request.access)?;
     let key = (holder, request.owner.clone());
     let id = tree.opens.open(&tree.descriptors, &node, key, request.access, request.deny)?;
@@ -97,7 +99,7 @@ fn finish(
         id,
         handle: node.handle,
         attributes,
-        lease: None,
+        lease: lease.map(|lease| Lease { change: attributes.change, ..lease }),
         directory: found.directory,
         created: found.created,
         granted: Some(granted & asked),
@@ -129,7 +131,7 @@ fn hold_data(tree: &Tree, node: &Node, access: Share) -> Result<(), Status> {
 /// Ends an open; of a file without a name, the last one ends the file.
 pub(crate) fn close(tree: &Tree, id: OpenId) -> Result<(), Status> {
     let open = tree.opens.close(id)?;
-    tree.descriptors.unpin(&open.node);
+    tree.descriptors.unpin(&open.node, Use::Open);
     if open.node.file_type == FileType::Regular && !open.node.is_open() {
         // Forgets it if it has no name.
         let _ = tree.stat(&open.node);

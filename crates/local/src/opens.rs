@@ -18,7 +18,7 @@ use parking_lot::{Mutex, RwLock};
 use vfs::{By, Handle, HolderId, OpenId, Owner, Principal, Share, Status};
 
 use crate::attributes::Stat;
-use crate::descriptors::{Descriptors, Node};
+use crate::descriptors::{Descriptors, Node, Use};
 use crate::identity;
 
 /// Most opens of one exported directory.
@@ -87,7 +87,7 @@ impl Opens {
         if table.by_id.len() >= OPENS_MAX {
             return Err(Status::Delay);
         }
-        let node = descriptors.pin(node).ok_or(Status::Delay)?;
+        let node = descriptors.pin(node, Use::Open).ok_or(Status::Delay)?;
         let id = OpenId(LAST_ID.fetch_add(1, Ordering::Relaxed) + 1);
         let share = Mutex::new(Shares { access, deny });
         let open = Arc::new(Open { id, node, key: key.clone(), share });

@@ -174,6 +174,43 @@ pub(crate) fn clone_range(
         .map(drop)
 }
 
+/// What a lease of the kernel holds back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum KernelLease {
+    /// Nobody (`F_UNLCK`).
+    None,
+    /// Whoever would write (`F_RDLCK`).
+    Read,
+    /// Whoever would open the file (`F_WRLCK`).
+    Write,
+}
+
+/// Takes, changes or ends the lease of an open file. Whoever it holds back is announced with `SIGIO`, for which the
+/// process must have a handler.
+///
+/// # Errors
+/// `AGAIN` if the file is open elsewhere, `ACCESS` to others than its owner, `INVAL` if it can have none.
+pub(crate) fn set_lease(file: BorrowedFd<'_>, lease: KernelLease) -> Result<(), Errno> {
+    let kind = match lease {
+        KernelLease::None => libc::F_UNLCK,
+        KernelLease::Read => libc::F_RDLCK,
+        KernelLease::Write => libc::F_WRLCK,
+    };
+    // SAFETY: no memory is passed.
+    result(unsafe { c_long::from(libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, kind)) }).map(drop)
+}
+
+/// The lease of an open file: while it is being broken, what is to be left of it.
+pub(crate) fn lease(file: BorrowedFd<'_>) -> Result<KernelLease, Errno> {
+    // SAFETY: no memory is passed.
+    let kind = result(unsafe { c_long::from(libc::fcntl(file.as_raw_fd(), libc::F_GETLEASE)) })?;
+    Ok(match kind as c_int {
+        libc::F_RDLCK => KernelLease::Read,
+        libc::F_WRLCK => KernelLease::Write,
+        _ => KernelLease::None,
+    })
+}
+
 /// The UUID of the file system, where the kernel tells (`FS_IOC_GETFSUUID`, Linux 6.9).
 pub(crate) fn file_system_uuid(file: BorrowedFd<'_>) -> Option<[u8; 16]> {
     /// `struct fsuuid2`.

@@ -19,6 +19,7 @@ use crate::attributes::Stat;
 use crate::descriptors::{Descriptors, Node, Proc};
 use crate::handles::table::{Place, Table};
 use crate::handles::{Key, Parsed};
+use crate::leases::Leases;
 use crate::locks::Locks;
 use crate::mounts::{self, Mount, Mounts};
 use crate::opens::Opens;
@@ -40,9 +41,10 @@ pub(crate) struct Tree {
     pub(crate) root: Arc<Node>,
     pub(crate) proc: Proc,
     pub(crate) mounts: Mounts,
-    pub(crate) descriptors: Descriptors,
+    pub(crate) descriptors: Arc<Descriptors>,
     pub(crate) locks: Locks,
     pub(crate) opens: Opens,
+    pub(crate) leases: Arc<Leases>,
     /// Metadata is durable before it is acknowledged.
     pub(crate) sync: bool,
     /// What the root is to the table.
@@ -88,11 +90,13 @@ impl Tree {
             .ok_or(OpenError::Kernel)?;
         let root = Arc::new(Node::new(handle, mounts.root().clone(), &stat, path));
         let allowed = descriptors_allowed();
+        let descriptors = Arc::new(Descriptors::new(options.descriptors_max.min(allowed / 2), allowed / 2));
         let tree = Tree {
             root,
             proc,
             mounts,
-            descriptors: Descriptors::new(options.descriptors_max.min(allowed / 2), allowed / 2),
+            leases: Arc::new(Leases::new(descriptors.clone(), options.descriptors_max.min(allowed / 8))),
+            descriptors,
             locks: Locks::new(),
             opens: Opens::default(),
             sync: options.sync,
@@ -260,6 +264,7 @@ impl Tree {
         if stat.is_linked() || node.is_open() {
             return Ok(self.numbered(stat, &node.mount, Some(node)));
         }
+        self.leases.gone(&node.handle);
         self.descriptors.forget(&node.handle);
         Err(Status::Stale)
     }
@@ -320,6 +325,7 @@ impl Tree {
             }
         }
         if !Stat::of(path).is_ok_and(|stat| stat.is_linked()) {
+            self.leases.gone(&file.handle);
             self.descriptors.forget(&file.handle);
         }
     }

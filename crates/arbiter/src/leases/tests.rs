@@ -366,3 +366,30 @@ fn the_least_useful_lease_goes_first() {
         .collect();
     assert_eq!(recalled, [granted[1]]);
 }
+
+#[test]
+fn nothing_is_granted_to_others_while_somebody_waits() {
+    let always = Options { delegations: Delegations::Always, ..options(10) };
+    let (mut leases, now) = (Leases::new(&always), Instant::now());
+    leases.land(&file(0), Some(below(7)));
+    let lease = leases.grant(now, &file(0), &wanted(1)).unwrap();
+    assert!(!leases.clear(now, &file(0), None, Use::Change));
+    leases.claim(&file(0));
+    leases.returned(now, lease.id);
+    assert_eq!(leases.grant(now, &file(0), &wanted(2)), None, "who waits comes first");
+    leases.unclaim(now, &file(0));
+    assert!(leases.grant(now, &file(0), &wanted(2)).is_some());
+}
+
+#[test]
+fn leases_are_listed_in_parts() {
+    let (mut leases, now) = (Leases::new(&options(10)), Instant::now());
+    for holder in 1..=5 {
+        leases.land(&file(0), Some(below(7)));
+        leases.grant(now, &file(0), &wanted(holder)).unwrap();
+    }
+    let first = leases.list(None, 3);
+    let rest = leases.list(first.last().map(|lease| lease.id), 3);
+    let holders: Vec<u64> = first.iter().chain(&rest).map(|lease| lease.holder.0).collect();
+    assert_eq!((first.len(), holders), (3, vec![1, 2, 3, 4, 5]));
+}

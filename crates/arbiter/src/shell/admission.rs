@@ -64,8 +64,7 @@ impl Shell {
             return Ok((done, false));
         }
         let claim = Claim::new(self, handle);
-        let patience = Instant::now() + self.options.patience;
-        let limit = caller.deadline.map_or(patience, |deadline| deadline.min(patience));
+        let limit = self.patience_of(caller);
         loop {
             let gone = claim.gone.notified();
             tokio::pin!(gone);
@@ -77,6 +76,12 @@ impl Shell {
                 return Err(Status::Delay.into());
             }
         }
+    }
+
+    /// Until when this asker is held, at most.
+    pub(super) fn patience_of(&self, caller: &Caller) -> Instant {
+        let patience = Instant::now() + self.options.patience;
+        caller.deadline.map_or(patience, |deadline| deadline.min(patience))
     }
 
     /// A READ, or whatever else looks at data. Gives the ground on which it goes on below.

@@ -2,11 +2,13 @@
 //!
 //! An open whose answer overtakes a change would otherwise grant a lease that vouches for what the change is about to
 //! end, and nobody would recall it. A change by name (REMOVE, RENAME, a CREATE that truncates) is of a file that only the
-//! layer below will know; while no lease is out it goes on like that, and holds back grants for as long as it takes.
+//! layer below will know; while no lease is out it goes on like that, and holds back grants for as long as it takes. While
+//! any is out the name is looked up first, and nobody else changes what it leads to until the change has ended.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use tokio::time::timeout_at;
 use vfs::{By, Caller, Handle, Name, Result, Share, Status};
 
 use super::{Shell, State};
@@ -17,12 +19,13 @@ use crate::leases::Use;
 pub(crate) struct Change {
     shell: Arc<Shell>,
     files: Vec<Handle>,
+    names: Vec<(Handle, Name)>,
     nameless: bool,
 }
 
 impl Change {
     fn new(shell: &Arc<Shell>) -> Change {
-        Change { shell: shell.clone(), files: Vec::new(), nameless: false }
+        Change { shell: shell.clone(), files: Vec::new(), names: Vec::new(), nameless: false }
     }
 
     /// Ends it. Gives how many changes that was to the state machine.
@@ -33,7 +36,7 @@ impl Change {
 
 impl Drop for Change {
     fn drop(&mut self) {
-        if self.files.is_empty() && !self.nameless {
+        if self.files.is_empty() && self.names.is_empty() && !self.nameless {
             return;
         }
         self.shell.with(|state, now| {
@@ -43,7 +46,13 @@ impl Drop for Change {
             if self.nameless {
                 state.leases.end_nameless_change();
             }
+            for name in &self.names {
+                state.names.remove(name);
+            }
         });
+        if !self.names.is_empty() {
+            self.shell.names_freed.notify_waiters();
+        }
     }
 }
 
@@ -119,6 +128,7 @@ impl Shell {
         if self.gauges.leases.load(Ordering::Acquire) == 0 {
             return Ok(change);
         }
+        self.reserve_names(caller, names, &mut change).await?;
         let mut files: Vec<Handle> = Vec::with_capacity(names.len());
         for (directory, name) in names {
             if let Ok(looked) = self.below.lookup(caller, directory, name).await {
@@ -138,5 +148,49 @@ impl Shell {
             self.when_clear(caller, &file, Use::Change, enter).await?;
         }
         Ok(change)
+    }
+
+    /// A LINK: a change of the file, and of what the name leads to.
+    pub(crate) async fn change_link(
+        self: &Arc<Shell>,
+        caller: &Caller,
+        file: &Handle,
+        name: (&Handle, &Name),
+    ) -> Result<(Change, Change)> {
+        let mut named = Change::new(self);
+        if self.gauges.leases.load(Ordering::Acquire) > 0 {
+            self.reserve_names(caller, &[name], &mut named).await?;
+        }
+        Ok((named, self.admit_change(caller, file, Share::empty()).await?))
+    }
+
+    /// Waits until nobody else changes what these names lead to, and lets nobody until the change has ended: otherwise a
+    /// name could lead to another file than the one whose leases were recalled.
+    async fn reserve_names(
+        self: &Arc<Shell>,
+        caller: &Caller,
+        names: &[(&Handle, &Name)],
+        change: &mut Change,
+    ) -> Result<()> {
+        let wanted: Vec<(Handle, Name)> =
+            names.iter().map(|(directory, name)| (**directory, (*name).clone())).collect();
+        let limit = self.patience_of(caller);
+        loop {
+            let freed = self.names_freed.notified();
+            tokio::pin!(freed);
+            freed.as_mut().enable();
+            let reserved = self.with(|state, _| {
+                let free = !wanted.iter().any(|name| state.names.contains(name));
+                if free {
+                    state.names.extend(wanted.iter().cloned());
+                }
+                free
+            });
+            if reserved {
+                change.names = wanted;
+                return Ok(());
+            }
+            timeout_at(limit, freed).await.map_err(|_| Status::Delay)?;
+        }
     }
 }

@@ -213,7 +213,7 @@ impl Shell {
         })?;
         for part in below {
             let narrower = Below { access: part.access & access, deny: part.deny & deny, ..part };
-            if narrower.access.is_empty() {
+            if narrower.access.is_empty() || self.state.lock().does_for(open, &narrower) {
                 // Closing would drop locks that were taken through it; a share wider than needed does no harm.
                 if !locked {
                     self.with(|state, _| state.forget_below(open, part.id));
@@ -287,13 +287,17 @@ impl State {
     /// Adds an open at the layer below to one of ours, unless another there does for it. So there are never more of
     /// them than there are combinations of shares, however often a client opens a file.
     fn add_below(&mut self, open: OpenId, below: Below) -> bool {
-        let parts = self.below.entry(open).or_default();
-        let covers = |part: &Below| part.access.contains(below.access) && part.deny.contains(below.deny);
-        let useful = !parts.iter().any(covers);
+        let useful = !self.does_for(open, &below);
         if useful {
-            parts.push(below);
+            self.below.entry(open).or_default().push(below);
         }
         useful
+    }
+
+    /// Does another open at the layer below do whatever this one does?
+    fn does_for(&self, open: OpenId, below: &Below) -> bool {
+        let others = self.below.get(&open).into_iter().flatten().filter(|part| part.id != below.id);
+        others.into_iter().any(|part| part.access.contains(below.access) && part.deny.contains(below.deny))
     }
 
     fn forget_below(&mut self, open: OpenId, below: OpenId) {

@@ -43,6 +43,21 @@ pub struct Files {
     next: u64,
 }
 
+/// What a client believes of a file while it has a lease on it.
+#[derive(Clone, Copy, Debug)]
+pub struct Believed {
+    pub holder: HolderId,
+    pub lease: LeaseId,
+    pub file: u8,
+    pub change: u64,
+}
+
+/// The next number of a sequence that a seed decides.
+pub fn random(seed: &mut u64) -> u64 {
+    *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    *seed >> 33
+}
+
 /// See the module.
 pub struct Below {
     pub files: Mutex<Files>,
@@ -50,6 +65,10 @@ pub struct Below {
     pub grants: Mutex<Option<LeaseKind>>,
     stateful: bool,
     calls: Mutex<Vec<String>>,
+    /// What clients believe under their leases.
+    pub believed: Mutex<Vec<Believed>>,
+    /// Lets calls be overtaken, in an order that this seed decides.
+    pub jitter: Mutex<Option<u64>>,
     /// Calls of this name wait for a permit before they are answered.
     gates: Mutex<HashMap<&'static str, Arc<Semaphore>>>,
     up: mpsc::Sender<Callback>,
@@ -64,6 +83,8 @@ impl Below {
             grants: Mutex::new(Some(LeaseKind::Write)),
             stateful,
             calls: Mutex::default(),
+            believed: Mutex::default(),
+            jitter: Mutex::default(),
             gates: Mutex::default(),
             up,
             callbacks: Mutex::new(Some(callbacks)),
@@ -111,7 +132,16 @@ impl Below {
         self.calls.lock().push(call.to_owned());
     }
 
+    /// Waits for some turns of the others, more or less.
+    async fn be_overtaken(&self) {
+        let turns = self.jitter.lock().as_mut().map_or(0, |seed| random(seed) % 6);
+        for _ in 0..turns {
+            tokio::task::yield_now().await;
+        }
+    }
+
     async fn pass(&self, call: &'static str) {
+        self.be_overtaken().await;
         let gate = self.gates.lock().get(call).cloned();
         if let Some(gate) = gate {
             gate.acquire().await.unwrap().forget();

@@ -23,10 +23,14 @@ impl Below {
         self.files.lock().names.get(name.as_bytes()).copied().ok_or(Status::NoEnt.into())
     }
 
-    fn change(&self, id: u8, change: impl FnOnce(&mut File)) -> Result<Wcc> {
+    fn change(&self, caller: &Caller, id: u8, change: impl FnOnce(&mut File)) -> Result<Wcc> {
         let mut files = self.files.lock();
         let file = files.by_id.get_mut(&id).ok_or(Status::Stale)?;
         file.change += 1;
+        for believed in self.believed.lock().iter_mut().filter(|believed| believed.file == id) {
+            assert_eq!(Some(believed.holder), caller.holder, "changed under the lease of another");
+            believed.change = file.change;
+        }
         change(file);
         Ok(Wcc { before: None, after: Some(attributes(id, file)) })
     }
@@ -36,12 +40,12 @@ impl Below {
     }
 
     /// The file, and whether it is new.
-    fn make(&self, name: &Name, how: CreateHow, set: &SetAttributes) -> Result<(u8, bool)> {
+    fn make(&self, caller: &Caller, name: &Name, how: CreateHow, set: &SetAttributes) -> Result<(u8, bool)> {
         match (self.find(name), how) {
             (Ok(_), CreateHow::Guarded) => Err(Status::Exist.into()),
             (Ok(id), _) => {
                 if let Some(size) = set.size {
-                    self.change(id, |file| file.size = size)?;
+                    self.change(caller, id, |file| file.size = size)?;
                 }
                 Ok((id, false))
             }
@@ -61,18 +65,20 @@ impl FileSystem for Below {
 
     async fn getattr(&self, _: &Caller, handle: &Handle) -> Result<Attributes> {
         self.note("getattr");
+        self.be_overtaken().await;
         self.attributes(id_of(handle))
     }
 
     async fn setattr(
         &self,
-        _: &Caller,
+        caller: &Caller,
         handle: &Handle,
         set: &SetAttributes,
         _: Option<Timestamp>,
     ) -> Result<Wcc> {
         self.note("setattr");
-        self.change(id_of(handle), |file| file.size = set.size.unwrap_or(file.size))
+        self.be_overtaken().await;
+        self.change(caller, id_of(handle), |file| file.size = set.size.unwrap_or(file.size))
     }
 
     async fn access(&self, _: &Caller, handle: &Handle, asked: AccessMask) -> Result<Accessed> {
@@ -81,6 +87,7 @@ impl FileSystem for Below {
 
     async fn lookup(&self, _: &Caller, _: &Handle, name: &Name) -> Result<Looked> {
         self.note("lookup");
+        self.be_overtaken().await;
         Ok(Looked { node: self.node(self.find(name)?)?, directory: None })
     }
 
@@ -94,6 +101,7 @@ impl FileSystem for Below {
 
     async fn read(&self, _: &Caller, handle: &Handle, by: By, _: u64, _: u32) -> Result<Read> {
         self.note("read");
+        self.be_overtaken().await;
         if let By::Open(id) = by {
             self.files.lock().opens.get(&id).ok_or(Status::BadStateId)?;
         }
@@ -102,7 +110,7 @@ impl FileSystem for Below {
 
     async fn write(
         &self,
-        _: &Caller,
+        caller: &Caller,
         handle: &Handle,
         by: By,
         offset: u64,
@@ -110,6 +118,7 @@ impl FileSystem for Below {
         stability: Stability,
     ) -> Result<Written> {
         self.note("write");
+        self.be_overtaken().await;
         self.pass("write").await;
         if let By::Open(id) = by {
             let access = self.files.lock().opens.get(&id).ok_or(Status::BadStateId)?.1;
@@ -118,7 +127,7 @@ impl FileSystem for Below {
             }
         }
         let end = offset + data.len() as u64;
-        let wcc = self.change(id_of(handle), |file| file.size = file.size.max(end))?;
+        let wcc = self.change(caller, id_of(handle), |file| file.size = file.size.max(end))?;
         Ok(Written { count: data.len() as u32, stability, verifier: [0; 8], wcc })
     }
 
@@ -129,14 +138,15 @@ impl FileSystem for Below {
 
     async fn create(
         &self,
-        _: &Caller,
+        caller: &Caller,
         _: &Handle,
         name: &Name,
         how: CreateHow,
         set: &SetAttributes,
     ) -> Result<Created> {
         self.note("create");
-        let (id, _) = self.make(name, how, set)?;
+        self.be_overtaken().await;
+        let (id, _) = self.make(caller, name, how, set)?;
         Ok(Created { node: self.node(id)?, directory: Wcc::default() })
     }
 
@@ -167,12 +177,13 @@ impl FileSystem for Below {
         Err(Status::Rofs.into())
     }
 
-    async fn remove(&self, _: &Caller, _: &Handle, name: &Name) -> Result<Wcc> {
+    async fn remove(&self, caller: &Caller, _: &Handle, name: &Name) -> Result<Wcc> {
         self.note("remove");
+        self.be_overtaken().await;
         self.pass("remove").await;
         let id = self.find(name)?;
         self.files.lock().names.remove(name.as_bytes());
-        self.change(id, |file| file.nlink -= 1)?;
+        self.change(caller, id, |file| file.nlink -= 1)?;
         Ok(Wcc::default())
     }
 
@@ -182,6 +193,7 @@ impl FileSystem for Below {
 
     async fn rename(&self, _: &Caller, _: &Handle, from: &Name, _: &Handle, to: &Name) -> Result<Renamed> {
         self.note("rename");
+        self.be_overtaken().await;
         let id = self.find(from)?;
         let mut files = self.files.lock();
         files.names.remove(from.as_bytes());
@@ -189,10 +201,11 @@ impl FileSystem for Below {
         Ok(Renamed { from: Wcc::default(), to: Wcc::default() })
     }
 
-    async fn link(&self, _: &Caller, file: &Handle, _: &Handle, name: &Name) -> Result<Created> {
+    async fn link(&self, caller: &Caller, file: &Handle, _: &Handle, name: &Name) -> Result<Created> {
         self.note("link");
+        self.be_overtaken().await;
         self.files.lock().names.insert(name.as_bytes().to_vec(), id_of(file));
-        self.change(id_of(file), |file| file.nlink += 1)?;
+        self.change(caller, id_of(file), |file| file.nlink += 1)?;
         Ok(Created { node: self.node(id_of(file))?, directory: Wcc::default() })
     }
 
@@ -208,15 +221,16 @@ impl FileSystem for Below {
         Ok(FsLimits::default())
     }
 
-    async fn open(&self, _: &Caller, request: &OpenRequest) -> Result<Opened> {
+    async fn open(&self, caller: &Caller, request: &OpenRequest) -> Result<Opened> {
         self.note("open");
+        self.be_overtaken().await;
         if !self.stateful {
             return Err(Status::NotSupp.into());
         }
         let (id, created) = match (&request.name, &request.create) {
             (None, _) => (id_of(&request.handle), false),
             (Some(name), None) => (self.find(name)?, false),
-            (Some(name), Some((how, set))) => self.make(name, *how, set)?,
+            (Some(name), Some((how, set))) => self.make(caller, name, *how, set)?,
         };
         let found = self.attributes(id)?;
         let open = {
@@ -251,6 +265,7 @@ impl FileSystem for Below {
 
     async fn close(&self, _: &Caller, open: OpenId) -> Result<()> {
         self.note("close");
+        self.be_overtaken().await;
         self.files.lock().opens.remove(&open).map(|_| ()).ok_or(Status::BadStateId.into())
     }
 
@@ -286,6 +301,7 @@ impl FileSystem for Below {
 
     async fn returned(&self, _: &Caller, lease: LeaseId) -> Result<()> {
         self.note("returned");
+        self.be_overtaken().await;
         self.files.lock().leases.retain(|_, id| *id != lease);
         Ok(())
     }
