@@ -88,12 +88,29 @@ impl Counts {
 }
 
 impl Front {
-    /// A front over `exports`, with handles made and read by `handles`.
+    /// A front over `exports`, with handles made and read by `handles`. The state of v4 clients ends with it.
     pub fn new(exports: Exports, handles: Handles) -> Arc<Front> {
+        Front::over(exports, handles, crate::nfs4::State::default())
+    }
+
+    /// The same, with the state of v4 clients as `options` have it: with a directory, a front that is made after this
+    /// one has ended lets them reclaim it.
+    ///
+    /// # Errors
+    /// If the record of clients cannot be read or written.
+    pub fn with_state(
+        exports: Exports,
+        handles: Handles,
+        options: &crate::nfs4::StateOptions,
+    ) -> std::io::Result<Arc<Front>> {
+        Ok(Front::over(exports, handles, crate::nfs4::State::open(options)?))
+    }
+
+    fn over(exports: Exports, handles: Handles, state: crate::nfs4::State) -> Arc<Front> {
         Arc::new(Front {
             pseudo: crate::nfs4::Pseudo::new(&exports, SystemClock.wall()),
             known: crate::nfs4::Knowledge::default(),
-            state: crate::nfs4::State::default(),
+            state,
             exports,
             handles,
             mounts: Mounts::default(),

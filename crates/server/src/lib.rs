@@ -20,3 +20,4 @@ pub mod rpcbind;
 pub use exports::{ClientList, Export, ExportOptions, Exports, Squash};
 pub use front::{Counts, Front};
 pub use handles::{HandleKey, Handles};
+pub use nfs4::StateOptions;

@@ -4,6 +4,7 @@
 //! holds and is called back about is [`state`]'s.
 
 mod attributes;
+mod callback;
 mod compound;
 mod convert;
 mod directory;
@@ -28,6 +29,7 @@ use crate::front::{Front, reply};
 pub(crate) use known::Knowledge;
 pub(crate) use pseudo::Pseudo;
 pub(crate) use state::State;
+pub use state::StateOptions;
 
 /// The largest READ and WRITE.
 const TRANSFER_MAX_BYTES: u32 = 1 << 20;

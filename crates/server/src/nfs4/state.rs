@@ -1,53 +1,239 @@
 //! What clients are, hold and are called back about.
+//!
+//! [`clients`], [`sessions`], [`stateids`], [`owners`] and [`grace`] are pure tables, together behind one lock that is
+//! never held across a wait; [`records`] is what survives a restart. The operations of [`super::op`] move the tables
+//! and the file systems together. [`release`] gives back what clients held that are no more.
 
-use protocol::nfs4::{Stateid, Status};
-use vfs::{By, HolderId, Share};
-use xdr::Message;
+pub(crate) mod clients;
+mod closed;
+pub(crate) mod grace;
+mod ground;
+mod named;
+pub(crate) mod names;
+pub(crate) mod owners;
+mod records;
+mod release;
+pub(crate) mod sequenced;
+pub(crate) mod sessions;
+mod slot;
+pub(crate) mod stateids;
 
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::{Mutex, MutexGuard};
+use protocol::nfs4::{Clientid, Limited, Status};
+use tokio::time::Instant;
+use vfs::HolderId;
+
+use super::callback::{self, Channel, Early};
 use super::compound::Compound;
-use crate::front::Object;
+use crate::front::Front;
+use clients::{Client, ClientName, Clients};
+use closed::Closed;
+use grace::{Claim, Grace};
+use owners::Owners;
+use records::{Records, ServerId};
+use sequenced::{Answer, Turns};
+use sessions::Sessions;
+use stateids::{Asker, Stateids};
+
+pub(crate) use slot::Slot;
+
+/// What the state of v4 clients depends on.
+#[derive(Clone, Debug)]
+pub struct StateOptions {
+    /// Where the record of clients is kept that a restart needs, a directory that exists; without it, nothing can be
+    /// reclaimed after a restart.
+    pub directory: Option<PathBuf>,
+    /// How long a client's state outlives its last word.
+    pub lease: Duration,
+    /// How long clients may reclaim after a restart.
+    pub grace: Duration,
+}
+
+impl Default for StateOptions {
+    /// Linux's 90 s for both, and no record.
+    fn default() -> StateOptions {
+        StateOptions { directory: None, lease: Duration::from_secs(90), grace: Duration::from_secs(90) }
+    }
+}
 
 /// All clients with their state.
-#[derive(Debug, Default)]
-pub(crate) struct State {}
-
-/// On what ground an I/O operation comes.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ground {
-    /// The open, if there is one.
-    pub(crate) by: By,
-    /// Whose it is.
-    pub(crate) holder: Option<HolderId>,
-}
-
-/// A slot of a session with a request running.
 #[derive(Debug)]
-pub(crate) struct Slot {
-    /// The most bytes in the reply, its RPC header counted.
-    pub(crate) reply_bytes_max: u32,
-    /// The most bytes in it if it is to be cached whole (`cachethis`).
-    pub(crate) cached_bytes_max: Option<u32>,
+pub(crate) struct State {
+    tables: Mutex<Tables>,
+    records: Option<Arc<Mutex<Records>>>,
+    server: ServerId,
+    pub(crate) turns: Turns,
+    pub(crate) callbacks: callback::Ways,
+    lease: Duration,
+    started: AtomicBool,
 }
 
-impl Slot {
-    /// The reply is made: its results from the compound's status on.
-    pub(crate) fn complete(self, _body: &Message) {}
+/// The tables.
+#[derive(Debug)]
+pub(crate) struct Tables {
+    pub(crate) clients: Clients,
+    pub(crate) sessions: Sessions<Channel>,
+    pub(crate) stateids: Stateids,
+    pub(crate) owners: Owners<Answer>,
+    pub(crate) grace: Grace,
+    /// What was said of leases whose OPEN has not come back yet.
+    pub(crate) early: Early,
+    /// Opens that ended a moment ago.
+    pub(crate) closed: Closed,
+}
+
+impl Tables {
+    /// Has the client anything that would be lost with it?
+    pub(crate) fn has_state(&self, client: Clientid) -> bool {
+        self.stateids.has(client)
+    }
+
+    /// The client in whose session or by whose state a compound asks.
+    pub(crate) fn client_of(&self, compound: &Compound<'_>) -> Option<&Client> {
+        self.clients.holder(compound.holder()?)
+    }
+}
+
+impl Default for State {
+    /// In memory alone.
+    fn default() -> State {
+        // Without randomness of the system, the time tells one life from the next as well as can be.
+        let (epoch, server) = records::first_life().unwrap_or_else(|_| {
+            let now = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
+            (now.as_secs() as u32, u128::to_be_bytes(now.as_nanos()))
+        });
+        State::new(epoch, server, None, &StateOptions::default())
+    }
 }
 
 impl State {
-    /// How long a client's state outlives its last word, in seconds: `lease_time`.
-    pub(crate) fn lease_seconds(&self) -> u32 {
-        90
+    /// The state after a start: none, but for what the record says that clients may reclaim.
+    pub(crate) fn open(options: &StateOptions) -> io::Result<State> {
+        let Some(directory) = &options.directory else {
+            let (epoch, server) = records::first_life()?;
+            return Ok(State::new(epoch, server, None, options));
+        };
+        let records = Records::open(directory)?;
+        Ok(State::new(records.epoch(), records.server(), Some(records), options))
     }
 
-    /// What a state id of READ, WRITE and the like stands for: of this object, and good for `share`.
-    pub(crate) fn ground(
+    fn new(epoch: u32, server: ServerId, records: Option<Records>, options: &StateOptions) -> State {
+        let before: Vec<ClientName> =
+            records.iter().flat_map(|records| records.clients().iter().cloned()).collect();
+        if !before.is_empty() {
+            tracing::info!(clients = before.len(), seconds = options.grace.as_secs(), "grace period begins");
+        }
+        State {
+            tables: Mutex::new(Tables {
+                clients: Clients::new(epoch, options.lease),
+                sessions: Sessions::new(epoch),
+                stateids: Stateids::new(epoch),
+                owners: Owners::default(),
+                grace: Grace::new(before, Instant::now(), options.grace),
+                early: Early::default(),
+                closed: Closed::default(),
+            }),
+            records: records.map(|records| Arc::new(Mutex::new(records))),
+            server,
+            turns: Turns::default(),
+            callbacks: callback::Ways::default(),
+            lease: options.lease,
+            started: AtomicBool::new(false),
+        }
+    }
+
+    /// How long a client's state outlives its last word, in seconds: `lease_time`.
+    pub(crate) fn lease_seconds(&self) -> u32 {
+        self.lease.as_secs().max(1) as u32
+    }
+
+    /// Is state being reclaimed, and nothing to be changed that may belong to somebody?
+    pub(crate) fn in_grace(&self) -> bool {
+        self.tables().grace.is_on()
+    }
+
+    /// The tables, locked. Never to be held across an `await`.
+    pub(crate) fn tables(&self) -> MutexGuard<'_, Tables> {
+        self.tables.lock()
+    }
+
+    /// Which server this is, in every life: `so_major_id` and the scope.
+    pub(crate) fn server_name(&self) -> Limited {
+        let text = format!("{:032x}", u128::from_be_bytes(self.server));
+        Limited::new(text.into_bytes()).unwrap_or_default()
+    }
+
+    /// Begins what goes on beside the operations, at the first client: callbacks, and the end of leases and of grace.
+    pub(crate) fn start(front: &Arc<Front>) {
+        if !front.state.started.swap(true, Ordering::Relaxed) {
+            tokio::spawn(release::keep_house(Arc::downgrade(front), front.state.lease));
+            callback::start(front);
+        }
+    }
+
+    /// May the client take or reclaim an open or a lock? If so it is in the durable record from now on, which it
+    /// needs for reclaiming.
+    pub(crate) async fn claim(&self, holder: Option<HolderId>, claim: Claim) -> Result<(), Status> {
+        let unrecorded = {
+            let tables = self.tables();
+            let client = holder.and_then(|holder| tables.clients.holder(holder)).ok_or(Status::Expired)?;
+            tables.grace.admit(&client.name, client.reclaim_complete, claim)?;
+            // A client with sessions is recorded at RECLAIM_COMPLETE: before, it may have reclaimed a part only.
+            let minor0 = client.name.generation == clients::Generation::Minor0;
+            (minor0 && !client.recorded).then_some((client.id, client.name.clone()))
+        };
+        match unrecorded {
+            Some((id, name)) => self.record(id, name).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Enters a client into the durable record.
+    ///
+    /// # Errors
+    /// `Delay` if it cannot be written: state that could not be reclaimed is not given out.
+    pub(crate) async fn record(&self, id: Clientid, name: ClientName) -> Result<(), Status> {
+        self.write_records(move |records| records.add(&name)).await.map_err(|error| {
+            tracing::error!(%error, "the record of NFSv4 clients cannot be written");
+            Status::Delay
+        })?;
+        if let Some(client) = self.tables().clients.confirmed_mut(id) {
+            client.recorded = true;
+        }
+        Ok(())
+    }
+
+    /// Writes to the durable record, off the tasks that must not block.
+    async fn write_records(
         &self,
-        _compound: &Compound<'_>,
-        _object: &Object,
-        _stateid: Stateid,
-        _share: Share,
-    ) -> Result<Ground, Status> {
-        Ok(Ground { by: By::Anonymous, holder: None })
+        job: impl FnOnce(&mut Records) -> io::Result<()> + Send + 'static,
+    ) -> io::Result<()> {
+        let Some(records) = self.records.clone() else { return Ok(()) };
+        tokio::task::spawn_blocking(move || job(&mut records.lock())).await.map_err(io::Error::other)?
+    }
+
+    /// Grace is over: who has reclaimed nothing by now has nothing to reclaim in the next life either.
+    pub(crate) async fn grace_ended(&self) {
+        tracing::info!("grace period is over");
+        let names = {
+            let tables = self.tables();
+            tables.clients.iter().filter(|client| client.recorded).map(|client| client.name.clone()).collect()
+        };
+        if let Err(error) = self.write_records(move |records| records.keep(names)).await {
+            tracing::error!(%error, "the record of NFSv4 clients cannot be written");
+        }
+    }
+
+    /// Who asks about a state id.
+    pub(crate) fn asker(compound: &Compound<'_>, tables: &Tables) -> Asker {
+        let client =
+            if compound.minor == 0 { None } else { tables.client_of(compound).map(|client| client.id) };
+        Asker { minor: compound.minor, client }
     }
 }

@@ -1,12 +1,28 @@
-//! BIND_CONN_TO_SESSION.
+//! BIND_CONN_TO_SESSION (RFC 8881, section 18.34).
 
-use protocol::nfs4::{BindConnToSessionArgs, BindConnToSessionOk, Status};
+use protocol::nfs4::{
+    BindConnToSessionArgs, BindConnToSessionOk, ChannelDirFromClient, ChannelDirFromServer, Status,
+};
+use tokio::time::Instant;
 
+use crate::nfs4::callback::Channel;
 use crate::nfs4::compound::Compound;
 
 pub(in crate::nfs4) async fn answer(
-    _compound: &mut Compound<'_>,
-    _args: BindConnToSessionArgs,
+    compound: &mut Compound<'_>,
+    args: BindConnToSessionArgs,
 ) -> Result<BindConnToSessionOk, Status> {
-    Err(Status::NotSupp)
+    // Whoever will take both gets both: callbacks then have a way more.
+    let (dir, back) = match args.dir {
+        ChannelDirFromClient::Fore => (ChannelDirFromServer::Fore, false),
+        ChannelDirFromClient::Back => (ChannelDirFromServer::Back, true),
+        ChannelDirFromClient::ForeOrBoth | ChannelDirFromClient::BackOrBoth => {
+            (ChannelDirFromServer::Both, true)
+        }
+    };
+    let connection = compound.call.connection.as_ref().ok_or(Status::Inval)?;
+    let mut tables = compound.front.state.tables();
+    let client = tables.sessions.bind(args.sessid, Channel::new(connection), back)?;
+    tables.clients.renew(client, Instant::now());
+    Ok(BindConnToSessionOk { sessid: args.sessid, dir, use_conn_in_rdma_mode: false })
 }

@@ -1,12 +1,83 @@
-//! CREATE_SESSION.
+//! CREATE_SESSION (RFC 8881, section 18.36).
 
-use protocol::nfs4::{CreateSessionArgs, CreateSessionOk, Status};
+use protocol::nfs4::{
+    CREATE_SESSION4_FLAG_CONN_BACK_CHAN, CREATE_SESSION4_FLAG_CONN_RDMA, CREATE_SESSION4_FLAG_PERSIST,
+    CallbackSecParms, CreateSessionArgs, CreateSessionOk, Status,
+};
+use rpc::{AuthSys, Credential};
+use tokio::time::Instant;
 
+use crate::nfs4::callback::Channel;
 use crate::nfs4::compound::Compound;
+use crate::nfs4::state::Tables;
+use crate::nfs4::state::clients::{Gone, Principal, SessionConfirm};
+use crate::nfs4::state::sessions::{CallbackTerms, negotiated_back, negotiated_fore};
+
+const KNOWN: u32 =
+    CREATE_SESSION4_FLAG_PERSIST | CREATE_SESSION4_FLAG_CONN_BACK_CHAN | CREATE_SESSION4_FLAG_CONN_RDMA;
 
 pub(in crate::nfs4) async fn answer(
-    _compound: &mut Compound<'_>,
-    _args: CreateSessionArgs,
+    compound: &mut Compound<'_>,
+    args: CreateSessionArgs,
 ) -> Result<CreateSessionOk, Status> {
-    Err(Status::NotSupp)
+    let front = compound.front.clone();
+    let (result, replaced) = {
+        let mut tables = front.state.tables();
+        let principal = Principal::from(&compound.call.header.credential);
+        match tables.clients.session_sequence(args.clientid, args.sequence, principal)? {
+            SessionConfirm::Replay(result) => return result,
+            SessionConfirm::Next => {}
+        }
+        let (result, replaced) = match created(compound, &mut tables, &args) {
+            Ok((ok, replaced)) => (Ok(ok), replaced),
+            Err(status) => (Err(status), None),
+        };
+        tables.clients.session_created(args.clientid, result);
+        (result, replaced)
+    };
+    if let Some(replaced) = replaced {
+        front.release(replaced).await;
+    }
+    result
+}
+
+fn created(
+    compound: &Compound<'_>,
+    tables: &mut Tables,
+    args: &CreateSessionArgs,
+) -> Result<(CreateSessionOk, Option<Gone>), Status> {
+    if args.flags & !KNOWN != 0 {
+        return Err(Status::Inval);
+    }
+    let fore_chan_attrs = negotiated_fore(&args.fore_chan_attrs)?;
+    let back_chan_attrs = negotiated_back(&args.back_chan_attrs)?;
+    let flags = args.flags & CREATE_SESSION4_FLAG_CONN_BACK_CHAN;
+    let connection =
+        compound.call.connection.as_ref().map(|connection| (Channel::new(connection), flags != 0));
+    let callbacks = CallbackTerms {
+        program: args.cb_program,
+        credential: credential(&args.sec_parms),
+        minor: compound.minor,
+    };
+    let attributes = (fore_chan_attrs, back_chan_attrs);
+    let sessionid = tables.sessions.create(args.clientid, attributes, callbacks, connection)?;
+    let replaced = tables.clients.confirm_by_session(args.clientid, Instant::now());
+    let sequence = args.sequence;
+    Ok((CreateSessionOk { sessionid, sequence, flags, fore_chan_attrs, back_chan_attrs }, replaced))
+}
+
+/// The first of the offered credentials that we speak; nobody's, if we speak none.
+pub(super) fn credential(offered: &[CallbackSecParms]) -> Credential {
+    let spoken = offered.iter().find_map(|parms| match parms {
+        CallbackSecParms::AuthNone => Some(Credential::None),
+        CallbackSecParms::AuthSys(sys) => Some(Credential::Sys(AuthSys {
+            stamp: sys.stamp,
+            machine: sys.machinename.clone(),
+            uid: sys.uid,
+            gid: sys.gid,
+            gids: sys.gids.clone(),
+        })),
+        CallbackSecParms::RpcsecGss(_) => None,
+    });
+    spoken.unwrap_or(Credential::None)
 }

@@ -1,12 +1,31 @@
-//! DELEGRETURN.
+//! DELEGRETURN (RFC 8881, section 18.6).
 
 use protocol::nfs4::{DelegreturnArgs, Status};
 
 use crate::nfs4::compound::Compound;
+use crate::nfs4::state::stateids::{FileKey, Kind};
+use crate::nfs4::state::{State, Tables};
 
 pub(in crate::nfs4) async fn answer(
-    _compound: &mut Compound<'_>,
-    _args: DelegreturnArgs,
+    compound: &mut Compound<'_>,
+    args: DelegreturnArgs,
 ) -> Result<(), Status> {
-    Err(Status::NotSupp)
+    let object = compound.object()?;
+    let stateid = compound.stateid(args.deleg_stateid)?;
+    let held = {
+        let mut tables = compound.front.state.tables();
+        let Tables { stateids, clients, .. } = &*tables;
+        let held = stateids.find(stateid, State::asker(compound, &tables), |number| clients.lives(number))?;
+        let is_of_file = held.file == FileKey { export: object.export.id, handle: object.handle };
+        if !is_of_file || !matches!(held.kind, Kind::Delegation { .. }) {
+            return Err(Status::BadStateid);
+        }
+        let (key, client) = (held.key, held.client);
+        tables.clients.renew(client, tokio::time::Instant::now());
+        tables.stateids.remove(key)
+    };
+    if let Some(held) = held {
+        compound.front.give_back(&held).await;
+    }
+    Ok(())
 }

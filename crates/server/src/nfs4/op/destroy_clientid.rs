@@ -1,12 +1,25 @@
-//! DESTROY_CLIENTID.
+//! DESTROY_CLIENTID (RFC 8881, section 18.50).
 
 use protocol::nfs4::{DestroyClientidArgs, Status};
 
 use crate::nfs4::compound::Compound;
 
 pub(in crate::nfs4) async fn answer(
-    _compound: &mut Compound<'_>,
-    _args: DestroyClientidArgs,
+    compound: &mut Compound<'_>,
+    args: DestroyClientidArgs,
 ) -> Result<(), Status> {
-    Err(Status::NotSupp)
+    let gone = {
+        let mut tables = compound.front.state.tables();
+        if !tables.clients.knows(args.clientid) {
+            return Err(Status::StaleClientid);
+        }
+        if tables.sessions.has(args.clientid) || tables.has_state(args.clientid) {
+            return Err(Status::ClientidBusy);
+        }
+        tables.clients.remove(args.clientid)
+    };
+    if let Some(gone) = gone {
+        compound.front.release(gone).await;
+    }
+    Ok(())
 }

@@ -1,12 +1,18 @@
-//! DESTROY_SESSION.
+//! DESTROY_SESSION (RFC 8881, section 18.37).
 
 use protocol::nfs4::{DestroySessionArgs, Status};
 
 use crate::nfs4::compound::Compound;
 
 pub(in crate::nfs4) async fn answer(
-    _compound: &mut Compound<'_>,
-    _args: DestroySessionArgs,
+    compound: &mut Compound<'_>,
+    args: DestroySessionArgs,
 ) -> Result<(), Status> {
-    Err(Status::NotSupp)
+    let is_own = compound.slot.as_ref().is_some_and(|slot| slot.session == args.sessionid);
+    if is_own && !compound.is_last() {
+        return Err(Status::NotOnlyOp);
+    }
+    compound.front.state.tables().sessions.destroy(args.sessionid)?;
+    compound.front.state.callbacks.forget_session(args.sessionid);
+    Ok(())
 }

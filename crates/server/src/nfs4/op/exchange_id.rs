@@ -1,12 +1,64 @@
-//! EXCHANGE_ID.
+//! EXCHANGE_ID (RFC 8881, section 18.35).
 
-use protocol::nfs4::{ExchangeIdArgs, ExchangeIdOk, Status};
+use protocol::nfs4::{
+    EXCHGID4_FLAG_BIND_PRINC_STATEID, EXCHGID4_FLAG_CONFIRMED_R, EXCHGID4_FLAG_SUPP_FENCE_OPS,
+    EXCHGID4_FLAG_SUPP_MOVED_MIGR, EXCHGID4_FLAG_SUPP_MOVED_REFER, EXCHGID4_FLAG_UPD_CONFIRMED_REC_A,
+    EXCHGID4_FLAG_USE_NON_PNFS, EXCHGID4_FLAG_USE_PNFS_DS, EXCHGID4_FLAG_USE_PNFS_MDS, ExchangeIdArgs,
+    ExchangeIdOk, ServerOwner, StateProtectArgs, StateProtectOk, Status,
+};
+use tokio::time::Instant;
 
 use crate::nfs4::compound::Compound;
+use crate::nfs4::state::clients::Principal;
+use crate::nfs4::state::{State, Tables};
+
+/// What a client may say.
+const KNOWN: u32 = EXCHGID4_FLAG_SUPP_MOVED_REFER
+    | EXCHGID4_FLAG_SUPP_MOVED_MIGR
+    | EXCHGID4_FLAG_SUPP_FENCE_OPS
+    | EXCHGID4_FLAG_BIND_PRINC_STATEID
+    | EXCHGID4_FLAG_USE_NON_PNFS
+    | EXCHGID4_FLAG_USE_PNFS_MDS
+    | EXCHGID4_FLAG_USE_PNFS_DS
+    | EXCHGID4_FLAG_UPD_CONFIRMED_REC_A;
 
 pub(in crate::nfs4) async fn answer(
-    _compound: &mut Compound<'_>,
-    _args: ExchangeIdArgs,
+    compound: &mut Compound<'_>,
+    args: ExchangeIdArgs,
 ) -> Result<ExchangeIdOk, Status> {
-    Err(Status::NotSupp)
+    if args.flags & !KNOWN != 0 {
+        return Err(Status::Inval);
+    }
+    match args.state_protect {
+        StateProtectArgs::None => {}
+        // Without RPCSEC_GSS there is no credential that would protect anything.
+        StateProtectArgs::MachCred(_) => return Err(Status::Inval),
+        StateProtectArgs::Ssv(_) => return Err(Status::EncrAlgUnsupp),
+    }
+    State::start(compound.front);
+    let state = &compound.front.state;
+    let exchanged = {
+        let mut tables = state.tables();
+        let Tables { clients, stateids, .. } = &mut *tables;
+        clients.exchange_id(
+            (args.clientowner.ownerid.into_bytes(), args.clientowner.verifier),
+            Principal::from(&compound.call.header.credential),
+            args.flags & EXCHGID4_FLAG_UPD_CONFIRMED_REC_A != 0,
+            Instant::now(),
+            |client| stateids.has(client),
+        )?
+    };
+    if let Some(gone) = exchanged.replaced {
+        compound.front.release(gone).await;
+    }
+    let confirmed = if exchanged.confirmed { EXCHGID4_FLAG_CONFIRMED_R } else { 0 };
+    Ok(ExchangeIdOk {
+        clientid: exchanged.id,
+        sequenceid: exchanged.sequence,
+        flags: EXCHGID4_FLAG_USE_NON_PNFS | confirmed,
+        state_protect: StateProtectOk::None,
+        server_owner: ServerOwner { minor_id: 0, major_id: state.server_name() },
+        server_scope: state.server_name(),
+        server_impl_id: None,
+    })
 }

@@ -1,12 +1,36 @@
-//! FREE_STATEID.
+//! FREE_STATEID (RFC 8881, section 18.38).
 
 use protocol::nfs4::{FreeStateidArgs, Status};
 
 use crate::nfs4::compound::Compound;
+use crate::nfs4::state::owners::OwnerKind;
+use crate::nfs4::state::stateids::{Kind, Standing};
+use crate::nfs4::state::{State, Tables, names};
 
 pub(in crate::nfs4) async fn answer(
-    _compound: &mut Compound<'_>,
-    _args: FreeStateidArgs,
+    compound: &mut Compound<'_>,
+    args: FreeStateidArgs,
 ) -> Result<(), Status> {
-    Err(Status::NotSupp)
+    let stateid = compound.stateid(args.stateid)?;
+    let mut tables = compound.front.state.tables();
+    let Tables { stateids, clients, .. } = &*tables;
+    let held = stateids.find_any(stateid, State::asker(compound, &tables), |number| clients.lives(number))?;
+    let key = held.key;
+    match &held.kind {
+        Kind::Delegation { standing: Standing::Revoked, .. } => {}
+        Kind::Open { .. } | Kind::Delegation { .. } => return Err(Status::LocksHeld),
+        Kind::Lock { by, owner } => {
+            let owner = names::owner(held.holder, OwnerKind::Lock, owner);
+            let open = match stateids.get(*by).map(|open| &open.kind) {
+                Some(Kind::Open { open, .. }) => *open,
+                _ => return Err(Status::BadStateid),
+            };
+            let export = compound.front.exports.by_id(held.file.export).ok_or(Status::Stale)?;
+            if export.fs.holds_locks(open, &owner) {
+                return Err(Status::LocksHeld);
+            }
+        }
+    }
+    tables.stateids.remove(key);
+    Ok(())
 }

@@ -1,9 +1,292 @@
-//! OPEN.
+//! OPEN (RFC 8881, section 18.16; RFC 7530, section 16.16).
 
-use protocol::nfs4::{OpenArgs, OpenOk, Status};
+mod creation;
+mod delegation;
+mod entering;
+pub(super) mod share;
 
-use crate::nfs4::compound::Compound;
+use protocol::nfs4::{
+    ChangeInfo, OPEN4_RESULT_CONFIRM, OPEN4_RESULT_LOCKTYPE_POSIX, OPEN4_RESULT_MAY_NOTIFY_LOCK, OpenArgs,
+    OpenClaim, OpenOk, Openflag, ResOp, Status, op,
+};
+use tokio::time::Instant;
+use vfs::{AccessMask, Name, OpenRequest, Opened, Share};
 
-pub(in crate::nfs4) async fn answer(_compound: &mut Compound<'_>, _args: OpenArgs) -> Result<OpenOk, Status> {
-    Err(Status::NotSupp)
+use crate::front::Object;
+use crate::nfs4::compound::{Compound, File};
+use crate::nfs4::state::grace::Claim;
+use crate::nfs4::state::owners::{OwnerKind, OwnerName, Turn};
+use crate::nfs4::state::sequenced::{self, Answer};
+use crate::nfs4::state::stateids::{FileKey, Kind};
+use crate::nfs4::state::{State, Tables, names};
+use crate::nfs4::{convert, kind};
+use creation::Creation;
+pub(super) use share::Shares;
+
+/// How often an open is made anew that a CLOSE ended on its way.
+const ATTEMPTS_MAX: u32 = 4;
+
+pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: OpenArgs) -> Result<OpenOk, Status> {
+    if compound.minor > 0 {
+        let client = compound.front.state.tables().client_of(compound).map(|client| client.id);
+        let name = args.owner.owner.clone().into_bytes();
+        let owner = OwnerName { client: client.ok_or(Status::BadSession)?, kind: OwnerKind::Open, name };
+        return open(compound, &args, &owner, true).await;
+    }
+    let front = compound.front.clone();
+    front.state.tables().clients.of_minor0(args.owner.clientid)?;
+    let name = args.owner.owner.clone().into_bytes();
+    let owner = OwnerName { client: args.owner.clientid, kind: OwnerKind::Open, name };
+    let _turn = front.state.turns.take(&owner).await;
+    let turn = front.state.tables().owners.begin_open(&owner, args.seqid, Instant::now())?;
+    match turn {
+        Turn::Replay(answer) => return sequenced::replay::<op::Open>(compound, answer),
+        Turn::Anew => give_back_all(compound, &owner).await,
+        Turn::Execute => {}
+    }
+    sequenced::enter(compound, &owner);
+    if matches!(args.claim, OpenClaim::Previous(_)) {
+        front.state.tables().owners.confirm(&owner);
+    }
+    let confirmed = front.state.tables().owners.is_confirmed(&owner);
+    let result = open(compound, &args, &owner, confirmed).await;
+    let answer = Answer { result: ResOp::Open(result.clone()), current: compound.current.clone() };
+    let status = result.as_ref().map(|_| ()).map_err(|status| *status);
+    front.state.tables().owners.finish(&owner, args.seqid, status, answer);
+    result
+}
+
+/// What an owner opened that was never confirmed is void.
+async fn give_back_all(compound: &Compound<'_>, owner: &OwnerName) {
+    let held: Vec<_> = {
+        let mut tables = compound.front.state.tables();
+        let Tables { stateids, .. } = &mut *tables;
+        let is_its = |kind: &Kind| matches!(kind, Kind::Open { owner: name, .. } if *name == owner.name);
+        let keys: Vec<_> =
+            stateids.of_client(owner.client).filter(|held| is_its(&held.kind)).map(|held| held.key).collect();
+        keys.into_iter().filter_map(|key| stateids.remove(key)).collect()
+    };
+    for held in held {
+        compound.front.give_back(&held).await;
+    }
+}
+
+/// An OPEN whose turn it is.
+async fn open(
+    compound: &mut Compound<'_>,
+    args: &OpenArgs,
+    owner: &OwnerName,
+    confirmed: bool,
+) -> Result<OpenOk, Status> {
+    compound.file()?;
+    let shares = Shares::parse(args, compound.minor)?;
+    let claim = if matches!(args.claim, OpenClaim::Previous(_)) { Claim::Reclaim } else { Claim::New };
+    compound.front.state.claim(compound.holder(), claim).await?;
+    let (object, name) = target(compound, args, shares.access)?;
+    let creation = match &args.openhow {
+        Openflag::Nocreate => None,
+        Openflag::Create(how) => Some(Creation::parse(compound, &object, how).await?),
+    };
+    let holder = object.caller.holder.ok_or(Status::ServerFault)?;
+    let request = OpenRequest {
+        handle: object.handle,
+        name: name.clone(),
+        owner: names::owner(holder, OwnerKind::Open, &owner.name),
+        access: shares.access,
+        deny: shares.deny,
+        create: creation.as_ref().map(|creation| (creation.how, creation.setting.set)),
+        want: delegation::want(compound, args, owner, confirmed),
+        reclaim: claim == Claim::Reclaim,
+    };
+    for _ in 0..ATTEMPTS_MAX {
+        let opened = opened(compound, &object, &request).await?;
+        if let Err(status) = finished(compound.minor, &object, &request, creation.as_ref(), &opened).await {
+            abandon(compound, &object, owner, &opened).await;
+            return Err(status);
+        }
+        match entering::enter(compound, &object, owner, confirmed, &request, &opened) {
+            Ok(entered) => {
+                entering::settle(compound, &object, &entered).await;
+                compound.set_file(File::Object(object.export.clone(), opened.handle));
+                compound.set_stateid(entered.stateid);
+                return Ok(OpenOk {
+                    stateid: entered.stateid,
+                    cinfo: name.map_or(ChangeInfo::default(), |_| convert::change_info(&opened.directory)),
+                    rflags: rflags(compound.minor, confirmed),
+                    attrset: creation.map(|creation| creation.attrset(opened.created)).unwrap_or_default(),
+                    delegation: delegation::answer(compound.minor, args, entered.delegation.as_ref()),
+                });
+            }
+            Err(entering::Failure::Ended) => {}
+            Err(entering::Failure::Status(status)) => {
+                abandon(compound, &object, owner, &opened).await;
+                return Err(status);
+            }
+        }
+    }
+    Err(Status::Delay)
+}
+
+fn rflags(minor: u32, confirmed: bool) -> u32 {
+    let confirm = if confirmed { 0 } else { OPEN4_RESULT_CONFIRM };
+    let notify = if minor > 0 { OPEN4_RESULT_MAY_NOTIFY_LOCK } else { 0 };
+    OPEN4_RESULT_LOCKTYPE_POSIX | confirm | notify
+}
+
+/// What is to be opened: a name in a directory, or a file.
+fn target(
+    compound: &mut Compound<'_>,
+    args: &OpenArgs,
+    access: Share,
+) -> Result<(Object, Option<Name>), Status> {
+    let creates = matches!(args.openhow, Openflag::Create(_));
+    if creates && !matches!(args.claim, OpenClaim::Null(_)) {
+        return Err(Status::Inval);
+    }
+    let name = match &args.claim {
+        OpenClaim::Null(name) | OpenClaim::DelegateCur(_, name) => Some(convert::name(name)?),
+        OpenClaim::Previous(_) => None,
+        OpenClaim::Fh | OpenClaim::DelegCurFh(_) if compound.minor > 0 => None,
+        OpenClaim::Fh | OpenClaim::DelegCurFh(_) => return Err(Status::BadXdr),
+        OpenClaim::DelegatePrev(_) | OpenClaim::DelegPrevFh => return Err(Status::NotSupp),
+    };
+    if let OpenClaim::DelegateCur(stateid, _) | OpenClaim::DelegCurFh(stateid) = &args.claim {
+        let stateid = compound.stateid(*stateid)?;
+        let tables = compound.front.state.tables();
+        let Tables { stateids, clients, .. } = &*tables;
+        let held = stateids.find(stateid, State::asker(compound, &tables), |number| clients.lives(number))?;
+        if !matches!(held.kind, Kind::Delegation { .. }) {
+            return Err(Status::BadStateid);
+        }
+    }
+    // A directory above exports has no files.
+    if let (File::Pseudo(_), Some(_), false) = (compound.file()?, &name, creates) {
+        return Err(Status::NoEnt);
+    }
+    let changes = creates || access.contains(Share::WRITE);
+    let object = if changes { compound.writable()? } else { compound.object()? };
+    Ok((object, name))
+}
+
+/// Opens it. Silent clients that are in the way lose what they hold.
+async fn opened(compound: &Compound<'_>, object: &Object, request: &OpenRequest) -> Result<Opened, Status> {
+    let Object { export, caller, .. } = object;
+    let error = match export.fs.open(caller, request).await {
+        Ok(opened) => return Ok(opened),
+        Err(error) => error,
+    };
+    if matches!(error.status, vfs::Status::ShareDenied | vfs::Status::Delay) {
+        let file = match &request.name {
+            None => Some(request.handle),
+            Some(name) => {
+                let looked = export.fs.lookup(caller, &request.handle, name).await;
+                looked.ok().map(|looked| looked.node.handle)
+            }
+        };
+        if let Some(handle) = file
+            && compound.front.expire_silent(&FileKey { export: export.id, handle }).await
+        {
+            let again = export.fs.open(caller, request).await;
+            return again.map_err(convert::error);
+        }
+    }
+    Err(failure(compound.minor, object, request, error).await)
+}
+
+/// Why an open failed: what is no file has words of its own.
+async fn failure(minor: u32, object: &Object, request: &OpenRequest, error: vfs::Error) -> Status {
+    use vfs::Status as S;
+    let Some(name) = &request.name else {
+        return kind::io_error(object, error, minor).await.unshared();
+    };
+    if matches!(error.status, S::Inval | S::IsDir | S::BadType | S::Access | S::Nxio | S::NotDir) {
+        let Object { export, handle, caller } = object;
+        if let Ok(looked) = export.fs.lookup(caller, handle, name).await {
+            let file = Object { export: export.clone(), handle: looked.node.handle, caller: caller.clone() };
+            if let Ok(attributes) = export.fs.getattr(caller, &file.handle).await
+                && let Some(status) = not_a_file(attributes.file_type, minor)
+            {
+                return status;
+            }
+        }
+    }
+    kind::directory_error(object, error, Status::Symlink).await
+}
+
+/// What is wrong with this type for OPEN.
+fn not_a_file(file_type: vfs::FileType, minor: u32) -> Option<Status> {
+    match file_type {
+        vfs::FileType::Symlink => Some(Status::Symlink),
+        other => kind::not_a_file(other, minor),
+    }
+}
+
+/// A share in the way is that to OPEN, and a lock to I/O.
+trait Unshared {
+    fn unshared(self) -> Status;
+}
+
+impl Unshared for Status {
+    fn unshared(self) -> Status {
+        if self == Status::Locked { Status::ShareDenied } else { self }
+    }
+}
+
+/// What remains to be seen and done when the file system has opened: is it a file, may it be opened so, and are all
+/// attributes set?
+async fn finished(
+    minor: u32,
+    object: &Object,
+    request: &OpenRequest,
+    creation: Option<&Creation>,
+    opened: &Opened,
+) -> Result<(), Status> {
+    if let Some(status) = not_a_file(opened.attributes.file_type, minor) {
+        return Err(status);
+    }
+    let is_new = opened.created || creation.is_some_and(Creation::is_of_new);
+    if !is_new && !request.reclaim {
+        may_open(object, request.access, opened).await?;
+    }
+    match creation {
+        Some(creation) if is_new => creation.complete(object, opened).await,
+        _ => Ok(()),
+    }
+}
+
+/// A file system that does not say what the caller may do is asked.
+async fn may_open(object: &Object, access: Share, opened: &Opened) -> Result<(), Status> {
+    let asked = AccessMask::READ | AccessMask::MODIFY | AccessMask::EXTEND | AccessMask::EXECUTE;
+    let granted = if let Some(granted) = opened.granted {
+        granted
+    } else {
+        let accessed = object.export.fs.access(&object.caller, &opened.handle, asked).await;
+        accessed.map_err(convert::error)?.granted
+    };
+    // What may be executed may be read for that.
+    let reads = granted.intersects(AccessMask::READ | AccessMask::EXECUTE);
+    let writes = granted.contains(AccessMask::MODIFY);
+    let denied = (access.contains(Share::READ) && !reads) || (access.contains(Share::WRITE) && !writes);
+    if denied { Err(Status::Access) } else { Ok(()) }
+}
+
+/// Nobody learns of the open: it ends, unless it is one that the owner had before.
+async fn abandon(compound: &Compound<'_>, object: &Object, owner: &OwnerName, opened: &Opened) {
+    let file = FileKey { export: object.export.id, handle: opened.handle };
+    let (had, knows_lease) = {
+        let tables = compound.front.state.tables();
+        let lease = opened.lease.map(|lease| lease.id);
+        (
+            tables.stateids.open_of(owner.client, file, &owner.name).is_some(),
+            lease.is_some_and(|lease| tables.stateids.delegation(file.export, lease).is_some()),
+        )
+    };
+    let Object { export, caller, .. } = object;
+    if let Some(lease) = opened.lease.filter(|_| !knows_lease) {
+        // What cannot be given back is gone already.
+        let _ = export.fs.returned(caller, lease.id).await;
+    }
+    if !had {
+        let _ = export.fs.close(caller, opened.id).await;
+    }
 }

@@ -1,12 +1,36 @@
-//! RECLAIM_COMPLETE.
+//! RECLAIM_COMPLETE (RFC 8881, section 18.51).
 
 use protocol::nfs4::{ReclaimCompleteArgs, Status};
 
 use crate::nfs4::compound::Compound;
 
 pub(in crate::nfs4) async fn answer(
-    _compound: &mut Compound<'_>,
-    _args: ReclaimCompleteArgs,
+    compound: &mut Compound<'_>,
+    args: ReclaimCompleteArgs,
 ) -> Result<(), Status> {
-    Err(Status::NotSupp)
+    if args.one_fs {
+        // No file system comes to us from elsewhere: there was nothing to reclaim.
+        return compound.file().map(|_| ());
+    }
+    let state = &compound.front.state;
+    let (id, name) = {
+        let tables = state.tables();
+        let client = tables.client_of(compound).ok_or(Status::BadSession)?;
+        if client.reclaim_complete {
+            return Err(Status::CompleteAlready);
+        }
+        (client.id, client.name.clone())
+    };
+    state.record(id, name.clone()).await?;
+    let ended = {
+        let mut tables = state.tables();
+        if let Some(client) = tables.clients.confirmed_mut(id) {
+            client.reclaim_complete = true;
+        }
+        tables.grace.complete(&name)
+    };
+    if ended {
+        state.grace_ended().await;
+    }
+    Ok(())
 }

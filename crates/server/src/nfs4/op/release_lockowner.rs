@@ -1,12 +1,41 @@
-//! RELEASE_LOCKOWNER.
+//! RELEASE_LOCKOWNER (RFC 7530, section 16.37).
 
 use protocol::nfs4::{ReleaseLockownerArgs, Status};
 
 use crate::nfs4::compound::Compound;
+use crate::nfs4::state::names;
+use crate::nfs4::state::owners::{OwnerKind, OwnerName};
+use crate::nfs4::state::stateids::Kind;
 
 pub(in crate::nfs4) async fn answer(
-    _compound: &mut Compound<'_>,
-    _args: ReleaseLockownerArgs,
+    compound: &mut Compound<'_>,
+    args: ReleaseLockownerArgs,
 ) -> Result<(), Status> {
-    Err(Status::NotSupp)
+    let front = compound.front.clone();
+    let client = args.lock_owner.clientid;
+    let name = OwnerName { client, kind: OwnerKind::Lock, name: args.lock_owner.owner.into_bytes() };
+    front.state.tables().clients.of_minor0(client)?;
+    let _turn = front.state.turns.take(&name).await;
+    let mut tables = front.state.tables();
+    tables.clients.renew(client, tokio::time::Instant::now());
+    let mut released = Vec::new();
+    for held in tables.stateids.of_client(client) {
+        let Kind::Lock { by, owner } = &held.kind else { continue };
+        if *owner != name.name {
+            continue;
+        }
+        let open = tables.stateids.get(*by).map(|open| &open.kind);
+        if let (Some(Kind::Open { open, .. }), Some(export)) = (open, front.exports.by_id(held.file.export)) {
+            let owner = names::owner(held.holder, OwnerKind::Lock, owner);
+            if export.fs.holds_locks(*open, &owner) {
+                return Err(Status::LocksHeld);
+            }
+        }
+        released.push(held.key);
+    }
+    for key in released {
+        tables.stateids.remove(key);
+    }
+    tables.owners.remove(&name);
+    Ok(())
 }

@@ -1,9 +1,21 @@
-//! RENEW.
+//! RENEW (RFC 7530, section 16.28).
 
 use protocol::nfs4::{RenewArgs, Status};
+use tokio::time::Instant;
 
 use crate::nfs4::compound::Compound;
+use crate::nfs4::state::stateids::Kind;
 
-pub(in crate::nfs4) async fn answer(_compound: &mut Compound<'_>, _args: RenewArgs) -> Result<(), Status> {
-    Err(Status::NotSupp)
+pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: RenewArgs) -> Result<(), Status> {
+    let state = &compound.front.state;
+    let mut tables = state.tables();
+    let client = tables.clients.of_minor0(args.clientid)?;
+    let is_up = state.callbacks.is_up(&tables, client);
+    tables.clients.renew(args.clientid, Instant::now());
+    // A client that cannot be called back is to return what it would be called back for.
+    let mut held = tables.stateids.of_client(args.clientid);
+    if !is_up && held.any(|held| matches!(held.kind, Kind::Delegation { .. })) {
+        return Err(Status::CbPathDown);
+    }
+    Ok(())
 }

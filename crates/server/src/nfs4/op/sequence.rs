@@ -1,12 +1,100 @@
-//! SEQUENCE.
+//! SEQUENCE (RFC 8881, section 18.46).
 
-use protocol::nfs4::{SequenceArgs, SequenceOk, Status};
+use std::hash::Hasher;
 
+use protocol::nfs4::{
+    CompoundHeader, SEQ4_STATUS_CB_PATH_DOWN, SEQ4_STATUS_CB_PATH_DOWN_SESSION,
+    SEQ4_STATUS_RECALLABLE_STATE_REVOKED, SequenceArgs, SequenceOk, Status,
+};
+use rpc::Call;
+use siphasher::sip::SipHasher24;
+use tokio::time::Instant;
+use xdr::{Decode, Encode, Encoder};
+
+use crate::nfs4::callback::Channel;
 use crate::nfs4::compound::Compound;
+use crate::nfs4::state::sessions::{Arriving, Begun, Digest};
+use crate::nfs4::state::{Slot, Tables};
+
+/// So much of a request is looked at to tell it from another.
+const DIGEST_BYTES: usize = 1024;
 
 pub(in crate::nfs4) async fn answer(
-    _compound: &mut Compound<'_>,
-    _args: SequenceArgs,
+    compound: &mut Compound<'_>,
+    args: SequenceArgs,
 ) -> Result<SequenceOk, Status> {
-    Err(Status::NotSupp)
+    let arriving = Arriving {
+        sequence: args,
+        digest: digest(compound.call),
+        bytes: compound.request_bytes(),
+        operations: compound.operations,
+    };
+    let channel = compound.call.connection.as_ref().map(Channel::new);
+    let front = compound.front.clone();
+    let mut tables = front.state.tables();
+    let (client, fore, highest_slot) = match tables.sessions.begin(&arriving, channel)? {
+        Begun::Execute { client, fore, highest_slot } => (client, fore, highest_slot),
+        Begun::Replay(body) => {
+            compound.replay = Some(body);
+            return Err(Status::SeqFalseRetry); // never seen: the replay is the answer
+        }
+    };
+    tables.clients.renew(client, Instant::now());
+    let holder = tables.clients.confirmed(client).map(|client| client.holder);
+    let status_flags = status_flags(&tables, &args, client);
+    drop(tables);
+    compound.slot = Some(Slot {
+        session: args.sessionid,
+        number: args.slotid,
+        reply_bytes_max: fore.maxresponsesize,
+        cached_bytes_max: args.cachethis.then_some(fore.maxresponsesize_cached),
+        front,
+        completed: false,
+    });
+    compound.set_holder(holder);
+    Ok(SequenceOk {
+        sessionid: args.sessionid,
+        sequenceid: args.sequenceid,
+        slotid: args.slotid,
+        highest_slotid: highest_slot,
+        target_highest_slotid: highest_slot,
+        status_flags,
+    })
+}
+
+fn status_flags(tables: &Tables, args: &SequenceArgs, client: u64) -> u32 {
+    let mut flags = 0;
+    let down = tables
+        .sessions
+        .get(args.sessionid)
+        .is_some_and(|session| session.had_way_back && !session.has_way_back());
+    if down {
+        flags |= SEQ4_STATUS_CB_PATH_DOWN_SESSION;
+        if !tables.sessions.of(client).any(|(_, session)| session.has_way_back()) {
+            flags |= SEQ4_STATUS_CB_PATH_DOWN;
+        }
+    }
+    if tables.stateids.has_revoked(client) {
+        flags |= SEQ4_STATUS_RECALLABLE_STATE_REVOKED;
+    }
+    flags
+}
+
+/// What tells a request from another under the same sequence id: who asks, and what follows SEQUENCE. A retry may have
+/// another tag.
+fn digest(call: &Call) -> Digest {
+    let mut hasher = SipHasher24::new();
+    let mut encoder = Encoder::new();
+    call.header.credential.encode(&mut encoder);
+    hasher.write(&encoder.finish().first);
+    let mut decoder = call.arguments.clone();
+    let header = CompoundHeader::decode(&mut decoder);
+    if let Ok(mut header) = header
+        && header.next(&mut decoder).is_some()
+    {
+        let rest = decoder.rest();
+        hasher.write_usize(rest.len());
+        hasher.write(&rest[..rest.len().min(DIGEST_BYTES)]);
+    }
+    Digest(hasher.finish())
 }

@@ -1,12 +1,32 @@
-//! SETCLIENTID.
+//! SETCLIENTID (RFC 7530, section 16.33).
 
 use protocol::nfs4::{SetclientidArgs, SetclientidFailure, SetclientidOk, Status};
+use tokio::time::Instant;
 
 use crate::nfs4::compound::Compound;
+use crate::nfs4::state::clients::{CallbackAddress, Principal, Setclientid};
+use crate::nfs4::state::{State, Tables};
 
 pub(in crate::nfs4) async fn answer(
-    _compound: &mut Compound<'_>,
-    _args: SetclientidArgs,
+    compound: &mut Compound<'_>,
+    args: SetclientidArgs,
 ) -> Result<SetclientidOk, SetclientidFailure> {
-    Err(Status::NotSupp.into())
+    State::start(compound.front);
+    let request = Setclientid {
+        ownerid: args.client.ownerid.into_bytes(),
+        verifier: args.client.verifier,
+        principal: Principal::from(&compound.call.header.credential),
+        callback: CallbackAddress {
+            program: args.callback.cb_program,
+            location: args.callback.cb_location,
+            ident: args.callback_ident,
+        },
+    };
+    let mut tables = compound.front.state.tables();
+    let Tables { clients, stateids, .. } = &mut *tables;
+    match clients.setclientid(request, Instant::now(), |client| stateids.has(client)) {
+        Ok((clientid, setclientid_confirm)) => Ok(SetclientidOk { clientid, setclientid_confirm }),
+        Err((Status::ClidInuse, Some(location))) => Err(SetclientidFailure::ClidInuse(location)),
+        Err((status, _)) => Err(status.into()),
+    }
 }

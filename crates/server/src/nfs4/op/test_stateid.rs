@@ -1,12 +1,22 @@
-//! TEST_STATEID.
+//! TEST_STATEID (RFC 8881, section 18.48).
 
-use protocol::nfs4::{Status, TestStateidArgs, TestStateidOk};
+use protocol::nfs4::{Outcome, Status, TestStateidArgs, TestStateidOk};
+use xdr::List;
 
 use crate::nfs4::compound::Compound;
+use crate::nfs4::state::{State, Tables};
 
 pub(in crate::nfs4) async fn answer(
-    _compound: &mut Compound<'_>,
-    _args: TestStateidArgs,
+    compound: &mut Compound<'_>,
+    args: TestStateidArgs,
 ) -> Result<TestStateidOk, Status> {
-    Err(Status::NotSupp)
+    let tables = compound.front.state.tables();
+    let Tables { stateids, clients, .. } = &*tables;
+    let asker = State::asker(compound, &tables);
+    let test = |stateid| {
+        let found = stateids.find(stateid, asker, |number| clients.lives(number));
+        Outcome::from(found.map(|_| ()))
+    };
+    let status_codes = args.stateids.iter().map(|stateid| test(*stateid)).collect();
+    Ok(TestStateidOk { status_codes: List::new(status_codes).ok_or(Status::ServerFault)? })
 }

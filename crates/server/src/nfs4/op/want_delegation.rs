@@ -1,12 +1,12 @@
-//! WANT_DELEGATION.
+//! WANT_DELEGATION (RFC 8881, section 18.49). Delegations come with opens alone.
 
 use protocol::nfs4::{OpenDelegation, Status, WantDelegationArgs};
 
 use crate::nfs4::compound::Compound;
 
 pub(in crate::nfs4) async fn answer(
-    _compound: &mut Compound<'_>,
-    _args: WantDelegationArgs,
+    _: &mut Compound<'_>,
+    _: WantDelegationArgs,
 ) -> Result<OpenDelegation, Status> {
     Err(Status::NotSupp)
 }

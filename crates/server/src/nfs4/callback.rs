@@ -1,0 +1,108 @@
+//! Callbacks: what file systems have to say to our clients, over the backchannels of sessions ([`session`]) and, in
+//! minor version 0, over connections of our own ([`minor0`]) (RFC 8881, sections 2.10.3.1 and 20; RFC 7530, section
+//! 15).
+//!
+//! A task for each export takes what its file system says. Whether and when a lease is revoked, the file system decides.
+
+mod early;
+mod minor0;
+mod serve;
+mod session;
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use protocol::nfs4::callback::{CbArgOp, CbResOp};
+use protocol::nfs4::{Clientid, Results, Sessionid};
+use rpc::Connection;
+use tokio::time::Instant;
+
+use super::state::Tables;
+use super::state::clients::{Client, Way};
+use super::state::sessions::Bond;
+use crate::front::Front;
+
+pub(crate) use early::Early;
+pub(crate) use serve::{Said, recall_soon, start};
+
+/// A connection, as sessions know it. It does not keep the connection.
+#[derive(Clone, Debug)]
+pub(crate) struct Channel(Weak<Connection>);
+
+impl Channel {
+    pub(crate) fn new(connection: &Arc<Connection>) -> Channel {
+        Channel(Arc::downgrade(connection))
+    }
+}
+
+impl PartialEq for Channel {
+    fn eq(&self, other: &Channel) -> bool {
+        self.0.ptr_eq(&other.0)
+    }
+}
+
+impl Bond for Channel {
+    fn is_closed(&self) -> bool {
+        self.0.upgrade().is_none_or(|connection| connection.is_closed())
+    }
+}
+
+/// What is needed to call clients back.
+#[derive(Debug, Default)]
+pub(crate) struct Ways {
+    sessions: Mutex<HashMap<Sessionid, Arc<session::BackSlots>>>,
+    minor0: Mutex<HashMap<Clientid, Arc<minor0::Way>>>,
+}
+
+/// Nothing that the client answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unreachable;
+
+impl Ways {
+    /// Would a callback get through, as far as is known?
+    pub(crate) fn is_up(&self, tables: &Tables, client: &Client) -> bool {
+        match client.way {
+            Way::Minor0 { .. } => self.minor0.lock().get(&client.id).is_some_and(|way| way.is_up()),
+            Way::Sessions { .. } => tables.sessions.of(client.id).any(|(_, session)| session.has_way_back()),
+        }
+    }
+
+    /// The client is no more.
+    pub(crate) fn forget(&self, client: Clientid) {
+        self.minor0.lock().remove(&client);
+        // The id of a session has its client's number in it.
+        let number = (client as u32).to_be_bytes();
+        self.sessions.lock().retain(|id, _| id[4..8] != number);
+    }
+
+    /// The session is no more.
+    pub(crate) fn forget_session(&self, id: Sessionid) {
+        self.sessions.lock().remove(&id);
+    }
+}
+
+/// Calls a client back with one operation. What it answers to that is next in the results.
+pub(crate) async fn call(
+    front: &Front,
+    client: Clientid,
+    operation: CbArgOp,
+    deadline: Instant,
+) -> Result<Results<CbResOp>, Unreachable> {
+    let has_sessions = {
+        let tables = front.state.tables();
+        let client = tables.clients.confirmed(client).ok_or(Unreachable)?;
+        matches!(client.way, Way::Sessions { .. })
+    };
+    if has_sessions {
+        session::call(front, client, operation, deadline).await
+    } else {
+        minor0::call(front, client, operation, deadline).await
+    }
+}
+
+/// A client of minor version 0 has said where it is called back: finds out whether that works.
+pub(crate) fn probe(front: &Arc<Front>, client: Clientid, peer: SocketAddr) {
+    minor0::probe(front, client, peer);
+}

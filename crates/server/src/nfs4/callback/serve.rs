@@ -1,0 +1,197 @@
+//! What file systems say, and what becomes of it.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use protocol::nfs4::callback::{
+    CbArgOp, CbGetattrArgs, CbNotifyLockArgs, CbRecallAnyArgs, CbRecallArgs, RCA4_TYPE_MASK_RDATA_DLG,
+    RCA4_TYPE_MASK_WDATA_DLG, op,
+};
+use protocol::nfs4::{Attr, Bitmap, Clientid, Stateid, Status};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, sleep};
+use vfs::{Callback, Callbacks, Handle, HolderId, LeaseId, Owner, Query, Recall};
+
+use super::early::Word;
+use super::{Unreachable, call};
+use crate::exports::ExportId;
+use crate::front::Front;
+use crate::nfs4::state::Tables;
+use crate::nfs4::state::clients::{Generation, Way};
+use crate::nfs4::state::names::lock_owner;
+use crate::nfs4::state::stateids::{Kind, Standing, StateKey};
+
+/// Callbacks of an export under way at once; beyond it, its file system waits.
+const CALLBACKS_MAX: usize = 256;
+/// A client may need so long to see the answer to its OPEN.
+const OPEN_ON_ITS_WAY: Duration = Duration::from_millis(100);
+/// So often a client may say that it does not know a delegation, before it is believed.
+const DENIALS_MAX: u32 = 5;
+/// Between two attempts to reach a client.
+const AGAIN: Duration = Duration::from_millis(500);
+/// CB_RECALL_ANY and CB_NOTIFY_LOCK are hints.
+const HINT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What a file system said of a lease before its OPEN came back.
+pub(crate) type Said = Word;
+
+/// Takes the callbacks of all exports.
+pub(crate) fn start(front: &Arc<Front>) {
+    for export in front.exports.iter() {
+        if let Some(callbacks) = export.fs.callbacks() {
+            tokio::spawn(serve(Arc::downgrade(front), export.id, callbacks));
+        }
+    }
+}
+
+async fn serve(front: Weak<Front>, export: ExportId, mut callbacks: Callbacks) {
+    let places = Arc::new(Semaphore::new(CALLBACKS_MAX));
+    while let Some(callback) = callbacks.recv().await {
+        let Some(front) = front.upgrade() else { return };
+        let Ok(place) = places.clone().acquire_owned().await else { return };
+        if let Callback::Revoked { id, .. } = callback {
+            revoked(&front, export, id);
+            continue;
+        }
+        tokio::spawn(async move {
+            match callback {
+                Callback::Recall(of) => recall(&front, export, of).await,
+                Callback::Getattr(query) => getattr(&front, export, query).await,
+                Callback::RecallAny { holder, keep } => recall_any(&front, holder, keep).await,
+                Callback::NotifyLock { holder, owner, handle } => {
+                    notify_lock(&front, export, holder, owner, handle).await;
+                }
+                Callback::Revoked { .. } => {}
+            }
+            drop(place);
+        });
+    }
+}
+
+/// A delegation, as its callbacks name it.
+struct Delegated {
+    client: Clientid,
+    holder: HolderId,
+    key: StateKey,
+    stateid: Stateid,
+}
+
+fn delegated(tables: &Tables, export: ExportId, lease: LeaseId) -> Option<Delegated> {
+    let held = tables.stateids.delegation(export, lease)?;
+    let stateid = tables.stateids.wire(held);
+    Some(Delegated { client: held.client, holder: held.holder, key: held.key, stateid })
+}
+
+/// It is no more: the client is to learn it. In minor version 0 its state id means nothing from now on.
+fn revoked(front: &Front, export: ExportId, lease: LeaseId) {
+    let mut tables = front.state.tables();
+    let Some(of) = delegated(&tables, export, lease) else {
+        return tables.early.keep(export, lease, Word::Revoked);
+    };
+    tracing::warn!(client = format_args!("{:016x}", of.client), "delegation revoked");
+    let client = tables.clients.confirmed(of.client);
+    if client.is_some_and(|client| client.name.generation == Generation::Sessions) {
+        tables.stateids.set_standing(of.key, Standing::Revoked);
+    } else {
+        tables.stateids.remove(of.key);
+    }
+}
+
+/// A recall that came before its OPEN: the client gets the answer to that first.
+pub(crate) fn recall_soon(front: &Arc<Front>, export: ExportId, of: Recall) {
+    let front = front.clone();
+    tokio::spawn(async move {
+        sleep(OPEN_ON_ITS_WAY).await;
+        recall(&front, export, of).await;
+    });
+}
+
+async fn recall(front: &Front, export: ExportId, of: Recall) {
+    let (delegation, fh) = {
+        let mut tables = front.state.tables();
+        let Some(delegation) = delegated(&tables, export, of.id) else {
+            return tables.early.keep(export, of.id, Word::Recall(of));
+        };
+        tables.stateids.set_standing(delegation.key, Standing::Recalled);
+        (delegation, front.handles.v4(export, &of.handle))
+    };
+    if front.expire_if_silent(delegation.holder).await {
+        return;
+    }
+    let Ok(fh) = fh else { return };
+    let args = CbRecallArgs { stateid: delegation.stateid, truncate: false, fh };
+    let mut denials = 0;
+    while is_held(front, delegation.key) && Instant::now() < of.deadline {
+        let answer = call(front, delegation.client, CbArgOp::Recall(args), of.deadline).await;
+        match answer.map(|mut results| results.take::<op::Recall>().map_err(|error| error.status())) {
+            Ok(Ok(())) => return,
+            Ok(Err(Some(Status::BadHandle | Status::BadStateid))) => {
+                denials += 1;
+                if denials >= DENIALS_MAX {
+                    return give_up(front, delegation.key).await;
+                }
+                sleep(OPEN_ON_ITS_WAY * denials).await;
+            }
+            Ok(Err(_)) | Err(Unreachable) => sleep(AGAIN).await,
+        }
+    }
+}
+
+fn is_held(front: &Front, key: StateKey) -> bool {
+    let good = |standing| standing != Standing::Revoked;
+    let tables = front.state.tables();
+    tables
+        .stateids
+        .get(key)
+        .is_some_and(|held| matches!(held.kind, Kind::Delegation { standing, .. } if good(standing)))
+}
+
+/// The client does not have the delegation, it says: so it has been returned.
+async fn give_up(front: &Front, key: StateKey) {
+    let held = front.state.tables().stateids.remove(key);
+    if let Some(held) = held {
+        front.give_back(&held).await;
+    }
+}
+
+async fn getattr(front: &Front, export: ExportId, query: Query) {
+    let delegation = delegated(&front.state.tables(), export, query.id);
+    let (Some(delegation), Ok(fh)) = (delegation, front.handles.v4(export, &query.handle)) else { return };
+    let args = CbGetattrArgs { fh, attr_request: Bitmap::of(&[Attr::Change, Attr::Size]) };
+    let Ok(mut results) = call(front, delegation.client, CbArgOp::Getattr(args), query.deadline).await else {
+        return;
+    };
+    if let Ok(answer) = results.take::<op::Getattr>()
+        && let (Some(change), Some(size)) = (answer.obj_attributes.change, answer.obj_attributes.size)
+    {
+        // Who asked may have given up waiting.
+        let _ = query.answer.send(vfs::Held { change, size });
+    }
+}
+
+async fn recall_any(front: &Front, holder: Option<HolderId>, keep: u32) {
+    let clients: Vec<Clientid> = {
+        let tables = front.state.tables();
+        let with_sessions = tables.clients.iter().filter(|client| matches!(client.way, Way::Sessions { .. }));
+        let asked = with_sessions.filter(|client| holder.is_none_or(|holder| holder == client.holder));
+        asked.map(|client| client.id).collect()
+    };
+    let type_mask = Bitmap::EMPTY.with_bit(RCA4_TYPE_MASK_RDATA_DLG).with_bit(RCA4_TYPE_MASK_WDATA_DLG);
+    let args = CbRecallAnyArgs { objects_to_keep: keep, type_mask };
+    for client in clients {
+        // A hint: who does not take it is recalled from.
+        let _ = call(front, client, CbArgOp::RecallAny(args), Instant::now() + HINT_TIMEOUT).await;
+    }
+}
+
+async fn notify_lock(front: &Front, export: ExportId, holder: HolderId, owner: Owner, handle: Handle) {
+    let client = {
+        let tables = front.state.tables();
+        let client = tables.clients.holder(holder);
+        client.filter(|client| client.name.generation == Generation::Sessions).map(|client| client.id)
+    };
+    let (Some(client), Ok(fh)) = (client, front.handles.v4(export, &handle)) else { return };
+    let args = CbNotifyLockArgs { fh, lock_owner: lock_owner(front, &owner) };
+    // A hint: a client that does not get it asks again by itself.
+    let _ = call(front, client, CbArgOp::NotifyLock(args), Instant::now() + HINT_TIMEOUT).await;
+}

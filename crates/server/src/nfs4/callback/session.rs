@@ -1,0 +1,187 @@
+//! Callbacks over the connections of a session (RFC 8881, sections 2.10.6 and 20.9).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use protocol::nfs4::callback::{self, CbArgOp, CbCompoundArgs, CbCompoundRes, CbResOp, CbSequenceArgs, op};
+use protocol::nfs4::{Clientid, Results, Sessionid, Status, Tag};
+use rpc::Connection;
+use rpc::message::CallHeader;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, sleep, timeout};
+use xdr::{Decode, Encode, Encoder, List};
+
+use super::Unreachable;
+use crate::front::Front;
+use crate::nfs4::state::sessions::CallbackTerms;
+
+/// How long one connection is waited for before the next is tried.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Before a callback is made again that the client has put off.
+const DELAY: Duration = Duration::from_millis(100);
+
+/// The slots of a backchannel, where it is we who number the requests.
+#[derive(Debug)]
+pub(super) struct BackSlots {
+    free: Arc<Semaphore>,
+    /// Of each slot, the next sequence id, and whether it is in use.
+    slots: Mutex<Vec<(u32, bool)>>,
+}
+
+/// A slot with a request running.
+struct Taken {
+    slots: Arc<BackSlots>,
+    number: u32,
+    sequence: u32,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl BackSlots {
+    fn new(count: u32) -> BackSlots {
+        let free = Arc::new(Semaphore::new(count as usize));
+        BackSlots { free, slots: Mutex::new(vec![(1, false); count as usize]) }
+    }
+
+    async fn take(self: Arc<BackSlots>) -> Option<Taken> {
+        let permit = self.free.clone().acquire_owned().await.ok()?;
+        let (number, sequence) = {
+            let mut slots = self.slots.lock();
+            let (number, slot) = slots.iter_mut().enumerate().find(|(_, (_, busy))| !busy)?;
+            slot.1 = true;
+            (number as u32, slot.0)
+        };
+        Some(Taken { slots: self, number, sequence, _permit: permit })
+    }
+
+    fn highest(&self) -> u32 {
+        self.slots.lock().len().saturating_sub(1) as u32
+    }
+}
+
+impl Taken {
+    /// The client has seen the request: the slot goes on.
+    fn advance(&mut self) {
+        self.set(self.sequence.wrapping_add(1));
+    }
+
+    fn set(&mut self, sequence: u32) {
+        self.sequence = sequence;
+        if let Some(slot) = self.slots.slots.lock().get_mut(self.number as usize) {
+            slot.0 = sequence;
+        }
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slots.slots.lock().get_mut(self.number as usize) {
+            slot.1 = false;
+        }
+    }
+}
+
+/// A session that may carry a callback, and by which connections.
+struct Route {
+    session: Sessionid,
+    terms: CallbackTerms,
+    slots: Arc<BackSlots>,
+    connections: Vec<Arc<Connection>>,
+}
+
+fn routes(front: &Front, client: Clientid) -> Vec<Route> {
+    let tables = front.state.tables();
+    let mut known = front.state.callbacks.sessions.lock();
+    let sessions = tables.sessions.of(client).filter(|(_, session)| session.has_way_back());
+    sessions
+        .map(|(id, session)| Route {
+            session: id,
+            terms: session.callbacks.clone(),
+            slots: known
+                .entry(id)
+                .or_insert_with(|| Arc::new(BackSlots::new(session.back.maxrequests)))
+                .clone(),
+            connections: session.ways_back().filter_map(|channel| channel.0.upgrade()).collect(),
+        })
+        .collect()
+}
+
+/// Calls a client back on any of its sessions. One that does not answer counts as down until a connection is bound.
+pub(super) async fn call(
+    front: &Front,
+    client: Clientid,
+    operation: CbArgOp,
+    deadline: Instant,
+) -> Result<Results<CbResOp>, Unreachable> {
+    for route in routes(front, client) {
+        match tokio::time::timeout_at(deadline, call_on(&route, &operation)).await {
+            Ok(Some(results)) => return Ok(results),
+            Ok(None) => {
+                tracing::debug!(
+                    client = format_args!("{client:016x}"),
+                    "the backchannel of a session is down"
+                );
+                if let Some(session) = front.state.tables().sessions.get_mut(route.session) {
+                    session.back_down = true;
+                }
+            }
+            Err(_) => return Err(Unreachable),
+        }
+    }
+    Err(Unreachable)
+}
+
+async fn call_on(route: &Route, operation: &CbArgOp) -> Option<Results<CbResOp>> {
+    let mut slot = route.slots.clone().take().await?;
+    for connection in &route.connections {
+        while let Some(mut results) = send(route, &slot, connection, operation).await {
+            match results.take::<op::Sequence>().map_err(|error| error.status()) {
+                Ok(_) => {
+                    slot.advance();
+                    return Some(results);
+                }
+                Err(Some(Status::Delay)) => sleep(DELAY).await,
+                // We and the client count differently: it is the client's count that counts, from its start.
+                Err(Some(Status::SeqMisordered)) if slot.sequence != 1 => slot.set(1),
+                Err(Some(Status::RetryUncachedRep | Status::SeqFalseRetry)) => slot.advance(),
+                Err(_) => return None,
+            }
+        }
+    }
+    None
+}
+
+/// Sends the callback on one connection; nothing if that does not answer.
+async fn send(
+    route: &Route,
+    slot: &Taken,
+    connection: &Arc<Connection>,
+    operation: &CbArgOp,
+) -> Option<Results<CbResOp>> {
+    let sequence = CbSequenceArgs {
+        sessionid: route.session,
+        sequenceid: slot.sequence,
+        slotid: slot.number,
+        highest_slotid: slot.slots.highest(),
+        cachethis: false,
+        referring_call_lists: List::default(),
+    };
+    let args = CbCompoundArgs {
+        tag: Tag::default(),
+        minorversion: route.terms.minor,
+        callback_ident: 0,
+        argarray: List::new(vec![CbArgOp::Sequence(sequence), operation.clone()])?,
+    };
+    let header = CallHeader {
+        xid: connection.xid(),
+        program: route.terms.program,
+        version: callback::VERSION,
+        procedure: callback::COMPOUND,
+        credential: route.terms.credential.clone(),
+    };
+    let mut encoder = Encoder::new();
+    args.encode(&mut encoder);
+    let reply = timeout(ANSWER_TIMEOUT, connection.call(header, encoder.finish())).await.ok()?;
+    let mut decoder = reply.ok()?.ok()?;
+    Some(CbCompoundRes::decode(&mut decoder).ok()?.into_results())
+}

@@ -1,0 +1,79 @@
+//! `createhow4`: how OPEN makes a file, and what it sets.
+
+use protocol::nfs4::{Attr, Bitmap, Createhow, Status};
+use vfs::{CreateHow, Opened};
+
+use crate::front::Object;
+use crate::nfs4::compound::Compound;
+use crate::nfs4::convert;
+use crate::nfs4::setting::Setting;
+
+/// Where file systems may keep the verifier of an exclusive creation: the client is to set them.
+const VERIFIER_ATTRIBUTES: Bitmap = Bitmap::of(&[Attr::TimeAccess, Attr::TimeModify]);
+/// What a client cannot set along with an exclusive creation.
+const NOT_WITH_EXCLUSIVE: Bitmap = Bitmap::of(&[Attr::TimeAccessSet, Attr::TimeModifySet]);
+
+/// How the file is made.
+#[derive(Debug)]
+pub(super) struct Creation {
+    pub(super) how: CreateHow,
+    pub(super) setting: Setting,
+}
+
+impl Creation {
+    /// # Errors
+    /// Those of [`Setting::of_new`]; `Inval` for an attribute that does not go with an exclusive creation.
+    pub(super) async fn parse(
+        compound: &mut Compound<'_>,
+        object: &Object,
+        how: &Createhow,
+    ) -> Result<Creation, Status> {
+        let (how, attributes) = match how {
+            Createhow::Unchecked(attributes) => (CreateHow::Unchecked, attributes),
+            Createhow::Guarded(attributes) => (CreateHow::Guarded, attributes),
+            Createhow::Exclusive(verifier) => {
+                let setting = Setting::default();
+                return Ok(Creation { how: CreateHow::Exclusive(*verifier), setting });
+            }
+            Createhow::Exclusive41(_) if compound.minor == 0 => return Err(Status::BadXdr),
+            Createhow::Exclusive41(both) => (CreateHow::Exclusive(both.verf), &both.attrs),
+        };
+        let supported = compound.supported(&object.export).await?;
+        let setting = Setting::of_new(attributes, supported)?;
+        if is_exclusive(how) && !(setting.asked & NOT_WITH_EXCLUSIVE).is_empty() {
+            return Err(Status::Inval);
+        }
+        Ok(Creation { how, setting })
+    }
+
+    /// Is the file made by this very OPEN, or by an earlier attempt at it, if it succeeds?
+    pub(super) fn is_of_new(&self) -> bool {
+        !matches!(self.how, CreateHow::Unchecked)
+    }
+
+    /// Sets what the file system has not set with the creation.
+    pub(super) async fn complete(&self, object: &Object, opened: &Opened) -> Result<(), Status> {
+        let Object { export, caller, .. } = object;
+        if is_exclusive(self.how) && !self.setting.is_plain() {
+            let done = export.fs.setattr(caller, &opened.handle, &self.setting.set, None).await;
+            done.map_err(convert::error)?;
+        }
+        if let Some(acl) = &self.setting.acl {
+            export.fs.set_acl(caller, &opened.handle, acl).await.map_err(convert::error)?;
+        }
+        Ok(())
+    }
+
+    /// Which attributes were set.
+    pub(super) fn attrset(&self, created: bool) -> Bitmap {
+        match self.how {
+            CreateHow::Exclusive(_) => self.setting.asked | VERIFIER_ATTRIBUTES,
+            CreateHow::Unchecked if !created => self.setting.asked & Bitmap::of(&[Attr::Size]),
+            CreateHow::Unchecked | CreateHow::Guarded => self.setting.asked,
+        }
+    }
+}
+
+fn is_exclusive(how: CreateHow) -> bool {
+    matches!(how, CreateHow::Exclusive(_))
+}

@@ -1,0 +1,141 @@
+//! Entering what an OPEN gave into the tables, in one step.
+
+use protocol::nfs4::{Stateid, Status};
+use vfs::{Lease, LeaseKind, OpenId, OpenRequest, Opened, Recall};
+
+use super::delegation::Granted;
+use crate::front::Object;
+use crate::nfs4::callback::{self, Said};
+use crate::nfs4::compound::Compound;
+use crate::nfs4::state::Tables;
+use crate::nfs4::state::owners::OwnerName;
+use crate::nfs4::state::stateids::{FileKey, Kind, Standing};
+
+/// What was entered.
+#[derive(Debug)]
+pub(super) struct Entered {
+    pub(super) stateid: Stateid,
+    pub(super) delegation: Option<Granted>,
+    /// A recall that came before us.
+    recall: Option<Recall>,
+    /// A lease that nobody will hear of.
+    unheard: Option<Lease>,
+    /// An open that the new one takes the place of.
+    replaced: Option<OpenId>,
+}
+
+/// Why nothing was.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// The open has ended meanwhile.
+    Ended,
+    Status(Status),
+}
+
+/// Enters an open: a new one, or more of one that the owner had.
+pub(super) fn enter(
+    compound: &Compound<'_>,
+    object: &Object,
+    owner: &OwnerName,
+    confirmed: bool,
+    request: &OpenRequest,
+    opened: &Opened,
+) -> Result<Entered, Failure> {
+    let file = FileKey { export: object.export.id, handle: opened.handle };
+    let mut tables = compound.front.state.tables();
+    if tables.closed.contains(file.export, opened.id) {
+        return Err(Failure::Ended);
+    }
+    let Some(client) = tables.clients.confirmed(owner.client) else {
+        return Err(Failure::Status(if compound.minor == 0 { Status::Expired } else { Status::BadSession }));
+    };
+    let of = (client.id, client.holder);
+    let had = tables.stateids.open_of(owner.client, file, &owner.name).map(|held| held.key);
+    let mut replaced = None;
+    let stateid = if let Some(key) = had {
+        tables.stateids.change(key, |kind| replaced = widen(kind, request, opened.id))
+    } else {
+        let kind = Kind::Open {
+            open: opened.id,
+            owner: owner.name.clone(),
+            access: request.access,
+            deny: request.deny,
+            confirmed,
+        };
+        let Tables { stateids, .. } = &mut *tables;
+        let key = stateids.insert(of, file, kind).map(|held| held.key).map_err(Failure::Status)?;
+        stateids.get(key).map(|held| stateids.wire(held))
+    };
+    let stateid = stateid.ok_or(Failure::Status(Status::ServerFault))?;
+    let mut entered = Entered { stateid, delegation: None, recall: None, unheard: None, replaced };
+    if let Some(lease) = opened.lease.filter(|lease| lease.kind != LeaseKind::Timeout) {
+        grant(&mut tables, of, file, lease, &mut entered);
+    }
+    Ok(entered)
+}
+
+/// More of an open. Below it is one open still; if it is another, the one before is over.
+fn widen(kind: &mut Kind, request: &OpenRequest, id: OpenId) -> Option<OpenId> {
+    let Kind::Open { open, access, deny, .. } = kind else { return None };
+    *access |= request.access;
+    *deny |= request.deny;
+    let before = std::mem::replace(open, id);
+    (before != id).then_some(before)
+}
+
+fn grant(
+    tables: &mut Tables,
+    of: (protocol::nfs4::Clientid, vfs::HolderId),
+    file: FileKey,
+    lease: Lease,
+    entered: &mut Entered,
+) {
+    let standing = match tables.early.take(file.export, lease.id) {
+        Some(Said::Revoked) => return,
+        Some(Said::Recall(recall)) => {
+            entered.recall = Some(recall);
+            Standing::Recalled
+        }
+        None => Standing::Good,
+    };
+    let granted =
+        |stateid| Some(Granted { stateid, kind: lease.kind, recalled: standing == Standing::Recalled });
+    if let Some(held) = tables.stateids.delegation(file.export, lease.id) {
+        // The client has it; there is something to say only if it is more now.
+        let (key, is_more) =
+            (held.key, matches!(held.kind, Kind::Delegation { kind, .. } if kind < lease.kind));
+        if is_more {
+            let stateid = tables.stateids.change(key, |held| {
+                if let Kind::Delegation { kind, .. } = held {
+                    *kind = lease.kind;
+                }
+            });
+            entered.delegation = stateid.and_then(granted);
+        }
+        return;
+    }
+    let kind = Kind::Delegation { lease: lease.id, kind: lease.kind, standing };
+    let Tables { stateids, .. } = tables;
+    match stateids.insert(of, file, kind).map(|held| held.key) {
+        Ok(key) => {
+            let stateid = stateids.get(key).map(|held| stateids.wire(held));
+            entered.delegation = stateid.and_then(granted);
+        }
+        Err(_) => entered.unheard = Some(lease),
+    }
+}
+
+/// What follows outside of the tables.
+pub(super) async fn settle(compound: &Compound<'_>, object: &Object, entered: &Entered) {
+    let Object { export, caller, .. } = object;
+    if let Some(recall) = entered.recall {
+        callback::recall_soon(compound.front, export.id, recall);
+    }
+    if let Some(open) = entered.replaced {
+        // One that does not exist any more needs no end.
+        let _ = export.fs.close(caller, open).await;
+    }
+    if let Some(lease) = entered.unheard {
+        let _ = export.fs.returned(caller, lease.id).await;
+    }
+}

@@ -1,0 +1,311 @@
+//! Client records: who our clients are, and until when their leases last (RFC 8881, sections 2.4 and 8.3; RFC 7530,
+//! section 9.1).
+//!
+//! A pure table. A client makes itself known under a name of its choice; the record it gets is unconfirmed until it
+//! shows that it received the answer, and replaces the confirmed one under that name only then. Minor version 0
+//! ([`setclientid`]) and the minor versions with sessions ([`exchange_id`]) do this in words of their own, and their
+//! names are apart.
+//!
+//! A client whose lease has run out is *silent*, not gone: what it holds stays until somebody is in conflict with it
+//! or a day has passed.
+
+mod exchange_id;
+mod setclientid;
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use protocol::nfs4::{Clientid, CreateSessionOk, Status, Verifier};
+use rpc::Credential;
+use tokio::time::Instant;
+use vfs::HolderId;
+
+pub(crate) use exchange_id::SessionConfirm;
+pub(crate) use setclientid::{CallbackAddress, Setclientid};
+
+/// Records at most, confirmed and not.
+const CLIENTS_MAX: usize = 8192;
+/// How long a silent client keeps what it holds if it is in nobody's way.
+const COURTESY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The name that a client chose for itself.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct ClientName {
+    pub(crate) generation: Generation,
+    /// `co_ownerid` or `nfs_client_id4.id`: at most 1,024 bytes.
+    pub(crate) ownerid: Bytes,
+}
+
+/// Which kind of client: their names do not mix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Generation {
+    /// Minor version 0.
+    Minor0,
+    /// Minor version 1 and up.
+    Sessions,
+}
+
+/// Who made a record, and alone may change it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Principal {
+    None,
+    User(u32),
+    Other(u32),
+}
+
+impl From<&Credential> for Principal {
+    fn from(credential: &Credential) -> Principal {
+        match credential {
+            Credential::None => Principal::None,
+            Credential::Sys(sys) => Principal::User(sys.uid),
+            Credential::Other(flavor) => Principal::Other(*flavor),
+        }
+    }
+}
+
+/// One record.
+#[derive(Clone, Debug)]
+pub(crate) struct Client {
+    pub(crate) id: Clientid,
+    pub(crate) name: ClientName,
+    /// Which incarnation.
+    pub(crate) verifier: Verifier,
+    pub(crate) principal: Principal,
+    pub(crate) holder: HolderId,
+    /// When its lease was renewed last.
+    pub(crate) renewed: Instant,
+    /// It has an entry in the durable record.
+    pub(crate) recorded: bool,
+    /// It has said RECLAIM_COMPLETE.
+    pub(crate) reclaim_complete: bool,
+    pub(crate) way: Way,
+}
+
+/// What the minor versions keep apart.
+#[derive(Clone, Debug)]
+pub(crate) enum Way {
+    Minor0 {
+        /// What SETCLIENTID_CONFIRM must bring.
+        confirm: Verifier,
+        callback: CallbackAddress,
+    },
+    Sessions {
+        /// That of the last CREATE_SESSION.
+        sequence: u32,
+        /// What it gave; `None` before the first.
+        created: Option<Result<CreateSessionOk, Status>>,
+    },
+}
+
+/// A client that is no more. What it held is to be released.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Gone {
+    pub(crate) id: Clientid,
+    pub(crate) holder: HolderId,
+    /// Its name, if it has an entry in the durable record.
+    pub(crate) recorded: Option<ClientName>,
+}
+
+impl From<&Client> for Gone {
+    fn from(client: &Client) -> Gone {
+        let recorded = client.recorded.then(|| client.name.clone());
+        Gone { id: client.id, holder: client.holder, recorded }
+    }
+}
+
+/// The records under one name.
+#[derive(Debug, Default)]
+struct Named {
+    confirmed: Option<Client>,
+    unconfirmed: Option<Client>,
+}
+
+/// All clients.
+#[derive(Debug)]
+pub(crate) struct Clients {
+    /// Which life of the server this is: the high half of every client id.
+    epoch: u32,
+    lease: Duration,
+    names: HashMap<ClientName, Named>,
+    ids: HashMap<Clientid, ClientName>,
+    holders: HashMap<HolderId, Clientid>,
+    next: u32,
+    next_holder: u64,
+    next_verifier: u64,
+}
+
+impl Clients {
+    /// None yet, in this life of the server.
+    pub(crate) fn new(epoch: u32, lease: Duration) -> Clients {
+        Clients {
+            epoch,
+            lease,
+            names: HashMap::new(),
+            ids: HashMap::new(),
+            holders: HashMap::new(),
+            next: 1,
+            next_holder: 1,
+            next_verifier: 1,
+        }
+    }
+
+    /// The confirmed record with this id.
+    pub(crate) fn confirmed(&self, id: Clientid) -> Option<&Client> {
+        let named = self.names.get(self.ids.get(&id)?)?;
+        named.confirmed.as_ref().filter(|client| client.id == id)
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn confirmed_mut(&mut self, id: Clientid) -> Option<&mut Client> {
+        let named = self.names.get_mut(self.ids.get(&id)?)?;
+        named.confirmed.as_mut().filter(|client| client.id == id)
+    }
+
+    /// The confirmed client that is this holder.
+    pub(crate) fn holder(&self, holder: HolderId) -> Option<&Client> {
+        self.confirmed(*self.holders.get(&holder)?)
+    }
+
+    /// A confirmed client of minor version 0, or what to tell whoever is not one.
+    ///
+    /// # Errors
+    /// `StaleClientid` of another life; `Expired` of this one.
+    pub(crate) fn of_minor0(&self, id: Clientid) -> Result<&Client, Status> {
+        match self.confirmed(id).filter(|client| matches!(client.way, Way::Minor0 { .. })) {
+            Some(client) => Ok(client),
+            None if self.was_ours(id) => Err(Status::Expired),
+            None => Err(Status::StaleClientid),
+        }
+    }
+
+    /// Is the client of this number, the low half of its id, still there?
+    pub(crate) fn lives(&self, number: u32) -> bool {
+        self.confirmed(u64::from(self.epoch) << 32 | u64::from(number)).is_some()
+    }
+
+    /// Could we have given out the id in this life?
+    pub(crate) fn was_ours(&self, id: Clientid) -> bool {
+        (id >> 32) as u32 == self.epoch && (id as u32) < self.next && id as u32 != 0
+    }
+
+    /// All that are confirmed.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Client> {
+        self.names.values().filter_map(|named| named.confirmed.as_ref())
+    }
+
+    /// The client shows that it is there.
+    pub(crate) fn renew(&mut self, id: Clientid, now: Instant) {
+        if let Some(client) = self.confirmed_mut(id) {
+            client.renewed = now;
+        }
+    }
+
+    /// Has its lease run out?
+    pub(crate) fn is_silent(&self, id: Clientid, now: Instant) -> bool {
+        self.confirmed(id).is_none_or(|client| now.saturating_duration_since(client.renewed) > self.lease)
+    }
+
+    /// Clients that have been silent for longer than courtesy goes; unconfirmed records are dropped on the way.
+    pub(crate) fn overdue(&mut self, now: Instant, has_state: impl Fn(Clientid) -> bool) -> Vec<Clientid> {
+        let lease = self.lease;
+        let silence = |client: &Client| now.saturating_duration_since(client.renewed);
+        let mut dropped = Vec::new();
+        for named in self.names.values_mut() {
+            if let Some(client) = named.unconfirmed.take_if(|client| silence(client) > lease) {
+                dropped.push(client);
+            }
+        }
+        dropped.iter().for_each(|client| self.forget_unconfirmed(client));
+        let courtesy =
+            |client: &&Client| silence(client) > if has_state(client.id) { COURTESY } else { 2 * lease };
+        self.iter().filter(courtesy).map(|client| client.id).collect()
+    }
+
+    /// Removes a client, confirmed or not.
+    pub(crate) fn remove(&mut self, id: Clientid) -> Option<Gone> {
+        let name = self.ids.remove(&id)?;
+        let named = self.names.get_mut(&name)?;
+        named.unconfirmed.take_if(|client| client.id == id);
+        let gone = named.confirmed.take_if(|client| client.id == id).map(|client| Gone::from(&client));
+        if named.confirmed.is_none() && named.unconfirmed.is_none() {
+            self.names.remove(&name);
+        }
+        if let Some(gone) = &gone {
+            self.holders.remove(&gone.holder);
+        }
+        gone
+    }
+
+    /// Is there any record with this id, confirmed or not?
+    pub(crate) fn knows(&self, id: Clientid) -> bool {
+        self.ids.contains_key(&id)
+    }
+
+    fn named(&self, name: &ClientName) -> (Option<&Client>, Option<&Client>) {
+        self.names
+            .get(name)
+            .map_or((None, None), |named| (named.confirmed.as_ref(), named.unconfirmed.as_ref()))
+    }
+
+    /// Enters an unconfirmed record in the place of the one that the name had.
+    fn enter(&mut self, client: Client) {
+        let (id, name) = (client.id, client.name.clone());
+        let replaced = self.names.entry(name.clone()).or_default().unconfirmed.replace(client);
+        if let Some(replaced) = replaced {
+            self.forget_unconfirmed(&replaced);
+        }
+        self.ids.insert(id, name);
+    }
+
+    /// What else is kept of an unconfirmed record goes, unless its id is a confirmed one's too.
+    fn forget_unconfirmed(&mut self, client: &Client) {
+        if self.confirmed(client.id).is_some() {
+            return;
+        }
+        self.ids.remove(&client.id);
+        if self
+            .names
+            .get(&client.name)
+            .is_some_and(|named| named.confirmed.is_none() && named.unconfirmed.is_none())
+        {
+            self.names.remove(&client.name);
+        }
+    }
+
+    /// Makes the unconfirmed record of a name its confirmed one, and says which one that replaces.
+    fn confirm(&mut self, name: &ClientName, now: Instant) -> Option<Gone> {
+        let named = self.names.get_mut(name)?;
+        let mut client = named.unconfirmed.take()?;
+        client.renewed = now;
+        self.holders.insert(client.holder, client.id);
+        let replaced = named.confirmed.replace(client).as_ref().map(Gone::from)?;
+        self.ids.remove(&replaced.id);
+        self.holders.remove(&replaced.holder);
+        Some(replaced)
+    }
+
+    fn room(&self) -> bool {
+        self.ids.len() < CLIENTS_MAX
+    }
+
+    fn next_id(&mut self) -> Clientid {
+        let id = u64::from(self.epoch) << 32 | u64::from(self.next);
+        // After four thousand million clients, ids of the first are taken again; the zero is none.
+        self.next = self.next.checked_add(1).unwrap_or(1);
+        id
+    }
+
+    fn next_holder(&mut self) -> HolderId {
+        self.next_holder += 1;
+        HolderId(self.next_holder - 1)
+    }
+
+    fn next_verifier(&mut self) -> Verifier {
+        self.next_verifier += 1;
+        (u64::from(self.epoch) << 32 | self.next_verifier).to_be_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,136 @@
+//! EXCHANGE_ID, and the part of CREATE_SESSION that confirms a client (RFC 8881, sections 18.35.4 and 18.36.4).
+
+use bytes::Bytes;
+use protocol::nfs4::{Clientid, CreateSessionOk, Status, Verifier};
+use tokio::time::Instant;
+
+use super::{Client, ClientName, Clients, Generation, Gone, Named, Principal, Way};
+
+/// What EXCHANGE_ID gives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Exchanged {
+    pub(crate) id: Clientid,
+    /// Of the next CREATE_SESSION.
+    pub(crate) sequence: u32,
+    pub(crate) confirmed: bool,
+    /// The client of another principal that had the name, and held nothing.
+    pub(crate) replaced: Option<Gone>,
+}
+
+/// How CREATE_SESSION finds its client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SessionConfirm {
+    /// It is the next: go on.
+    Next,
+    /// It is the last one again, which gave this.
+    Replay(Result<CreateSessionOk, Status>),
+}
+
+impl Clients {
+    /// EXCHANGE_ID; `update` is `EXCHGID4_FLAG_UPD_CONFIRMED_REC_A`.
+    ///
+    /// # Errors
+    /// `NoEnt`, `NotSame` and `Perm` of an update; `ClidInuse`; `Delay` if there are too many.
+    pub(crate) fn exchange_id(
+        &mut self,
+        (ownerid, verifier): (Bytes, Verifier),
+        principal: Principal,
+        update: bool,
+        now: Instant,
+        has_state: impl Fn(Clientid) -> bool,
+    ) -> Result<Exchanged, Status> {
+        let name = ClientName { generation: Generation::Sessions, ownerid };
+        let mut replaced = None;
+        if let Some(client) = self.named(&name).0 {
+            let (same_verifier, same_principal) =
+                (client.verifier == verifier, client.principal == principal);
+            match (update, same_principal, same_verifier) {
+                (true, false, _) => return Err(Status::Perm),
+                (true, true, false) => return Err(Status::NotSame),
+                (_, true, true) => return Ok(self.known(&name)),
+                (false, true, false) => {} // restarted: the old record stays until the new one is confirmed
+                (false, false, _) if has_state(client.id) && !self.is_silent(client.id, now) => {
+                    return Err(Status::ClidInuse);
+                }
+                (false, false, _) => replaced = Some(client.id),
+            }
+        } else if update {
+            return Err(Status::NoEnt);
+        }
+        if !self.room() {
+            return Err(Status::Delay);
+        }
+        let replaced = replaced.and_then(|id| self.remove(id));
+        let (id, holder) = (self.next_id(), self.next_holder());
+        self.enter(Client {
+            id,
+            name,
+            verifier,
+            principal,
+            holder,
+            renewed: now,
+            recorded: false,
+            reclaim_complete: false,
+            way: Way::Sessions { sequence: 0, created: None },
+        });
+        Ok(Exchanged { id, sequence: 1, confirmed: false, replaced })
+    }
+
+    /// The confirmed record of a name, as it is.
+    fn known(&self, name: &ClientName) -> Exchanged {
+        let (id, sequence) = match self.named(name).0 {
+            Some(Client { id, way: Way::Sessions { sequence, .. }, .. }) => (*id, *sequence),
+            _ => (0, 0),
+        };
+        Exchanged { id, sequence: sequence.wrapping_add(1), confirmed: true, replaced: None }
+    }
+
+    /// Is this CREATE_SESSION the client's next?
+    ///
+    /// # Errors
+    /// `StaleClientid`; `SeqMisordered`; `ClidInuse` if the record is unconfirmed and another principal's.
+    pub(crate) fn session_sequence(
+        &self,
+        id: Clientid,
+        given: u32,
+        principal: Principal,
+    ) -> Result<SessionConfirm, Status> {
+        let (client, confirmed) = self.with_sessions(id).ok_or(Status::StaleClientid)?;
+        let Way::Sessions { sequence, created } = &client.way else { return Err(Status::StaleClientid) };
+        match created {
+            _ if given == sequence.wrapping_add(1) => {}
+            Some(created) if given == *sequence => return Ok(SessionConfirm::Replay(*created)),
+            _ => return Err(Status::SeqMisordered),
+        }
+        if !confirmed && client.principal != principal {
+            return Err(Status::ClidInuse);
+        }
+        Ok(SessionConfirm::Next)
+    }
+
+    /// Confirms the client, if it is not yet; says which incarnation it replaces.
+    pub(crate) fn confirm_by_session(&mut self, id: Clientid, now: Instant) -> Option<Gone> {
+        let name = self.ids.get(&id)?.clone();
+        self.renew(id, now);
+        let is_unconfirmed = self.named(&name).1.is_some_and(|client| client.id == id);
+        if is_unconfirmed { self.confirm(&name, now) } else { None }
+    }
+
+    /// What CREATE_SESSION gave: it moves the sequence, and is given again to a retry.
+    pub(crate) fn session_created(&mut self, id: Clientid, result: Result<CreateSessionOk, Status>) {
+        let Some(named) = self.ids.get(&id).and_then(|name| self.names.get_mut(name)) else { return };
+        let Named { confirmed, unconfirmed } = named;
+        let client = [confirmed, unconfirmed].into_iter().flatten().find(|client| client.id == id);
+        if let Some(Client { way: Way::Sessions { sequence, created }, .. }) = client {
+            *sequence = sequence.wrapping_add(1);
+            *created = Some(result);
+        }
+    }
+
+    /// A record of a client with sessions, and whether it is confirmed.
+    fn with_sessions(&self, id: Clientid) -> Option<(&Client, bool)> {
+        let (confirmed, unconfirmed) = self.named(self.ids.get(&id)?);
+        let confirmed = confirmed.filter(|client| client.id == id).map(|client| (client, true));
+        confirmed.or(unconfirmed.filter(|client| client.id == id).map(|client| (client, false)))
+    }
+}

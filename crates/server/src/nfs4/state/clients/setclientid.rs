@@ -1,0 +1,126 @@
+//! SETCLIENTID and SETCLIENTID_CONFIRM (RFC 7530, sections 16.33 and 16.34).
+
+use bytes::Bytes;
+use protocol::nfs4::{Clientid, Netaddr, Status, Verifier};
+use tokio::time::Instant;
+
+use super::{Client, ClientName, Clients, Generation, Gone, Principal, Way};
+
+/// Where a client of minor version 0 wants to be called back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CallbackAddress {
+    /// Program number.
+    pub(crate) program: u32,
+    pub(crate) location: Netaddr,
+    /// To be given with each call.
+    pub(crate) ident: u32,
+}
+
+/// What SETCLIENTID brings.
+#[derive(Clone, Debug)]
+pub(crate) struct Setclientid {
+    pub(crate) ownerid: Bytes,
+    pub(crate) verifier: Verifier,
+    pub(crate) principal: Principal,
+    pub(crate) callback: CallbackAddress,
+}
+
+/// What SETCLIENTID_CONFIRM did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Confirmed {
+    /// The incarnation that is no more.
+    pub(crate) replaced: Option<Gone>,
+    /// There is a new way to call the client back.
+    pub(crate) callback_changed: bool,
+}
+
+impl Clients {
+    /// SETCLIENTID: an id and the verifier to confirm it with.
+    ///
+    /// # Errors
+    /// `ClidInuse` with the address of whoever has the name; `Resource`.
+    pub(crate) fn setclientid(
+        &mut self,
+        request: Setclientid,
+        now: Instant,
+        has_state: impl Fn(Clientid) -> bool,
+    ) -> Result<(Clientid, Verifier), (Status, Option<Netaddr>)> {
+        let name = ClientName { generation: Generation::Minor0, ownerid: request.ownerid };
+        let confirmed = self.named(&name).0.map(|client| (client.clone(), client.way.clone()));
+        if let Some((client, Way::Minor0 { callback, .. })) = &confirmed
+            && client.principal != request.principal
+            && has_state(client.id)
+            && !self.is_silent(client.id, now)
+        {
+            return Err((Status::ClidInuse, Some(callback.location.clone())));
+        }
+        if !self.room() {
+            return Err((Status::Resource, None));
+        }
+        // The same incarnation changes its callback under the id that it has; any other gets a new one.
+        let same = confirmed
+            .map(|(client, _)| client)
+            .filter(|client| client.verifier == request.verifier && client.principal == request.principal);
+        let (id, holder) = match same {
+            Some(client) => (client.id, client.holder),
+            None => (self.next_id(), self.next_holder()),
+        };
+        let confirm = self.next_verifier();
+        self.enter(Client {
+            id,
+            name,
+            verifier: request.verifier,
+            principal: request.principal,
+            holder,
+            renewed: now,
+            recorded: false,
+            reclaim_complete: false,
+            way: Way::Minor0 { confirm, callback: request.callback },
+        });
+        Ok((id, confirm))
+    }
+
+    /// SETCLIENTID_CONFIRM.
+    ///
+    /// # Errors
+    /// `StaleClientid` if no record has this id and verifier; `ClidInuse` if it is another principal's.
+    pub(crate) fn setclientid_confirm(
+        &mut self,
+        id: Clientid,
+        confirm: Verifier,
+        principal: Principal,
+        now: Instant,
+    ) -> Result<Confirmed, Status> {
+        let name = self.ids.get(&id).cloned().ok_or(Status::StaleClientid)?;
+        let (confirmed, unconfirmed) = self.named(&name);
+        let is_it = |client: &&Client| {
+            client.id == id && matches!(client.way, Way::Minor0 { confirm: own, .. } if own == confirm)
+        };
+        let (confirmed_matches, unconfirmed) = (confirmed.filter(is_it), unconfirmed.filter(is_it));
+        let client = unconfirmed.or(confirmed_matches).ok_or(Status::StaleClientid)?;
+        if client.principal != principal {
+            return Err(Status::ClidInuse);
+        }
+        if unconfirmed.is_none() {
+            self.renew(id, now); // said again
+            return Ok(Confirmed::default());
+        }
+        let updates = confirmed.is_some_and(|confirmed| confirmed.id == id);
+        if updates {
+            return Ok(self.update_callback(&name, now));
+        }
+        Ok(Confirmed { replaced: self.confirm(&name, now), callback_changed: true })
+    }
+
+    /// The record stays, with the way back of the unconfirmed one.
+    fn update_callback(&mut self, name: &ClientName, now: Instant) -> Confirmed {
+        if let Some(named) = self.names.get_mut(name)
+            && let Some(update) = named.unconfirmed.take()
+            && let Some(client) = &mut named.confirmed
+        {
+            client.way = update.way;
+            client.renewed = now;
+        }
+        Confirmed { replaced: None, callback_changed: true }
+    }
+}

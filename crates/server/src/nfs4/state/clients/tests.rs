@@ -1,0 +1,162 @@
+use super::exchange_id::Exchanged;
+use super::setclientid::Confirmed;
+use super::*;
+use protocol::nfs4::Netaddr;
+
+const LEASE: Duration = Duration::from_secs(90);
+
+fn clients() -> Clients {
+    Clients::new(7, LEASE)
+}
+
+fn callback(ident: u32) -> CallbackAddress {
+    CallbackAddress { program: 0x4000_0000, location: Netaddr::default(), ident }
+}
+
+fn request(verifier: u8, uid: u32, ident: u32) -> Setclientid {
+    Setclientid {
+        ownerid: Bytes::from_static(b"client"),
+        verifier: [verifier; 8],
+        principal: Principal::User(uid),
+        callback: callback(ident),
+    }
+}
+
+fn exchange(
+    clients: &mut Clients,
+    verifier: u8,
+    uid: u32,
+    update: bool,
+    state: bool,
+) -> Result<Exchanged, Status> {
+    let owner = (Bytes::from_static(b"client"), [verifier; 8]);
+    clients.exchange_id(owner, Principal::User(uid), update, Instant::now(), |_| state)
+}
+
+/// EXCHANGE_ID and CREATE_SESSION.
+fn confirmed_by_session(clients: &mut Clients, verifier: u8) -> (Clientid, Option<Gone>) {
+    let exchanged = exchange(clients, verifier, 0, false, true).unwrap();
+    let next = clients.session_sequence(exchanged.id, exchanged.sequence, Principal::User(0));
+    assert_eq!(next, Ok(SessionConfirm::Next));
+    let gone = clients.confirm_by_session(exchanged.id, Instant::now());
+    clients.session_created(exchanged.id, Err(Status::TooSmall));
+    (exchanged.id, gone)
+}
+
+#[test]
+fn setclientid_is_confirmed_once_and_again() {
+    let (mut clients, now) = (clients(), Instant::now());
+    let (id, confirm) = clients.setclientid(request(1, 0, 5), now, |_| true).unwrap();
+    assert_eq!(clients.of_minor0(id).err(), Some(Status::Expired), "unconfirmed");
+    assert_eq!(clients.setclientid_confirm(id, [9; 8], Principal::User(0), now), Err(Status::StaleClientid));
+    assert_eq!(clients.setclientid_confirm(id, confirm, Principal::User(1), now), Err(Status::ClidInuse));
+    let done = clients.setclientid_confirm(id, confirm, Principal::User(0), now).unwrap();
+    assert_eq!(done, Confirmed { replaced: None, callback_changed: true });
+    let again = clients.setclientid_confirm(id, confirm, Principal::User(0), now).unwrap();
+    assert_eq!(again, Confirmed::default());
+    assert!(clients.of_minor0(id).is_ok());
+    assert_eq!(clients.of_minor0(0).err(), Some(Status::StaleClientid));
+}
+
+#[test]
+fn setclientid_of_the_same_incarnation_changes_the_callback_under_the_same_id() {
+    let (mut clients, now) = (clients(), Instant::now());
+    let (id, confirm) = clients.setclientid(request(1, 0, 5), now, |_| true).unwrap();
+    clients.setclientid_confirm(id, confirm, Principal::User(0), now).unwrap();
+    let (same, second) = clients.setclientid(request(1, 0, 6), now, |_| true).unwrap();
+    assert_eq!(same, id);
+    assert_ne!(second, confirm);
+    let ident = |clients: &Clients| match &clients.of_minor0(id).unwrap().way {
+        Way::Minor0 { callback, .. } => callback.ident,
+        Way::Sessions { .. } => 0,
+    };
+    assert_eq!(ident(&clients), 5);
+    clients.setclientid_confirm(id, second, Principal::User(0), now).unwrap();
+    assert_eq!(ident(&clients), 6);
+}
+
+#[test]
+fn setclientid_of_a_new_incarnation_replaces_the_old_one_when_confirmed() {
+    let (mut clients, now) = (clients(), Instant::now());
+    let (old, confirm) = clients.setclientid(request(1, 0, 5), now, |_| true).unwrap();
+    clients.setclientid_confirm(old, confirm, Principal::User(0), now).unwrap();
+    let holder = clients.of_minor0(old).unwrap().holder;
+    let (lost, _) = clients.setclientid(request(2, 0, 5), now, |_| true).unwrap();
+    let (new, confirm) = clients.setclientid(request(2, 0, 5), now, |_| true).unwrap();
+    assert!(clients.of_minor0(old).is_ok() && !clients.knows(lost));
+    let done = clients.setclientid_confirm(new, confirm, Principal::User(0), now).unwrap();
+    assert_eq!(done.replaced, Some(Gone { id: old, holder, recorded: None }));
+    assert_eq!(clients.of_minor0(old).err(), Some(Status::Expired));
+    assert!(clients.holder(holder).is_none());
+    assert_eq!(clients.iter().count(), 1);
+}
+
+#[test]
+fn a_name_with_state_is_not_for_another_principal() {
+    let (mut clients, now) = (clients(), Instant::now());
+    let (id, confirm) = clients.setclientid(request(1, 0, 5), now, |_| true).unwrap();
+    clients.setclientid_confirm(id, confirm, Principal::User(0), now).unwrap();
+    let refused = clients.setclientid(request(1, 1, 5), now, |_| true).unwrap_err();
+    assert_eq!(refused, (Status::ClidInuse, Some(Netaddr::default())));
+    assert!(clients.setclientid(request(1, 1, 5), now, |_| false).is_ok());
+    assert!(clients.setclientid(request(1, 1, 5), now + 2 * LEASE, |_| true).is_ok());
+}
+
+#[test]
+fn exchange_id_has_nine_cases() {
+    let mut table = clients();
+    let fresh = exchange(&mut table, 1, 0, false, true).unwrap(); // 1
+    assert!(!fresh.confirmed && fresh.sequence == 1);
+    assert_eq!(exchange(&mut table, 1, 0, true, true), Err(Status::NoEnt)); // 7
+    let again = exchange(&mut table, 1, 0, false, true).unwrap(); // 4
+    assert_ne!(again.id, fresh.id);
+    assert!(!table.knows(fresh.id));
+    let (id, _) = confirmed_by_session(&mut table, 1);
+    let known = exchange(&mut table, 1, 0, false, true).unwrap(); // 2
+    assert_eq!(known, Exchanged { id, sequence: 2, confirmed: true, replaced: None });
+    assert_eq!(exchange(&mut table, 1, 0, true, true), Ok(known.clone())); // 6
+    assert_eq!(exchange(&mut table, 2, 0, true, true), Err(Status::NotSame)); // 8
+    assert_eq!(exchange(&mut table, 1, 1, true, true), Err(Status::Perm)); // 9
+    assert_eq!(exchange(&mut table, 1, 1, false, true), Err(Status::ClidInuse)); // 3
+    let other = exchange(&mut table, 1, 1, false, false).unwrap(); // 3, nothing held
+    assert_eq!(other.replaced.map(|gone| gone.id), Some(id));
+    let mut table = clients();
+    let (old, _) = confirmed_by_session(&mut table, 1);
+    let (new, gone) = confirmed_by_session(&mut table, 2); // 5
+    assert_ne!(old, new);
+    assert_eq!(gone.map(|gone| gone.id), Some(old));
+}
+
+#[test]
+fn create_session_is_answered_from_its_slot() {
+    let mut table = clients();
+    let exchanged = exchange(&mut table, 1, 0, false, true).unwrap();
+    let ask =
+        |table: &Clients, sequence, uid| table.session_sequence(exchanged.id, sequence, Principal::User(uid));
+    assert_eq!(ask(&table, 0, 0), Err(Status::SeqMisordered), "nothing to replay yet");
+    assert_eq!(ask(&table, 1, 1), Err(Status::ClidInuse));
+    assert_eq!(ask(&table, 1, 0), Ok(SessionConfirm::Next));
+    table.confirm_by_session(exchanged.id, Instant::now());
+    table.session_created(exchanged.id, Err(Status::TooSmall));
+    assert_eq!(ask(&table, 1, 0), Ok(SessionConfirm::Replay(Err(Status::TooSmall))));
+    assert_eq!(ask(&table, 2, 1), Ok(SessionConfirm::Next));
+    assert_eq!(ask(&table, 3, 0), Err(Status::SeqMisordered));
+    assert_eq!(table.session_sequence(99, 1, Principal::User(0)), Err(Status::StaleClientid));
+}
+
+#[test]
+fn silence_is_borne_for_a_day() {
+    let (mut clients, now) = (clients(), Instant::now());
+    let (id, confirm) = clients.setclientid(request(1, 0, 5), now, |_| true).unwrap();
+    clients.setclientid_confirm(id, confirm, Principal::User(0), now).unwrap();
+    assert!(!clients.is_silent(id, now + LEASE));
+    assert!(clients.is_silent(id, now + 2 * LEASE));
+    assert!(clients.overdue(now + 3 * LEASE, |_| true).is_empty());
+    assert_eq!(clients.overdue(now + 3 * LEASE, |_| false), vec![id]);
+    assert_eq!(clients.overdue(now + COURTESY + LEASE, |_| true), vec![id]);
+    let (unconfirmed, _) = clients.setclientid(request(2, 0, 5), now, |_| true).unwrap();
+    clients.overdue(now + 2 * LEASE, |_| true);
+    assert!(!clients.knows(unconfirmed) && clients.knows(id));
+    assert_eq!(clients.remove(id).map(|gone| gone.id), Some(id));
+    assert!(clients.names.is_empty() && clients.ids.is_empty() && clients.holders.is_empty());
+}

@@ -1,0 +1,126 @@
+//! The grace period after a restart: those who held state before may reclaim it, and nobody may take what could be
+//! theirs (RFC 8881, section 8.4.2; RFC 7530, section 9.6.2).
+//!
+//! A pure state machine. It knows by name the clients of which an earlier life left a durable record; without any,
+//! there is no grace period.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use protocol::nfs4::Status;
+use tokio::time::Instant;
+
+use super::clients::{ClientName, Generation};
+
+/// How a claim comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Claim {
+    /// Something new.
+    New,
+    /// Something that was held before the restart.
+    Reclaim,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Grace {
+    ends: Option<Instant>,
+    /// Who may reclaim, and whether it has said that it is done.
+    before: HashMap<ClientName, bool>,
+}
+
+impl Grace {
+    /// A grace period for those who held state before, if there are any.
+    pub(crate) fn new(before: impl IntoIterator<Item = ClientName>, now: Instant, period: Duration) -> Grace {
+        let before: HashMap<ClientName, bool> = before.into_iter().map(|name| (name, false)).collect();
+        let ends = (!before.is_empty()).then_some(now + period);
+        Grace { ends, before }
+    }
+
+    /// Is it on?
+    pub(crate) fn is_on(&self) -> bool {
+        self.ends.is_some()
+    }
+
+    /// May this client claim an open or a lock? `complete`: it has said RECLAIM_COMPLETE.
+    ///
+    /// # Errors
+    /// `Grace`, `NoGrace`, `ReclaimBad`.
+    pub(crate) fn admit(&self, name: &ClientName, complete: bool, claim: Claim) -> Result<(), Status> {
+        let has_sessions = name.generation == Generation::Sessions;
+        match claim {
+            Claim::New if self.is_on() => Err(Status::Grace),
+            // RFC 8881, section 18.51.3: first of all it says that it has nothing to reclaim.
+            Claim::New if has_sessions && !complete => Err(Status::Grace),
+            Claim::New => Ok(()),
+            Claim::Reclaim if complete || !self.is_on() => Err(Status::NoGrace),
+            Claim::Reclaim if self.before.contains_key(name) => Ok(()),
+            Claim::Reclaim => Err(Status::ReclaimBad),
+        }
+    }
+
+    /// The client has nothing more to reclaim. When all have said so, the period is over: true.
+    pub(crate) fn complete(&mut self, name: &ClientName) -> bool {
+        if let Some(done) = self.before.get_mut(name) {
+            *done = true;
+        }
+        self.is_on() && self.before.values().all(|done| *done) && self.end()
+    }
+
+    /// Is the period over by now? True once.
+    pub(crate) fn tick(&mut self, now: Instant) -> bool {
+        self.ends.is_some_and(|ends| now >= ends) && self.end()
+    }
+
+    fn end(&mut self) -> bool {
+        self.before.clear();
+        self.ends.take().is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    const PERIOD: Duration = Duration::from_secs(90);
+
+    fn name(generation: Generation, ownerid: &'static [u8]) -> ClientName {
+        ClientName { generation, ownerid: Bytes::from_static(ownerid) }
+    }
+
+    #[test]
+    fn without_clients_there_is_no_grace() {
+        let grace = Grace::new([], Instant::now(), PERIOD);
+        assert!(!grace.is_on());
+        let minor0 = name(Generation::Minor0, b"a");
+        assert_eq!(grace.admit(&minor0, false, Claim::New), Ok(()));
+        assert_eq!(grace.admit(&minor0, false, Claim::Reclaim), Err(Status::NoGrace));
+        let sessions = name(Generation::Sessions, b"a");
+        assert_eq!(grace.admit(&sessions, false, Claim::New), Err(Status::Grace));
+        assert_eq!(grace.admit(&sessions, true, Claim::New), Ok(()));
+    }
+
+    #[test]
+    fn grace_is_for_those_who_were_there_and_ends_when_all_are_done() {
+        let (a, b) = (name(Generation::Sessions, b"a"), name(Generation::Sessions, b"b"));
+        let now = Instant::now();
+        let mut grace = Grace::new([a.clone()], now, PERIOD);
+        assert_eq!(grace.admit(&a, false, Claim::Reclaim), Ok(()));
+        assert_eq!(grace.admit(&b, false, Claim::Reclaim), Err(Status::ReclaimBad));
+        assert_eq!(grace.admit(&b, true, Claim::New), Err(Status::Grace));
+        assert!(!grace.complete(&b) && grace.is_on());
+        assert!(grace.complete(&a));
+        assert_eq!(grace.admit(&a, true, Claim::Reclaim), Err(Status::NoGrace));
+        assert_eq!(grace.admit(&b, true, Claim::New), Ok(()));
+        assert!(!grace.complete(&a) && !grace.tick(now + PERIOD));
+    }
+
+    #[test]
+    fn a_client_that_stays_away_does_not_keep_it_on() {
+        let now = Instant::now();
+        let mut grace = Grace::new([name(Generation::Minor0, b"a")], now, PERIOD);
+        assert!(!grace.tick(now + PERIOD / 2) && grace.is_on());
+        assert!(grace.tick(now + PERIOD) && !grace.is_on() && !grace.tick(now + PERIOD));
+    }
+}

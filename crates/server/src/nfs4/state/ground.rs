@@ -1,0 +1,67 @@
+//! On what ground READ, WRITE and the like come.
+
+use protocol::nfs4::{Stateid, Status};
+use vfs::{By, HolderId, LeaseKind, Share};
+
+use super::stateids::{FileKey, Held, Kind, Stateids};
+use super::{State, Tables};
+use crate::front::Object;
+use crate::nfs4::compound::Compound;
+
+/// On what ground an I/O operation comes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ground {
+    /// The open, if there is one.
+    pub(crate) by: By,
+    /// Whose it is.
+    pub(crate) holder: Option<HolderId>,
+}
+
+impl State {
+    /// What a state id of READ, WRITE and the like stands for: of this object, and good for `share`. It renews the
+    /// lease of whoever has it.
+    ///
+    /// # Errors
+    /// `BadStateid`, `OldStateid`, `StaleStateid`, `Expired`, `DelegRevoked`; `OpenMode`; `Grace` without a state.
+    pub(crate) fn ground(
+        &self,
+        compound: &Compound<'_>,
+        object: &Object,
+        stateid: Stateid,
+        share: Share,
+    ) -> Result<Ground, Status> {
+        let mut tables = self.tables();
+        if stateid == Stateid::ANONYMOUS || stateid == Stateid::BYPASS {
+            // What others may reclaim could deny it. Who reads past locks reads past this too.
+            let bypasses = stateid == Stateid::BYPASS && share == Share::READ;
+            if tables.grace.is_on() && !bypasses {
+                return Err(Status::Grace);
+            }
+            return Ok(Ground { by: By::Anonymous, holder: compound.holder() });
+        }
+        let Tables { stateids, clients, .. } = &*tables;
+        let asker = State::asker(compound, &tables);
+        let held = stateids.find(stateid, asker, |number| clients.lives(number))?;
+        if held.file != (FileKey { export: object.export.id, handle: object.handle }) {
+            return Err(Status::BadStateid);
+        }
+        let by = by(stateids, held, share)?;
+        let ground = Ground { by, holder: Some(held.holder) };
+        if compound.minor == 0 {
+            let client = held.client;
+            tables.clients.renew(client, tokio::time::Instant::now());
+        }
+        Ok(ground)
+    }
+}
+
+fn by(stateids: &Stateids, held: &Held, share: Share) -> Result<By, Status> {
+    match &held.kind {
+        Kind::Open { confirmed: false, .. } => Err(Status::BadStateid),
+        Kind::Open { open, access, .. } if access.contains(share) => Ok(By::Open(*open)),
+        Kind::Lock { by: open, .. } => by(stateids, stateids.get(*open).ok_or(Status::BadStateid)?, share),
+        Kind::Delegation { kind: LeaseKind::Write, .. } => Ok(By::Anonymous),
+        Kind::Delegation { .. } if share == Share::READ => Ok(By::Anonymous),
+        Kind::Open { .. } | Kind::Delegation { .. } => Err(Status::OpenMode),
+    }
+}

@@ -1,0 +1,51 @@
+//! Owners as file systems know them: unique among the clients of all fronts.
+//!
+//! ```text
+//! holder 8 | kind 1 | the client's string
+//! ```
+
+use bytes::{BufMut, Bytes, BytesMut};
+use protocol::nfs4::{Limited, LockDenied, NfsLockType, StateOwner};
+use vfs::{HolderId, Lock, LockKind, Owner};
+
+use super::owners::OwnerKind;
+use crate::front::Front;
+
+/// The owner of an open or a lock.
+pub(crate) fn owner(holder: HolderId, kind: OwnerKind, name: &[u8]) -> Owner {
+    let mut bytes = BytesMut::with_capacity(9 + name.len());
+    bytes.put_u64(holder.0);
+    bytes.put_u8(match kind {
+        OwnerKind::Open => 0,
+        OwnerKind::Lock => 1,
+    });
+    bytes.put_slice(name);
+    Owner(bytes.freeze())
+}
+
+/// Whose owner it is.
+pub(crate) fn holder(owner: &Owner) -> Option<HolderId> {
+    owner.0.first_chunk::<8>().map(|holder| HolderId(u64::from_be_bytes(*holder)))
+}
+
+/// The owner as clients know it. One that is no v4 client's has no client.
+pub(crate) fn lock_owner(front: &Front, owner: &Owner) -> StateOwner {
+    let clientid = holder(owner)
+        .and_then(|holder| front.state.tables().clients.holder(holder).map(|client| client.id))
+        .unwrap_or_default();
+    let name = owner.0.get(9..).map(Bytes::copy_from_slice).unwrap_or_default();
+    StateOwner { clientid, owner: Limited::new(name).unwrap_or_default() }
+}
+
+/// The lock in the way.
+pub(crate) fn denied(front: &Front, lock: &Lock) -> LockDenied {
+    LockDenied {
+        offset: lock.offset,
+        length: lock.length,
+        locktype: match lock.kind {
+            LockKind::Shared => NfsLockType::Read,
+            LockKind::Exclusive => NfsLockType::Write,
+        },
+        owner: lock_owner(front, &lock.owner),
+    }
+}

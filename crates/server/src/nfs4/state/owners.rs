@@ -1,0 +1,291 @@
+//! Open owners and lock owners of minor version 0: their requests come one after the other, each with the next seqid,
+//! and the last of them may come again (RFC 7530, sections 9.1.7 to 9.1.10).
+//!
+//! A pure table. `R` is what an answer is; the last one of each owner is kept. Sessions do all this for the later minor
+//! versions, whose owners need no records.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use protocol::nfs4::{Clientid, Status};
+use tokio::time::Instant;
+
+use super::stateids::StateKey;
+
+/// Owners in all.
+const OWNERS_MAX: usize = 1 << 18;
+
+/// An owner's name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct OwnerName {
+    pub(crate) client: Clientid,
+    pub(crate) kind: OwnerKind,
+    /// At most 1,024 bytes.
+    pub(crate) name: Bytes,
+}
+
+/// Of what it is an owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum OwnerKind {
+    Open,
+    Lock,
+}
+
+/// What is to be done about a request of an owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Turn<R> {
+    /// It is the next one.
+    Execute,
+    /// It is the first of an open owner that was never confirmed: whatever that one opened is void.
+    Anew,
+    /// It is the last one again, and this was the answer.
+    Replay(R),
+}
+
+#[derive(Debug)]
+struct Owner<R> {
+    /// Always true of lock owners.
+    confirmed: bool,
+    /// The last request's, once there was one.
+    last: Option<(u32, R)>,
+    used: Instant,
+    /// The open it closed last: CLOSE may come again.
+    closed: Option<StateKey>,
+}
+
+/// All owners.
+#[derive(Debug)]
+pub(crate) struct Owners<R> {
+    owners: HashMap<OwnerName, Owner<R>>,
+    closed: HashMap<StateKey, OwnerName>,
+}
+
+impl<R> Default for Owners<R> {
+    fn default() -> Owners<R> {
+        Owners { owners: HashMap::new(), closed: HashMap::new() }
+    }
+}
+
+/// Is this a failure that leaves the owner's seqid where it was (RFC 7530, section 9.1.7)?
+pub(crate) fn leaves_seqid(status: Result<(), Status>) -> bool {
+    matches!(
+        status,
+        Err(Status::StaleClientid
+            | Status::StaleStateid
+            | Status::BadStateid
+            | Status::BadSeqid
+            | Status::BadXdr
+            | Status::Resource
+            | Status::NoFileHandle
+            | Status::Moved)
+    )
+}
+
+impl<R: Clone> Owners<R> {
+    /// An OPEN, which may be an owner's first request.
+    ///
+    /// # Errors
+    /// `BadSeqid`; `Resource` if there are too many owners.
+    pub(crate) fn begin_open(
+        &mut self,
+        name: &OwnerName,
+        seqid: u32,
+        now: Instant,
+    ) -> Result<Turn<R>, Status> {
+        match self.owners.get(name) {
+            Some(owner) if owner.confirmed => self.begin(name, seqid, now),
+            Some(_) => {
+                self.remove(name);
+                self.enter(name, false, now).map(|()| Turn::Anew)
+            }
+            None => self.enter(name, false, now).map(|()| Turn::Execute),
+        }
+    }
+
+    /// The first LOCK of a lock owner by an open; the owner may be known from another.
+    ///
+    /// # Errors
+    /// `BadSeqid`; `Resource` if there are too many owners.
+    pub(crate) fn begin_lock(&mut self, name: &OwnerName, seqid: u32, now: Instant) -> Result<(), Status> {
+        match self.begin(name, seqid, now) {
+            Ok(Turn::Execute) => Ok(()),
+            _ if !self.owners.contains_key(name) => self.enter(name, true, now),
+            // The open owner's seqid says that this is no retry.
+            _ => Err(Status::BadSeqid),
+        }
+    }
+
+    /// A request of an owner that has made one before.
+    ///
+    /// # Errors
+    /// `BadSeqid` if it is neither the next nor the last.
+    pub(crate) fn begin(&mut self, name: &OwnerName, seqid: u32, now: Instant) -> Result<Turn<R>, Status> {
+        let owner = self.owners.get_mut(name).ok_or(Status::BadSeqid)?;
+        owner.used = now;
+        match &owner.last {
+            None => Ok(Turn::Execute),
+            Some((last, reply)) if *last == seqid => Ok(Turn::Replay(reply.clone())),
+            Some((last, _)) if last.wrapping_add(1) == seqid => Ok(Turn::Execute),
+            Some(_) => Err(Status::BadSeqid),
+        }
+    }
+
+    /// The request was answered so.
+    pub(crate) fn finish(&mut self, name: &OwnerName, seqid: u32, status: Result<(), Status>, reply: R) {
+        if let Some(owner) = self.owners.get_mut(name)
+            && !leaves_seqid(status)
+        {
+            owner.last = Some((seqid, reply));
+        }
+    }
+
+    /// Has the open owner been confirmed?
+    pub(crate) fn is_confirmed(&self, name: &OwnerName) -> bool {
+        self.owners.get(name).is_some_and(|owner| owner.confirmed)
+    }
+
+    /// OPEN_CONFIRM, or an OPEN that needs none.
+    pub(crate) fn confirm(&mut self, name: &OwnerName) {
+        if let Some(owner) = self.owners.get_mut(name) {
+            owner.confirmed = true;
+        }
+    }
+
+    /// The owner closed this open.
+    pub(crate) fn closed(&mut self, name: &OwnerName, key: StateKey) {
+        let Some(owner) = self.owners.get_mut(name) else { return };
+        if let Some(before) = owner.closed.replace(key) {
+            self.closed.remove(&before);
+        }
+        self.closed.insert(key, name.clone());
+    }
+
+    /// Who closed this open, if that was the owner's last close.
+    pub(crate) fn closer(&self, key: StateKey) -> Option<&OwnerName> {
+        self.closed.get(&key)
+    }
+
+    /// Forgets an owner.
+    pub(crate) fn remove(&mut self, name: &OwnerName) {
+        if let Some(closed) = self.owners.remove(name).and_then(|owner| owner.closed) {
+            self.closed.remove(&closed);
+        }
+    }
+
+    /// Forgets all owners of a client.
+    pub(crate) fn remove_all(&mut self, client: Clientid) {
+        self.owners.retain(|name, _| name.client != client);
+        self.closed.retain(|_, name| name.client != client);
+    }
+
+    /// Forgets owners that have asked nothing for so long, unless they hold something.
+    pub(crate) fn forget_idle(&mut self, now: Instant, idle: Duration, holds: impl Fn(&OwnerName) -> bool) {
+        self.owners.retain(|name, owner| now.saturating_duration_since(owner.used) <= idle || holds(name));
+        let owners = &self.owners;
+        self.closed.retain(|_, name| owners.contains_key(name));
+    }
+
+    fn enter(&mut self, name: &OwnerName, confirmed: bool, now: Instant) -> Result<(), Status> {
+        if self.owners.len() >= OWNERS_MAX {
+            return Err(Status::Resource);
+        }
+        self.owners.insert(name.clone(), Owner { confirmed, last: None, used: now, closed: None });
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn owner(kind: OwnerKind) -> OwnerName {
+        OwnerName { client: 1, kind, name: Bytes::from_static(b"owner") }
+    }
+
+    #[test]
+    fn an_open_owner_counts_once_it_is_confirmed() {
+        let (mut owners, name, now) = (Owners::default(), owner(OwnerKind::Open), Instant::now());
+        assert_eq!(owners.begin_open(&name, 17, now), Ok(Turn::Execute));
+        owners.finish(&name, 17, Ok(()), "first");
+        assert_eq!(owners.begin_open(&name, 40, now), Ok(Turn::Anew));
+        owners.finish(&name, 40, Ok(()), "anew");
+        assert_eq!(owners.begin(&name, 41, now), Ok(Turn::Execute));
+        owners.confirm(&name);
+        owners.finish(&name, 41, Ok(()), "confirm");
+        assert_eq!(owners.begin_open(&name, 41, now), Ok(Turn::Replay("confirm")));
+        assert_eq!(owners.begin_open(&name, 40, now), Err(Status::BadSeqid));
+        assert_eq!(owners.begin_open(&name, 42, now), Ok(Turn::Execute));
+        owners.finish(&name, 42, Err(Status::BadStateid), "bad");
+        assert_eq!(owners.begin_open(&name, 42, now), Ok(Turn::Execute), "the seqid did not move");
+        owners.finish(&name, 42, Err(Status::Grace), "grace");
+        assert_eq!(owners.begin_open(&name, 42, now), Ok(Turn::Replay("grace")));
+    }
+
+    #[test]
+    fn a_lock_owner_goes_on_counting_at_another_open() {
+        let (mut owners, name, now) = (Owners::default(), owner(OwnerKind::Lock), Instant::now());
+        assert_eq!(owners.begin(&name, 3, now), Err(Status::BadSeqid));
+        assert_eq!(owners.begin_lock(&name, 3, now), Ok(()));
+        owners.finish(&name, 3, Ok(()), ());
+        assert_eq!(owners.begin_lock(&name, 3, now), Err(Status::BadSeqid));
+        assert_eq!(owners.begin_lock(&name, 4, now), Ok(()));
+    }
+
+    #[test]
+    fn the_last_close_may_come_again() {
+        let (mut owners, name, now) = (Owners::default(), owner(OwnerKind::Open), Instant::now());
+        let mut stateids = crate::nfs4::state::stateids::Stateids::new(1);
+        let file = super::super::stateids::FileKey {
+            export: crate::exports::ExportId(1),
+            handle: vfs::Handle::new(b"f").unwrap(),
+        };
+        let mut key = |lease| {
+            let kind = super::super::stateids::Kind::Delegation {
+                lease: vfs::LeaseId(lease),
+                kind: vfs::LeaseKind::Read,
+                standing: super::super::stateids::Standing::Good,
+            };
+            stateids.insert((1, vfs::HolderId(1)), file, kind).unwrap().key
+        };
+        let (first, second) = (key(1), key(2));
+        assert_eq!(owners.begin_open(&name, 1, now), Ok(Turn::Execute));
+        owners.finish(&name, 1, Ok(()), ());
+        owners.closed(&name, first);
+        owners.closed(&name, second);
+        assert_eq!((owners.closer(first), owners.closer(second)), (None, Some(&name)));
+        owners.forget_idle(now + Duration::from_secs(9), Duration::from_secs(10), |_| false);
+        assert!(owners.closer(second).is_some());
+        owners.forget_idle(now + Duration::from_secs(11), Duration::from_secs(10), |_| true);
+        assert!(owners.closer(second).is_some());
+        owners.forget_idle(now + Duration::from_secs(11), Duration::from_secs(10), |_| false);
+        assert!(owners.owners.is_empty() && owners.closed.is_empty());
+    }
+
+    proptest! {
+        /// Against a counter: nothing is carried out twice or out of order.
+        #[test]
+        fn seqids_go_up_by_one(start in any::<u32>(), steps in proptest::collection::vec((0u32..4, any::<bool>()), 1..50)) {
+            let (mut owners, name, now) = (Owners::default(), owner(OwnerKind::Open), Instant::now());
+            prop_assert_eq!(owners.begin_open(&name, start, now), Ok(Turn::Execute));
+            owners.confirm(&name);
+            owners.finish(&name, start, Ok(()), start);
+            let mut last = start;
+            for (ahead, moves) in steps {
+                let seqid = last.wrapping_add(ahead).wrapping_sub(1);
+                let expected = match ahead {
+                    1 => Ok(Turn::Replay(last)),
+                    2 => Ok(Turn::Execute),
+                    _ => Err(Status::BadSeqid),
+                };
+                prop_assert_eq!(owners.begin(&name, seqid, now), expected);
+                if ahead == 2 {
+                    let status = if moves { Err(Status::Denied) } else { Err(Status::BadStateid) };
+                    owners.finish(&name, seqid, status, seqid);
+                    last = if moves { seqid } else { last };
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! The durable record of who held state: one file, `nfs4-clients`, that the next life of the server reads.
+//!
+//! A log of checked entries: `kind 1 | length 2 | body | sum 4`. The first is of a life of the server; others add a
+//! client or take one away. An entry is on the disk when the call that wrote it returns. What follows an entry that does
+//! not match its sum was never acknowledged. The file is written anew, and moved into place, at each start and
+//! whenever most of it is of the past.
+
+use std::collections::BTreeSet;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+
+use super::clients::{ClientName, Generation};
+
+const LIFE: u8 = 1;
+const CLIENT: u8 = 2;
+const GONE: u8 = 3;
+/// Kind, length and sum.
+const FRAME_BYTES: usize = 7;
+/// Entries of the past that are not worth a new file.
+const SLACK: usize = 1024;
+
+/// What tells one server from another, in `server_owner4`.
+pub(crate) type ServerId = [u8; 16];
+
+/// The file, and what is in it.
+#[derive(Debug)]
+pub(crate) struct Records {
+    path: PathBuf,
+    file: File,
+    epoch: u32,
+    server: ServerId,
+    clients: BTreeSet<ClientName>,
+    entries: usize,
+}
+
+impl Records {
+    /// Opens the file in `directory`, which exists, and begins a new life of the server.
+    pub(crate) fn open(directory: &Path) -> io::Result<Records> {
+        let path = directory.join("nfs4-clients");
+        let bytes = match std::fs::read(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            other => other?,
+        };
+        let (life, clients) = parse(&bytes);
+        let (epoch, server) = match life {
+            Some((epoch, server)) => (epoch.checked_add(1).unwrap_or(1), server),
+            None => first_life()?,
+        };
+        let file = write_anew(&path, epoch, server, &clients)?;
+        let entries = 1 + clients.len();
+        Ok(Records { path, file, epoch, server, clients, entries })
+    }
+
+    /// Which life of the server this is: never zero, and not that of the lives before.
+    pub(crate) fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    /// The same in every life.
+    pub(crate) fn server(&self) -> ServerId {
+        self.server
+    }
+
+    /// Who held state.
+    pub(crate) fn clients(&self) -> &BTreeSet<ClientName> {
+        &self.clients
+    }
+
+    /// From now on the client may have state that it could reclaim.
+    pub(crate) fn add(&mut self, name: &ClientName) -> io::Result<()> {
+        if !self.clients.insert(name.clone()) {
+            return Ok(());
+        }
+        self.append(CLIENT, name)
+    }
+
+    /// The client has none any more.
+    pub(crate) fn remove(&mut self, name: &ClientName) -> io::Result<()> {
+        if !self.clients.remove(name) {
+            return Ok(());
+        }
+        self.append(GONE, name)
+    }
+
+    /// These clients alone may have any.
+    pub(crate) fn keep(&mut self, names: BTreeSet<ClientName>) -> io::Result<()> {
+        if names == self.clients {
+            return Ok(());
+        }
+        self.clients = names;
+        self.rewrite()
+    }
+
+    fn append(&mut self, kind: u8, name: &ClientName) -> io::Result<()> {
+        if self.entries > 2 * self.clients.len() + SLACK {
+            return self.rewrite();
+        }
+        self.file.write_all(&entry(kind, &body(name)))?;
+        self.file.sync_data()?;
+        self.entries += 1;
+        Ok(())
+    }
+
+    fn rewrite(&mut self) -> io::Result<()> {
+        self.file = write_anew(&self.path, self.epoch, self.server, &self.clients)?;
+        self.entries = 1 + self.clients.len();
+        Ok(())
+    }
+}
+
+/// A number for a life that has no file to count in, and a name for the server.
+pub(crate) fn first_life() -> io::Result<(u32, ServerId)> {
+    let unavailable = |error: getrandom::Error| io::Error::other(error.to_string());
+    let (mut epoch, mut server) = ([0; 4], [0; 16]);
+    getrandom::fill(&mut epoch).map_err(unavailable)?;
+    getrandom::fill(&mut server).map_err(unavailable)?;
+    Ok((u32::from_be_bytes(epoch).max(1), server))
+}
+
+fn write_anew(path: &Path, epoch: u32, server: ServerId, clients: &BTreeSet<ClientName>) -> io::Result<File> {
+    let mut life = epoch.to_be_bytes().to_vec();
+    life.extend_from_slice(&server);
+    let mut bytes = entry(LIFE, &life);
+    for name in clients {
+        bytes.extend_from_slice(&entry(CLIENT, &body(name)));
+    }
+    let beside = path.with_extension("new");
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(&beside)?;
+    file.write_all(&bytes)?;
+    file.sync_all()?;
+    std::fs::rename(&beside, path)?;
+    if let Some(directory) = path.parent() {
+        File::open(directory)?.sync_all()?;
+    }
+    Ok(file)
+}
+
+fn body(name: &ClientName) -> Vec<u8> {
+    let generation = match name.generation {
+        Generation::Minor0 => 0,
+        Generation::Sessions => 1,
+    };
+    let mut body = vec![generation];
+    body.extend_from_slice(&name.ownerid);
+    body
+}
+
+fn entry(kind: u8, body: &[u8]) -> Vec<u8> {
+    let mut entry = Vec::with_capacity(FRAME_BYTES + body.len());
+    entry.push(kind);
+    entry.extend_from_slice(&(body.len() as u16).to_be_bytes());
+    entry.extend_from_slice(body);
+    let sum = crc32c::crc32c(&entry);
+    entry.extend_from_slice(&sum.to_be_bytes());
+    entry
+}
+
+fn parse(bytes: &[u8]) -> (Option<(u32, ServerId)>, BTreeSet<ClientName>) {
+    let (mut life, mut clients, mut rest) = (None, BTreeSet::new(), bytes);
+    while let Some((kind, body, behind)) = parse_entry(rest) {
+        match kind {
+            LIFE => life = parse_life(body),
+            CLIENT => drop(parse_name(body).map(|name| clients.insert(name))),
+            GONE => drop(parse_name(body).map(|name| clients.remove(&name))),
+            _ => {}
+        }
+        rest = behind;
+    }
+    if !rest.is_empty() {
+        tracing::warn!(
+            bytes = rest.len(),
+            "the record of NFSv4 clients ends in a torn entry, which is cut off"
+        );
+    }
+    (life, clients)
+}
+
+fn parse_entry(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+    let (&kind, rest) = bytes.split_first()?;
+    let (length, rest) = rest.split_first_chunk::<2>()?;
+    let (body, rest) = rest.split_at_checked(usize::from(u16::from_be_bytes(*length)))?;
+    let (sum, behind) = rest.split_first_chunk::<4>()?;
+    let summed = bytes.get(..3 + body.len())?;
+    (crc32c::crc32c(summed) == u32::from_be_bytes(*sum)).then_some((kind, body, behind))
+}
+
+fn parse_life(body: &[u8]) -> Option<(u32, ServerId)> {
+    let (epoch, rest) = body.split_first_chunk::<4>()?;
+    Some((u32::from_be_bytes(*epoch), *rest.first_chunk::<16>()?))
+}
+
+fn parse_name(body: &[u8]) -> Option<ClientName> {
+    let (generation, ownerid) = body.split_first()?;
+    let generation = match generation {
+        0 => Generation::Minor0,
+        1 => Generation::Sessions,
+        _ => return None,
+    };
+    Some(ClientName { generation, ownerid: Bytes::copy_from_slice(ownerid) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn name(number: u8) -> ClientName {
+        let generation = if number.is_multiple_of(2) { Generation::Minor0 } else { Generation::Sessions };
+        ClientName { generation, ownerid: Bytes::from(vec![number; usize::from(number) * 4]) }
+    }
+
+    #[test]
+    fn a_torn_entry_costs_itself_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut records = Records::open(directory.path()).unwrap();
+        let (epoch, server) = (records.epoch(), records.server());
+        records.add(&name(1)).unwrap();
+        records.file.write_all(&entry(CLIENT, &body(&name(2)))[..5]).unwrap();
+        drop(records);
+        let mut records = Records::open(directory.path()).unwrap();
+        assert_eq!((records.epoch(), records.server()), (epoch.checked_add(1).unwrap_or(1), server));
+        records.add(&name(3)).unwrap();
+        drop(records);
+        let records = Records::open(directory.path()).unwrap();
+        assert_eq!(*records.clients(), BTreeSet::from([name(1), name(3)]));
+    }
+
+    #[test]
+    fn the_file_does_not_grow_with_the_past() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut records = Records::open(directory.path()).unwrap();
+        for _ in 0..SLACK {
+            records.add(&name(9)).unwrap();
+            records.remove(&name(9)).unwrap();
+        }
+        assert!(records.entries <= SLACK + 2);
+        let size = std::fs::metadata(directory.path().join("nfs4-clients")).unwrap().len();
+        assert!(size < 64 * SLACK as u64, "{size} bytes");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(16))]
+        /// Against a set: what was added and not removed is there in the next life.
+        #[test]
+        fn the_next_life_knows_who_held_state(steps in proptest::collection::vec((0u8..4, 0u8..6), 0..30)) {
+            let directory = tempfile::tempdir().unwrap();
+            let mut records = Records::open(directory.path()).unwrap();
+            let mut model = BTreeSet::new();
+            for (step, number) in steps {
+                match step {
+                    0 => {
+                        records.remove(&name(number)).unwrap();
+                        model.remove(&name(number));
+                    }
+                    1 => {
+                        model.retain(|other| *other <= name(number));
+                        records.keep(model.clone()).unwrap();
+                    }
+                    2 => {
+                        drop(records);
+                        records = Records::open(directory.path()).unwrap();
+                    }
+                    _ => {
+                        records.add(&name(number)).unwrap();
+                        model.insert(name(number));
+                    }
+                }
+                prop_assert_eq!(records.clients(), &model);
+            }
+        }
+
+        #[test]
+        fn no_file_panics(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+            let (life, _) = parse(&bytes);
+            prop_assert!(life.is_none() || bytes.len() >= FRAME_BYTES);
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Giving back what clients held that are no more: replaced by a new incarnation, destroyed, or silent for too long.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use protocol::nfs4::Clientid;
+use tokio::time::Instant;
+use vfs::{Caller, HolderId};
+
+use super::Tables;
+use super::clients::Gone;
+use super::owners::{OwnerKind, OwnerName};
+use super::stateids::{FileKey, Held, Kind, Standing, Stateids};
+use crate::front::Front;
+
+/// Leasehold itself, in a client's name.
+pub(crate) fn on_behalf(holder: HolderId) -> Caller {
+    Caller { holder: Some(holder), ..Caller::machine() }
+}
+
+impl Front {
+    /// Gives back all that a client held, whose record is gone already.
+    pub(crate) async fn release(&self, gone: Gone) {
+        let held = {
+            let mut tables = self.state.tables();
+            tables.sessions.destroy_all(gone.id);
+            tables.owners.remove_all(gone.id);
+            tables.stateids.remove_all(gone.id)
+        };
+        self.state.callbacks.forget(gone.id);
+        for held in held {
+            self.give_back(&held).await;
+        }
+        if let Some(name) = gone.recorded
+            && let Err(error) = self.state.write_records(move |records| records.remove(&name)).await
+        {
+            tracing::error!(%error, "the record of NFSv4 clients cannot be written");
+        }
+    }
+
+    /// Gives back one state that is in no table any more. Locks go with their open.
+    pub(crate) async fn give_back(&self, held: &Held) {
+        let Some(export) = self.exports.by_id(held.file.export) else { return };
+        let caller = on_behalf(held.holder);
+        let given_back = match &held.kind {
+            Kind::Open { open, .. } => export.fs.close(&caller, *open).await,
+            Kind::Delegation { standing: Standing::Revoked, .. } | Kind::Lock { .. } => Ok(()),
+            Kind::Delegation { lease, .. } => export.fs.returned(&caller, *lease).await,
+        };
+        if let Err(error) = given_back {
+            tracing::debug!(status = %error.status, "state was gone before it was given back");
+        }
+    }
+
+    /// Ends the record of a client and all that it held.
+    pub(crate) async fn expire(&self, client: Clientid) {
+        let gone = self.state.tables().clients.remove(client);
+        if let Some(gone) = gone {
+            tracing::info!(client = format_args!("{client:016x}"), "client expired");
+            self.release(gone).await;
+        }
+    }
+
+    /// Somebody is in conflict with what is held of a file: the silent among the holders lose all they have. Was there
+    /// one?
+    pub(crate) async fn expire_silent(&self, file: &FileKey) -> bool {
+        let silent: Vec<Clientid> = {
+            let (tables, now) = (self.state.tables(), Instant::now());
+            let holders = tables.stateids.of_file(file).map(|held| held.client);
+            holders.filter(|client| tables.clients.is_silent(*client, now)).collect()
+        };
+        for client in &silent {
+            self.expire(*client).await;
+        }
+        !silent.is_empty()
+    }
+
+    /// The same for one holder.
+    pub(crate) async fn expire_if_silent(&self, holder: HolderId) -> bool {
+        let silent = {
+            let (tables, now) = (self.state.tables(), Instant::now());
+            let client = tables.clients.holder(holder).map(|client| client.id);
+            client.filter(|client| tables.clients.is_silent(*client, now))
+        };
+        match silent {
+            Some(client) => {
+                self.expire(client).await;
+                true
+            }
+            None => false,
+        }
+    }
+}
+
+/// Now and then: ends grace, ends what was silent for longer than courtesy goes, forgets idle owners.
+pub(super) async fn keep_house(front: Weak<Front>, lease: Duration) {
+    let pause = (lease / 8).clamp(Duration::from_millis(20), Duration::from_secs(10));
+    loop {
+        tokio::time::sleep(pause).await;
+        let Some(front) = front.upgrade() else { return };
+        let now = Instant::now();
+        let (ended, overdue) = {
+            let mut tables = front.state.tables();
+            let Tables { clients, stateids, owners, grace, .. } = &mut *tables;
+            let overdue = clients.overdue(now, |client| stateids.has(client));
+            owners.forget_idle(now, lease, |name| holds(stateids, name));
+            (grace.tick(now), overdue)
+        };
+        if ended {
+            front.state.grace_ended().await;
+        }
+        expire_all(&front, overdue).await;
+    }
+}
+
+async fn expire_all(front: &Arc<Front>, overdue: Vec<Clientid>) {
+    for client in overdue {
+        front.expire(client).await;
+    }
+}
+
+fn holds(stateids: &Stateids, name: &OwnerName) -> bool {
+    stateids.of_client(name.client).any(|held| match (&held.kind, name.kind) {
+        (Kind::Open { owner, .. }, OwnerKind::Open) | (Kind::Lock { owner, .. }, OwnerKind::Lock) => {
+            *owner == name.name
+        }
+        _ => false,
+    })
+}

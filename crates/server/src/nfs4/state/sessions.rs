@@ -1,0 +1,262 @@
+//! Sessions: their channels, the connections bound to them, and the slots that make requests happen exactly once
+//! (RFC 8881, section 2.10).
+//!
+//! A pure table. `C` is what a connection is known by; a closed one says so by [`Bond::is_closed`]. A reply is kept by
+//! its slot from the moment it is made until the next request of the slot.
+
+mod channel;
+mod slots;
+
+use std::collections::HashMap;
+
+use protocol::nfs4::{ChannelAttrs, Clientid, SequenceArgs, Sessionid, Status};
+use xdr::Message;
+
+pub(crate) use channel::{negotiated_back, negotiated_fore};
+pub(crate) use slots::{Digest, Slots, Turn};
+
+/// Sessions of one client at most.
+const SESSIONS_PER_CLIENT_MAX: usize = 64;
+/// Sessions in all.
+const SESSIONS_MAX: usize = 16_384;
+/// Connections bound to one session at most; beyond it the oldest is forgotten.
+const CONNECTIONS_PER_SESSION_MAX: usize = 64;
+
+/// A connection, as sessions need to know it.
+pub(crate) trait Bond: Clone + PartialEq {
+    /// Has it ended?
+    fn is_closed(&self) -> bool;
+}
+
+/// A connection of a session.
+#[derive(Clone, Debug)]
+pub(crate) struct Bound<C> {
+    pub(crate) connection: C,
+    /// It carries callbacks.
+    pub(crate) back: bool,
+}
+
+/// How a client wants to be called back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CallbackTerms {
+    /// Program number.
+    pub(crate) program: u32,
+    pub(crate) credential: rpc::Credential,
+    /// Minor version of the session.
+    pub(crate) minor: u32,
+}
+
+/// One session.
+#[derive(Debug)]
+pub(crate) struct Session<C> {
+    pub(crate) client: Clientid,
+    pub(crate) fore: ChannelAttrs,
+    pub(crate) back: ChannelAttrs,
+    pub(crate) callbacks: CallbackTerms,
+    /// A callback failed on all of its connections.
+    pub(crate) back_down: bool,
+    /// There was a connection for callbacks once.
+    pub(crate) had_way_back: bool,
+    pub(crate) connections: Vec<Bound<C>>,
+    slots: Slots,
+}
+
+impl<C: Bond> Session<C> {
+    /// Is there a connection that could carry a callback?
+    pub(crate) fn has_way_back(&self) -> bool {
+        !self.back_down && self.connections.iter().any(|bound| bound.back && !bound.connection.is_closed())
+    }
+
+    /// Connections that carry callbacks, the newest first.
+    pub(crate) fn ways_back(&self) -> impl Iterator<Item = &C> {
+        let open = |bound: &&Bound<C>| bound.back && !bound.connection.is_closed();
+        self.connections.iter().rev().filter(open).map(|bound| &bound.connection)
+    }
+
+    fn bind(&mut self, connection: C, back: bool) {
+        if let Some(bound) = self.connections.iter_mut().find(|bound| bound.connection == connection) {
+            bound.back |= back;
+        } else {
+            self.connections.retain(|bound| !bound.connection.is_closed());
+            if self.connections.len() >= CONNECTIONS_PER_SESSION_MAX {
+                self.connections.remove(0);
+            }
+            self.connections.push(Bound { connection, back });
+        }
+        if back {
+            (self.back_down, self.had_way_back) = (false, true);
+        }
+    }
+}
+
+/// A request as SEQUENCE sees it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arriving {
+    pub(crate) sequence: SequenceArgs,
+    /// What follows SEQUENCE, and who asks.
+    pub(crate) digest: Digest,
+    /// Bytes of the request, its RPC header counted.
+    pub(crate) bytes: usize,
+    /// Operations of the compound, SEQUENCE counted.
+    pub(crate) operations: u32,
+}
+
+/// What is to be done about a request.
+#[derive(Clone, Debug)]
+pub(crate) enum Begun {
+    /// It is new: carry it out.
+    Execute {
+        client: Clientid,
+        fore: ChannelAttrs,
+        /// Slots less one.
+        highest_slot: u32,
+    },
+    /// It was carried out before: this was the answer, from the compound's status on.
+    Replay(Message),
+}
+
+/// All sessions.
+#[derive(Debug)]
+pub(crate) struct Sessions<C> {
+    epoch: u32,
+    next: u64,
+    ids: HashMap<Sessionid, Session<C>>,
+    clients: HashMap<Clientid, Vec<Sessionid>>,
+}
+
+impl<C: Bond> Sessions<C> {
+    /// None yet, in this life of the server.
+    pub(crate) fn new(epoch: u32) -> Sessions<C> {
+        Sessions { epoch, next: 1, ids: HashMap::new(), clients: HashMap::new() }
+    }
+
+    /// Makes a session; `connection` is its first, of the backchannel too if `back`.
+    ///
+    /// # Errors
+    /// `Delay` if there are too many.
+    pub(crate) fn create(
+        &mut self,
+        client: Clientid,
+        (fore, back): (ChannelAttrs, ChannelAttrs),
+        callbacks: CallbackTerms,
+        connection: Option<(C, bool)>,
+    ) -> Result<Sessionid, Status> {
+        let of_client = self.clients.entry(client).or_default();
+        if of_client.len() >= SESSIONS_PER_CLIENT_MAX || self.ids.len() >= SESSIONS_MAX {
+            return Err(Status::Delay);
+        }
+        let mut id = [0; 16];
+        id[..4].copy_from_slice(&self.epoch.to_be_bytes());
+        id[4..8].copy_from_slice(&(client as u32).to_be_bytes());
+        id[8..].copy_from_slice(&self.next.to_be_bytes());
+        self.next += 1;
+        of_client.push(id);
+        let slots = Slots::new(fore.maxrequests);
+        let mut session = Session {
+            client,
+            fore,
+            back,
+            callbacks,
+            back_down: false,
+            had_way_back: false,
+            connections: Vec::new(),
+            slots,
+        };
+        if let Some((connection, back)) = connection {
+            session.bind(connection, back);
+        }
+        self.ids.insert(id, session);
+        Ok(id)
+    }
+
+    /// The session.
+    pub(crate) fn get(&self, id: Sessionid) -> Option<&Session<C>> {
+        self.ids.get(&id)
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn get_mut(&mut self, id: Sessionid) -> Option<&mut Session<C>> {
+        self.ids.get_mut(&id)
+    }
+
+    /// The sessions of a client, the newest first.
+    pub(crate) fn of(&self, client: Clientid) -> impl Iterator<Item = (Sessionid, &Session<C>)> {
+        let ids = self.clients.get(&client).map_or(&[][..], Vec::as_slice);
+        ids.iter().rev().filter_map(|id| Some((*id, self.ids.get(id)?)))
+    }
+
+    /// Has the client any?
+    pub(crate) fn has(&self, client: Clientid) -> bool {
+        self.clients.get(&client).is_some_and(|ids| !ids.is_empty())
+    }
+
+    /// Ends a session.
+    ///
+    /// # Errors
+    /// `BadSession` if there is none.
+    pub(crate) fn destroy(&mut self, id: Sessionid) -> Result<Clientid, Status> {
+        let session = self.ids.remove(&id).ok_or(Status::BadSession)?;
+        if let Some(ids) = self.clients.get_mut(&session.client) {
+            ids.retain(|other| *other != id);
+            if ids.is_empty() {
+                self.clients.remove(&session.client);
+            }
+        }
+        Ok(session.client)
+    }
+
+    /// Ends all sessions of a client.
+    pub(crate) fn destroy_all(&mut self, client: Clientid) {
+        for id in self.clients.remove(&client).unwrap_or_default() {
+            self.ids.remove(&id);
+        }
+    }
+
+    /// Binds a connection to a session.
+    ///
+    /// # Errors
+    /// `BadSession` if there is none.
+    pub(crate) fn bind(&mut self, id: Sessionid, connection: C, back: bool) -> Result<Clientid, Status> {
+        let session = self.ids.get_mut(&id).ok_or(Status::BadSession)?;
+        session.bind(connection, back);
+        Ok(session.client)
+    }
+
+    /// SEQUENCE: finds the slot, and whether the request is new. Its connection becomes one of the session.
+    ///
+    /// # Errors
+    /// `BadSession`, `TooManyOps`, `ReqTooBig`, `BadSlot`, `SeqMisordered`, `SeqFalseRetry`, `RetryUncachedRep`, and
+    /// `Delay` if the request is being carried out.
+    pub(crate) fn begin(&mut self, arriving: &Arriving, connection: Option<C>) -> Result<Begun, Status> {
+        let sequence = &arriving.sequence;
+        let session = self.ids.get_mut(&sequence.sessionid).ok_or(Status::BadSession)?;
+        if arriving.operations > session.fore.maxoperations {
+            return Err(Status::TooManyOps);
+        }
+        if arriving.bytes > session.fore.maxrequestsize as usize {
+            return Err(Status::ReqTooBig);
+        }
+        let turn = session.slots.begin(sequence.slotid, sequence.sequenceid, arriving.digest)?;
+        if let Some(connection) = connection {
+            session.bind(connection, false);
+        }
+        match turn {
+            Turn::Replay(reply) => Ok(Begun::Replay(reply)),
+            Turn::Execute => Ok(Begun::Execute {
+                client: session.client,
+                fore: session.fore,
+                highest_slot: session.fore.maxrequests.saturating_sub(1),
+            }),
+        }
+    }
+
+    /// The request of a slot is done; `reply` is what a retry gets, if anything.
+    pub(crate) fn complete(&mut self, id: Sessionid, slot: u32, reply: Option<Message>) {
+        if let Some(session) = self.ids.get_mut(&id) {
+            session.slots.complete(slot, reply);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,136 @@
+use super::*;
+use bytes::Bytes;
+use proptest::prelude::*;
+
+#[derive(Clone, Debug, PartialEq)]
+struct Wire(u32, bool);
+
+impl Bond for Wire {
+    fn is_closed(&self) -> bool {
+        self.1
+    }
+}
+
+fn terms() -> CallbackTerms {
+    CallbackTerms { program: 9, credential: rpc::Credential::None, minor: 1 }
+}
+
+fn attributes(slots: u32) -> ChannelAttrs {
+    ChannelAttrs { maxrequestsize: 1000, maxoperations: 8, maxrequests: slots, ..ChannelAttrs::default() }
+}
+
+fn arriving(sessionid: Sessionid, slotid: u32, sequenceid: u32, digest: u64) -> Arriving {
+    let sequence = SequenceArgs { sessionid, sequenceid, slotid, highest_slotid: 0, cachethis: true };
+    Arriving { sequence, digest: Digest(digest), bytes: 100, operations: 2 }
+}
+
+fn message(text: &[u8]) -> Message {
+    Message { first: Bytes::copy_from_slice(text), more: Vec::new() }
+}
+
+fn with_one(slots: u32) -> (Sessions<Wire>, Sessionid) {
+    let mut sessions = Sessions::new(3);
+    let attributes = (attributes(slots), attributes(1));
+    let id = sessions.create(1, attributes, terms(), Some((Wire(1, false), true))).unwrap();
+    (sessions, id)
+}
+
+#[test]
+fn requests_out_of_bounds_do_not_take_the_slot() {
+    let (mut sessions, id) = with_one(2);
+    let status = |begun: Result<Begun, Status>| begun.err();
+    assert_eq!(status(sessions.begin(&arriving([0; 16], 0, 1, 0), None)), Some(Status::BadSession));
+    assert_eq!(status(sessions.begin(&arriving(id, 2, 1, 0), None)), Some(Status::BadSlot));
+    let large = Arriving { bytes: 1001, ..arriving(id, 0, 1, 0) };
+    assert_eq!(status(sessions.begin(&large, None)), Some(Status::ReqTooBig));
+    let long = Arriving { operations: 9, ..arriving(id, 0, 1, 0) };
+    assert_eq!(status(sessions.begin(&long, None)), Some(Status::TooManyOps));
+    for sequence in [0, 2, u32::MAX] {
+        assert_eq!(status(sessions.begin(&arriving(id, 0, sequence, 0), None)), Some(Status::SeqMisordered));
+    }
+    assert!(matches!(sessions.begin(&arriving(id, 0, 1, 0), None), Ok(Begun::Execute { client: 1, .. })));
+    assert_eq!(status(sessions.begin(&arriving(id, 0, 1, 0), None)), Some(Status::Delay));
+    sessions.complete(id, 0, None);
+    assert_eq!(status(sessions.begin(&arriving(id, 0, 1, 0), None)), Some(Status::RetryUncachedRep));
+}
+
+#[test]
+fn connections_are_bound_by_use_and_lost() {
+    let (mut sessions, id) = with_one(1);
+    assert!(sessions.get(id).unwrap().has_way_back());
+    sessions.begin(&arriving(id, 0, 1, 0), Some(Wire(2, false))).unwrap();
+    assert_eq!(sessions.get(id).unwrap().ways_back().count(), 1);
+    sessions.bind(id, Wire(2, false), true).unwrap();
+    assert_eq!(sessions.get(id).unwrap().ways_back().next(), Some(&Wire(2, false)));
+    sessions.get_mut(id).unwrap().back_down = true;
+    assert!(!sessions.get(id).unwrap().has_way_back());
+    sessions.bind(id, Wire(3, false), true).unwrap();
+    assert!(sessions.get(id).unwrap().has_way_back());
+    for bound in &mut sessions.get_mut(id).unwrap().connections {
+        bound.connection.1 = true;
+    }
+    assert!(!sessions.get(id).unwrap().has_way_back());
+    for number in 0..1000 {
+        sessions.bind(id, Wire(number, false), true).unwrap();
+    }
+    assert_eq!(sessions.get(id).unwrap().connections.len(), CONNECTIONS_PER_SESSION_MAX);
+}
+
+#[test]
+fn sessions_go_alone_or_with_their_client() {
+    let (mut sessions, first) = with_one(1);
+    let second = sessions.create(1, (attributes(1), attributes(1)), terms(), None).unwrap();
+    let other = sessions.create(2, (attributes(1), attributes(1)), terms(), None).unwrap();
+    assert_eq!(sessions.of(1).map(|(id, _)| id).collect::<Vec<_>>(), vec![second, first]);
+    assert_eq!(sessions.destroy(first), Ok(1));
+    assert_eq!(sessions.destroy(first), Err(Status::BadSession));
+    assert!(sessions.has(1));
+    sessions.destroy_all(1);
+    assert!(!sessions.has(1) && sessions.get(second).is_none() && sessions.get(other).is_some());
+    for _ in 0..SESSIONS_PER_CLIENT_MAX {
+        sessions.create(1, (attributes(1), attributes(1)), terms(), None).unwrap();
+    }
+    assert_eq!(sessions.create(1, (attributes(1), attributes(1)), terms(), None), Err(Status::Delay));
+}
+
+/// What a model of one slot knows: the last sequence id, its digest and reply.
+type Model = Option<(u32, u64, Option<Vec<u8>>)>;
+
+proptest! {
+    /// Whatever arrives in whatever order, each sequence id is carried out once, in order, and a retry gets its reply.
+    #[test]
+    fn each_request_is_carried_out_exactly_once(
+        steps in proptest::collection::vec((0u32..3, 0u32..6, 0u64..2, any::<bool>()), 1..80)
+    ) {
+        let (mut sessions, id) = with_one(2);
+        let mut model: [Model; 2] = [None, None];
+        for (slot, ahead, digest, cached) in steps {
+            let last = model.get(slot as usize).and_then(|slot| slot.as_ref()).map_or(0, |(last, ..)| *last);
+            let sequence = last.wrapping_add(ahead).wrapping_sub(2);
+            let begun = sessions.begin(&arriving(id, slot, sequence, digest), None);
+            let Some(known) = model.get_mut(slot as usize) else {
+                prop_assert_eq!(begun.err(), Some(Status::BadSlot));
+                continue;
+            };
+            match begun {
+                Ok(Begun::Execute { .. }) => {
+                    prop_assert_eq!(sequence, last + 1);
+                    let reply = cached.then(|| format!("{slot}/{sequence}").into_bytes());
+                    sessions.complete(id, slot, reply.as_deref().map(message));
+                    *known = Some((sequence, digest, reply));
+                }
+                Ok(Begun::Replay(reply)) => {
+                    let expected = known.clone().map(|(sequence, digest, reply)| (sequence, digest, reply.unwrap()));
+                    prop_assert_eq!(expected, Some((sequence, digest, reply.first.to_vec())));
+                }
+                Err(Status::SeqMisordered) => {
+                    let retry = known.is_some() && sequence == last;
+                    prop_assert!(sequence != last + 1 && !retry);
+                }
+                Err(Status::SeqFalseRetry) => prop_assert!(known.as_ref().is_some_and(|known| known.1 != digest)),
+                Err(Status::RetryUncachedRep) => prop_assert!(known.as_ref().is_some_and(|known| known.2.is_none())),
+                Err(status) => prop_assert!(false, "{status}"),
+            }
+        }
+    }
+}

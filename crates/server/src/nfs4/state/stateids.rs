@@ -1,0 +1,338 @@
+//! State ids: what names an open, an owner's locks of a file, or a delegation (RFC 8881, section 8.2; RFC 7530,
+//! section 9.1.4).
+//!
+//! A pure table. On the wire a state id says in which life of the server, to which client and as which of its states it
+//! was given out, so that one of an earlier life or of an expired client can be told from one that never was:
+//!
+//! ```text
+//! seqid 4 | life of the server 4 | client 4 | state 4
+//! ```
+
+use std::collections::{BTreeMap, HashMap};
+
+use bytes::Bytes;
+use protocol::nfs4::{Clientid, Stateid, Status};
+use vfs::{Handle, HolderId, LeaseId, LeaseKind, OpenId, Share};
+
+use crate::exports::ExportId;
+
+/// States of one client at most.
+const STATES_PER_CLIENT_MAX: usize = 1 << 17;
+/// States in all.
+const STATES_MAX: usize = 1 << 20;
+
+/// Names a state in the tables: client and state of the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct StateKey {
+    client: u32,
+    state: u32,
+}
+
+/// A file that there is state of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct FileKey {
+    pub(crate) export: ExportId,
+    pub(crate) handle: Handle,
+}
+
+/// One state.
+#[derive(Clone, Debug)]
+pub(crate) struct Held {
+    pub(crate) key: StateKey,
+    /// Counts its changes; never zero.
+    pub(crate) seqid: u32,
+    pub(crate) client: Clientid,
+    pub(crate) holder: HolderId,
+    pub(crate) file: FileKey,
+    pub(crate) kind: Kind,
+}
+
+/// What a state is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Open {
+        open: OpenId,
+        owner: Bytes,
+        access: Share,
+        deny: Share,
+        /// False until OPEN_CONFIRM, which minor version 0 may want first.
+        confirmed: bool,
+    },
+    /// The locks of an owner by an open.
+    Lock {
+        by: StateKey,
+        owner: Bytes,
+    },
+    Delegation {
+        lease: LeaseId,
+        kind: LeaseKind,
+        standing: Standing,
+    },
+}
+
+/// How a delegation stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    Good,
+    Recalled,
+    /// It is no more, and the client is to learn it.
+    Revoked,
+}
+
+impl Held {
+    fn is_revoked(&self) -> bool {
+        matches!(self.kind, Kind::Delegation { standing: Standing::Revoked, .. })
+    }
+}
+
+/// Who asks about a state id.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asker {
+    pub(crate) minor: u32,
+    /// The client of the session; unknown in minor version 0.
+    pub(crate) client: Option<Clientid>,
+}
+
+/// All states.
+#[derive(Debug)]
+pub(crate) struct Stateids {
+    epoch: u32,
+    next: u32,
+    held: BTreeMap<StateKey, Held>,
+    opens: HashMap<(u32, FileKey, Bytes), StateKey>,
+    locks: HashMap<(StateKey, Bytes), StateKey>,
+    leases: HashMap<(ExportId, LeaseId), StateKey>,
+    files: HashMap<FileKey, Vec<StateKey>>,
+    counts: HashMap<u32, Count>,
+}
+
+/// How much a client has.
+#[derive(Clone, Copy, Debug, Default)]
+struct Count {
+    states: usize,
+    revoked: usize,
+}
+
+impl Stateids {
+    /// None yet, in this life of the server.
+    pub(crate) fn new(epoch: u32) -> Stateids {
+        Stateids {
+            epoch,
+            next: 1,
+            held: BTreeMap::new(),
+            opens: HashMap::new(),
+            locks: HashMap::new(),
+            leases: HashMap::new(),
+            files: HashMap::new(),
+            counts: HashMap::new(),
+        }
+    }
+
+    /// As it goes on the wire.
+    pub(crate) fn wire(&self, held: &Held) -> Stateid {
+        let mut other = [0; 12];
+        other[..4].copy_from_slice(&self.epoch.to_be_bytes());
+        other[4..8].copy_from_slice(&held.key.client.to_be_bytes());
+        other[8..].copy_from_slice(&held.key.state.to_be_bytes());
+        Stateid { seqid: held.seqid, other }
+    }
+
+    /// Whom a state id of the wire names, if it is of this life.
+    pub(crate) fn parse(&self, stateid: Stateid) -> Option<StateKey> {
+        let word = |at: usize| stateid.other[at..].first_chunk::<4>().map(|word| u32::from_be_bytes(*word));
+        (word(0)? == self.epoch).then_some(StateKey { client: word(4)?, state: word(8)? })
+    }
+
+    /// The state that a state id stands for, revoked or not, and at its present seqid.
+    ///
+    /// `client_lives` says whether a client of this life is still there.
+    ///
+    /// # Errors
+    /// `BadStateid`, `OldStateid`; in minor version 0 `StaleStateid` and `Expired`.
+    pub(crate) fn find_any(
+        &self,
+        stateid: Stateid,
+        asker: Asker,
+        client_lives: impl Fn(u32) -> bool,
+    ) -> Result<&Held, Status> {
+        if stateid.is_special() {
+            return Err(Status::BadStateid);
+        }
+        let minor0 = asker.minor == 0;
+        let unknown = if minor0 { Status::StaleStateid } else { Status::BadStateid };
+        let key = self.parse(stateid).ok_or(unknown)?;
+        let Some(held) = self.held.get(&key) else {
+            let expired = minor0 && key.client != 0 && !client_lives(key.client);
+            return Err(if expired { Status::Expired } else { Status::BadStateid });
+        };
+        if asker.client.is_some_and(|client| client != held.client) {
+            return Err(Status::BadStateid);
+        }
+        match stateid.seqid {
+            0 if !minor0 => Ok(held),
+            seqid if seqid == held.seqid => Ok(held),
+            // Later than ours by less than half of all seqids: it never was.
+            seqid if seqid.wrapping_sub(held.seqid) < 1 << 31 => Err(Status::BadStateid),
+            _ => Err(Status::OldStateid),
+        }
+    }
+
+    /// The state that a state id stands for.
+    ///
+    /// # Errors
+    /// As [`Stateids::find_any`], and `DelegRevoked`.
+    pub(crate) fn find(
+        &self,
+        stateid: Stateid,
+        asker: Asker,
+        client_lives: impl Fn(u32) -> bool,
+    ) -> Result<&Held, Status> {
+        let held = self.find_any(stateid, asker, client_lives)?;
+        match (held.is_revoked(), asker.minor) {
+            (false, _) => Ok(held),
+            (true, 0) => Err(Status::BadStateid),
+            (true, _) => Err(Status::DelegRevoked),
+        }
+    }
+
+    /// A state by its key.
+    pub(crate) fn get(&self, key: StateKey) -> Option<&Held> {
+        self.held.get(&key)
+    }
+
+    /// The open of a file by an owner.
+    pub(crate) fn open_of(&self, client: Clientid, file: FileKey, owner: &Bytes) -> Option<&Held> {
+        self.held.get(self.opens.get(&(client as u32, file, owner.clone()))?)
+    }
+
+    /// The locks of an owner by an open.
+    pub(crate) fn lock_of(&self, open: StateKey, owner: &Bytes) -> Option<&Held> {
+        self.held.get(self.locks.get(&(open, owner.clone()))?)
+    }
+
+    /// The delegation that is this lease.
+    pub(crate) fn delegation(&self, export: ExportId, lease: LeaseId) -> Option<&Held> {
+        self.held.get(self.leases.get(&(export, lease))?)
+    }
+
+    /// All states of a client.
+    pub(crate) fn of_client(&self, client: Clientid) -> impl Iterator<Item = &Held> {
+        let number = client as u32;
+        let of = |state| StateKey { client: number, state };
+        self.held.range(of(0)..=of(u32::MAX)).map(|(_, held)| held)
+    }
+
+    /// All states of a file.
+    pub(crate) fn of_file(&self, file: &FileKey) -> impl Iterator<Item = &Held> {
+        self.files.get(file).into_iter().flatten().filter_map(|key| self.held.get(key))
+    }
+
+    /// Has the client any state that is not revoked?
+    pub(crate) fn has(&self, client: Clientid) -> bool {
+        self.counts.get(&(client as u32)).is_some_and(|count| count.states > count.revoked)
+    }
+
+    /// Has the client a delegation that was revoked, and has not freed it?
+    pub(crate) fn has_revoked(&self, client: Clientid) -> bool {
+        self.counts.get(&(client as u32)).is_some_and(|count| count.revoked > 0)
+    }
+
+    /// Enters a state, at seqid 1.
+    ///
+    /// # Errors
+    /// `Delay` if there are too many.
+    pub(crate) fn insert(
+        &mut self,
+        (client, holder): (Clientid, HolderId),
+        file: FileKey,
+        kind: Kind,
+    ) -> Result<&Held, Status> {
+        let number = client as u32;
+        let count = self.counts.entry(number).or_default();
+        if count.states >= STATES_PER_CLIENT_MAX || self.held.len() >= STATES_MAX {
+            return Err(Status::Delay);
+        }
+        count.states += 1;
+        let key = self.free_key(number);
+        match &kind {
+            Kind::Open { owner, .. } => drop(self.opens.insert((number, file, owner.clone()), key)),
+            Kind::Lock { by, owner } => drop(self.locks.insert((*by, owner.clone()), key)),
+            Kind::Delegation { lease, .. } => drop(self.leases.insert((file.export, *lease), key)),
+        }
+        self.files.entry(file).or_default().push(key);
+        Ok(self.held.entry(key).or_insert(Held { key, seqid: 1, client, holder, file, kind }))
+    }
+
+    /// Changes a state, which moves its seqid; gives its state id.
+    pub(crate) fn change(&mut self, key: StateKey, change: impl FnOnce(&mut Kind)) -> Option<Stateid> {
+        let held = self.held.get_mut(&key)?;
+        change(&mut held.kind);
+        held.seqid = held.seqid.checked_add(1).unwrap_or(1);
+        let held = self.held.get(&key)?;
+        Some(self.wire(held))
+    }
+
+    /// Says how a delegation stands now, which does not move its seqid.
+    pub(crate) fn set_standing(&mut self, key: StateKey, to: Standing) {
+        let Some(held) = self.held.get_mut(&key) else { return };
+        let was_revoked = held.is_revoked();
+        if let Kind::Delegation { standing, .. } = &mut held.kind {
+            *standing = to;
+        }
+        let count = self.counts.entry(key.client).or_default();
+        count.revoked = count.revoked + usize::from(held.is_revoked()) - usize::from(was_revoked);
+    }
+
+    /// Removes a state; with an open go its locks.
+    pub(crate) fn remove(&mut self, key: StateKey) -> Option<Held> {
+        let held = self.held.remove(&key)?;
+        let count = self.counts.entry(key.client).or_default();
+        count.states = count.states.saturating_sub(1);
+        count.revoked = count.revoked.saturating_sub(usize::from(held.is_revoked()));
+        if count.states == 0 {
+            self.counts.remove(&key.client);
+        }
+        if let Some(keys) = self.files.get_mut(&held.file) {
+            keys.retain(|other| *other != key);
+            if keys.is_empty() {
+                self.files.remove(&held.file);
+            }
+        }
+        match &held.kind {
+            Kind::Open { owner, .. } => {
+                self.opens.remove(&(key.client, held.file, owner.clone()));
+                for lock in self.locks_by(key, &held.file) {
+                    self.remove(lock);
+                }
+            }
+            Kind::Lock { by, owner } => drop(self.locks.remove(&(*by, owner.clone()))),
+            Kind::Delegation { lease, .. } => drop(self.leases.remove(&(held.file.export, *lease))),
+        }
+        Some(held)
+    }
+
+    /// Removes all states of a client.
+    pub(crate) fn remove_all(&mut self, client: Clientid) -> Vec<Held> {
+        let keys: Vec<StateKey> = self.of_client(client).map(|held| held.key).collect();
+        keys.into_iter().filter_map(|key| self.remove(key)).collect()
+    }
+
+    /// The lock states by an open.
+    fn locks_by(&self, open: StateKey, file: &FileKey) -> Vec<StateKey> {
+        let is_its = |held: &&Held| matches!(&held.kind, Kind::Lock { by, .. } if *by == open);
+        self.of_file(file).filter(is_its).map(|held| held.key).collect()
+    }
+
+    fn free_key(&mut self, client: u32) -> StateKey {
+        loop {
+            let key = StateKey { client, state: self.next };
+            self.next = self.next.wrapping_add(1);
+            if !self.held.contains_key(&key) {
+                return key;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,135 @@
+use super::*;
+use proptest::prelude::*;
+
+const ALIVE: fn(u32) -> bool = |_| true;
+
+fn asker(minor: u32, client: Option<Clientid>) -> Asker {
+    Asker { minor, client }
+}
+
+fn file(number: u8) -> FileKey {
+    FileKey { export: ExportId(1), handle: Handle::new(&[number]).unwrap() }
+}
+
+fn open(owner: &'static [u8], id: u64) -> Kind {
+    Kind::Open {
+        open: OpenId(id),
+        owner: Bytes::from_static(owner),
+        access: Share::READ,
+        deny: Share::empty(),
+        confirmed: true,
+    }
+}
+
+fn client(number: u64) -> (Clientid, HolderId) {
+    (7 << 32 | number, HolderId(number))
+}
+
+fn delegation(lease: u64) -> Kind {
+    Kind::Delegation { lease: LeaseId(lease), kind: LeaseKind::Read, standing: Standing::Good }
+}
+
+#[test]
+fn a_state_id_is_good_for_its_client_at_its_seqid_in_its_life() {
+    let mut table = Stateids::new(7);
+    let held = table.insert(client(1), file(1), open(b"o", 1)).unwrap().clone();
+    let now = table.wire(&held);
+    let status =
+        |table: &Stateids, stateid, minor, client| table.find(stateid, asker(minor, client), ALIVE).err();
+    assert_eq!(status(&table, now, 0, None), None);
+    assert_eq!(status(&table, now, 1, Some(held.client)), None);
+    assert_eq!(status(&table, now, 1, Some(held.client + 1)), Some(Status::BadStateid));
+    let current = Stateid { seqid: 0, ..now };
+    assert_eq!(status(&table, current, 1, None), None);
+    assert_eq!(status(&table, current, 0, None), Some(Status::OldStateid));
+    assert_eq!(status(&table, Stateid { seqid: 2, ..now }, 0, None), Some(Status::BadStateid));
+    let then = now;
+    let now = table.change(held.key, |_| {}).unwrap();
+    assert_eq!(now.seqid, 2);
+    assert_eq!(status(&table, then, 1, None), Some(Status::OldStateid));
+    for special in [Stateid::ANONYMOUS, Stateid::BYPASS, Stateid::INVALID, Stateid::CURRENT] {
+        assert_eq!(status(&table, special, 1, None), Some(Status::BadStateid));
+    }
+    let next_life = Stateids::new(8);
+    assert_eq!(status(&next_life, now, 0, None), Some(Status::StaleStateid));
+    assert_eq!(status(&next_life, now, 1, None), Some(Status::BadStateid));
+    table.remove(held.key).unwrap();
+    assert_eq!(status(&table, now, 0, None), Some(Status::BadStateid));
+    let expired = table.find(now, asker(0, None), |_| false).err();
+    assert_eq!(expired, Some(Status::Expired));
+}
+
+#[test]
+fn an_open_takes_its_locks_along() {
+    let mut table = Stateids::new(7);
+    let open = table.insert(client(1), file(1), open(b"o", 1)).unwrap().key;
+    let owner = Bytes::from_static(b"l");
+    let lock = Kind::Lock { by: open, owner: owner.clone() };
+    table.insert(client(1), file(1), lock).unwrap();
+    assert!(table.lock_of(open, &owner).is_some());
+    assert_eq!(table.of_client(client(1).0).count(), 2);
+    table.remove(open).unwrap();
+    assert!(!table.has(client(1).0) && table.lock_of(open, &owner).is_none());
+    assert!(table.held.is_empty() && table.files.is_empty() && table.counts.is_empty());
+}
+
+#[test]
+fn a_revoked_delegation_stays_until_it_is_freed() {
+    let mut table = Stateids::new(7);
+    let held = table.insert(client(1), file(1), delegation(5)).unwrap().clone();
+    let stateid = table.wire(&held);
+    assert!(table.has(held.client) && !table.has_revoked(held.client));
+    table.set_standing(held.key, Standing::Recalled);
+    assert!(table.find(stateid, asker(1, None), ALIVE).is_ok());
+    table.set_standing(held.key, Standing::Revoked);
+    table.set_standing(held.key, Standing::Revoked);
+    assert_eq!(table.find(stateid, asker(1, None), ALIVE).err(), Some(Status::DelegRevoked));
+    assert_eq!(table.find(stateid, asker(0, None), ALIVE).err(), Some(Status::BadStateid));
+    assert!(table.find_any(stateid, asker(1, None), ALIVE).is_ok());
+    assert!(!table.has(held.client) && table.has_revoked(held.client));
+    table.remove(held.key).unwrap();
+    assert!(!table.has_revoked(held.client) && table.delegation(ExportId(1), LeaseId(5)).is_none());
+}
+
+proptest! {
+    /// Against a list: the indices agree with what is held, whatever comes and goes.
+    #[test]
+    fn indices_agree_with_what_is_held(
+        steps in proptest::collection::vec((0u8..5, 1u64..4, 0u8..3, 0u8..3), 1..80)
+    ) {
+        const OWNERS: [&[u8]; 3] = [b"a", b"b", b"c"];
+        let mut table = Stateids::new(7);
+        let mut model: Vec<(u64, u8, u8, StateKey)> = Vec::new();
+        for (step, number, of, who) in steps {
+            let owner = OWNERS[who as usize];
+            let bytes = Bytes::from_static(owner);
+            let position = model.iter().position(|entry| (entry.0, entry.1, entry.2) == (number, of, who));
+            let found = table.open_of(client(number).0, file(of), &bytes).map(|held| held.key);
+            prop_assert_eq!(found, position.map(|at| model[at].3));
+            match (step, position) {
+                (0..=2, None) => {
+                    let key = table.insert(client(number), file(of), open(owner, 1)).unwrap().key;
+                    model.push((number, of, who, key));
+                }
+                (3, Some(at)) => {
+                    prop_assert!(table.remove(model.remove(at).3).is_some());
+                }
+                (4, _) => {
+                    let before = model.len();
+                    model.retain(|entry| entry.0 != number);
+                    prop_assert_eq!(table.remove_all(client(number).0).len(), before - model.len());
+                }
+                _ => {}
+            }
+            for number in 1..4 {
+                let expected = model.iter().filter(|entry| entry.0 == number).count();
+                prop_assert_eq!(table.of_client(client(number).0).count(), expected);
+                prop_assert_eq!(table.has(client(number).0), expected > 0);
+            }
+            for of in 0..3 {
+                let expected = model.iter().filter(|entry| entry.1 == of).count();
+                prop_assert_eq!(table.of_file(&file(of)).count(), expected);
+            }
+        }
+    }
+}
