@@ -82,3 +82,11 @@ fn clients_of_every_version_share_one_proxy() {
         }
     }
 }
+
+#[test]
+fn clients_of_version_3_pass_the_suite_before_an_origin_of_version_4() {
+    let Some(lab) = Lab::enter("v3-of-v4") else { return };
+    let knfsd = Knfsd::start(&lab);
+    let proxy = through(&lab, &knfsd.origin_v4(), "4.2");
+    run_quick(&lab.guest("client"), &proxy.origin(), &[V3]);
+}
