@@ -9,7 +9,7 @@ use arbiter::{Arbiter, Delegations};
 use rpc::{ReplyCache, Server, ServerOptions};
 use server::exports::{ExportId, ExportsError};
 use server::rpcbind::Registration;
-use server::{Export, ExportOptions, Exports, Front, HandleKey, Handles};
+use server::{Export, ExportOptions, Exports, Front, HandleKey, Handles, StateOptions};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use vfs::FileSystem;
 
@@ -74,7 +74,10 @@ impl Stack {
         })?;
         let handles = Handles::open(key, keep.state).map_err(|error| in_state("the handle table", error))?;
         let replies = ReplyCache::open(keep.state).map_err(|error| in_state("the reply log", error))?;
-        let front = Front::new(exports, handles);
+        let lease = Duration::from_secs(version4.lease_time.into());
+        let state = StateOptions { directory: Some(keep.state.to_owned()), lease, grace: lease };
+        let front = Front::with_state(exports, handles, &state)
+            .map_err(|error| in_state("the records of NFSv4 clients", error))?;
         let options = ServerOptions { udp: !listen.no_udp, ..ServerOptions::new(listen.listen) };
         let server = Server::start(options, front.clone(), replies)
             .await
