@@ -3,6 +3,10 @@
 //! The layer below knows which file a name leads to, so its answer comes first; the check against shares and leases of
 //! others, the entry, and the grant are one moment after it. Nobody has learnt of the open before that, and one that is
 //! denied is closed below again. An open that truncates is a change as well, and takes its turn as one before.
+//!
+//! Each open below has an owner of its own, so that answers and closes of one client owner may cross. A layer below that
+//! itself holds shares against each other would so hold a client's denial against the same client's next open; those
+//! there are make one open of all of ours.
 
 mod stateless;
 
