@@ -85,8 +85,11 @@ impl FileSystem for Arbiter {
         set: &SetAttributes,
     ) -> Result<Created> {
         let truncates = how == CreateHow::Unchecked && set.size.is_some();
-        let names: &[_] = if truncates { &[(directory, name)] } else { &[] };
-        let _change = self.shell.change_names(caller, names).await?;
+        let _change = if truncates {
+            Some(self.shell.change_data(caller, (directory, name), None).await?)
+        } else {
+            None
+        };
         let mut created = self.shell.below.create(caller, directory, name, how, set).await?;
         created.node.attributes = self.shell.trusted(caller, &created.node.handle, created.node.attributes);
         Ok(created)

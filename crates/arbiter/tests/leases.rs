@@ -326,6 +326,26 @@ async fn nothing_is_granted_while_a_change_is_under_way() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_asker_that_goes_away_before_it_is_told_of_its_open_has_none() {
+    let mut stage = Stage::new(options());
+    let file = stage.below.add("a");
+    let opened = open(&stage, &client(1), &file, RW).await.unwrap();
+    let _never = stage.below.hold("getattr");
+    let asker = stage.start(|arbiter| async move {
+        arbiter.open(&client(2), &request(&client(2), &file, Share::READ)).await
+    });
+    let recall = stage.recall().await;
+    stage.give_back(recall.id).await;
+    settle().await;
+    assert_eq!((stage.arbiter.held().opens, asker.is_finished()), (2, false), "its attributes are read anew");
+    asker.abort();
+    settle().await;
+    assert_eq!(stage.arbiter.held().opens, 1);
+    assert_eq!(stage.below.files.lock().opens.len(), 1);
+    stage.arbiter.close(&client(1), opened.id).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_asker_that_goes_away_leaves_nothing_behind() {
     let mut stage = Stage::new(options());
     let file = stage.below.add("a");

@@ -63,6 +63,39 @@ async fn an_open_that_others_deny_is_closed_below_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_an_open_denies_is_not_truncated_by_name() {
+    for stateful in [true, false] {
+        let stage = Stage::over(Below::new(stateful), quiet());
+        let file = stage.below.add("a");
+        let deny = OpenRequest { deny: Share::WRITE, ..request(&client(1), &file, Share::READ) };
+        stage.arbiter.open(&client(1), &deny).await.unwrap();
+        let open = truncating(by_name(&client(2), "a", RW));
+        assert_eq!(stage.arbiter.open(&client(2), &open).await.unwrap_err().status, Status::ShareDenied);
+        let set = vfs::SetAttributes { size: Some(0), ..vfs::SetAttributes::default() };
+        let (me, root, named) = (anonymous(), handle(ROOT), name("a"));
+        let create = stage.arbiter.create(&me, &root, &named, CreateHow::Unchecked, &set);
+        assert_eq!(create.await.unwrap_err().status, Status::ShareDenied);
+        assert_eq!(stage.below.files.lock().by_id[&1].size, 10);
+        let other = truncating(by_name(&client(2), "b", RW));
+        assert!(stage.arbiter.open(&client(2), &other).await.unwrap().created);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_arbiter_that_was_made_before_the_runtime_attends_from_the_first_open_on() {
+    let below = Below::new(true);
+    let made = below.clone();
+    let stage = std::thread::spawn(move || Stage::over(made, options())).join().unwrap();
+    let file = below.add("a");
+    let opened = open(&stage, &client(1), &file, Share::READ).await.unwrap();
+    stage.give_back(opened.lease.unwrap().id).await;
+    let under = below.lease_on(&file).unwrap();
+    below.recall(under, file, Duration::from_secs(8)).await;
+    settle().await;
+    assert_eq!(below.count("returned"), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_second_open_by_the_same_owner_widens_the_first() {
     let stage = Stage::new(quiet());
     let (file, me) = (stage.below.add("a"), client(1));

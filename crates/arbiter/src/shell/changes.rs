@@ -13,6 +13,10 @@ use vfs::{By, Caller, Handle, Name, Result, Share, Status};
 
 use super::{Shell, State};
 use crate::leases::Use;
+use crate::shares::Opening;
+
+/// Whether a file may be changed.
+type Admitted<'a> = dyn Fn(&State, &Handle) -> Result<(), Status> + Send + Sync + 'a;
 
 /// A change that is under way until this is dropped.
 #[must_use]
@@ -113,39 +117,78 @@ impl Shell {
     }
 
     /// A change of whatever these names lead to. Only if any lease is out does it cost a LOOKUP each.
+    ///
+    /// # Errors
+    /// `Delay`; those of LOOKUP but `NoEnt`.
     pub(crate) async fn change_names(
         self: &Arc<Shell>,
         caller: &Caller,
         names: &[(&Handle, &Name)],
     ) -> Result<Change> {
-        let mut change = Change::new(self);
-        if !self.is_granting() || names.is_empty() {
-            return Ok(change);
+        self.change_names_if(caller, names, None).await
+    }
+
+    /// A change of the data that a name leads to, if it leads to any: truncation. Only if any lease is out, or any open
+    /// denies something, does it cost a LOOKUP.
+    ///
+    /// # Errors
+    /// `ShareDenied`; those of [`Shell::change_names`].
+    pub(crate) async fn change_data(
+        self: &Arc<Shell>,
+        caller: &Caller,
+        name: (&Handle, &Name),
+        opening: Option<&Opening>,
+    ) -> Result<Change> {
+        let denying = self.gauges.denying_opens.load(Ordering::Acquire) > 0;
+        let denies = opening.is_some_and(|opening| !opening.deny.is_empty());
+        if !denying && !denies {
+            return self.change_names(caller, &[name]).await;
         }
-        // First of all, so that what is not out now will not be when the change comes.
-        self.with(|state, _| state.leases.begin_nameless_change());
-        change.nameless = true;
-        if self.gauges.leases.load(Ordering::Acquire) == 0 {
+        let admitted = |state: &State, file: &Handle| match opening {
+            Some(opening) => state.shares.check(file, opening),
+            None => state.shares.admit(file, Share::WRITE, caller.holder),
+        };
+        self.change_names_if(caller, &[name], Some(&admitted)).await
+    }
+
+    async fn change_names_if(
+        self: &Arc<Shell>,
+        caller: &Caller,
+        names: &[(&Handle, &Name)],
+        admitted: Option<&Admitted<'_>>,
+    ) -> Result<Change> {
+        let mut change = Change::new(self);
+        if self.is_granting() {
+            // First of all, so that what is not out now will not be when the change comes.
+            self.with(|state, _| state.leases.begin_nameless_change());
+            change.nameless = true;
+        }
+        if self.gauges.leases.load(Ordering::Acquire) == 0 && admitted.is_none() {
             return Ok(change);
         }
         self.reserve_names(caller, names, &mut change).await?;
         let mut files: Vec<Handle> = Vec::with_capacity(names.len());
         for (directory, name) in names {
-            if let Ok(looked) = self.below.lookup(caller, directory, name).await {
-                files.push(looked.node.handle);
+            match self.below.lookup(caller, directory, name).await {
+                Ok(looked) => files.push(looked.node.handle),
+                Err(error) if error.status == Status::NoEnt => {}
+                Err(error) => return Err(error),
             }
         }
-        if files.len() == names.len() {
+        if files.len() == names.len() && std::mem::take(&mut change.nameless) {
             // From here on the files are known, and no others need to suffer.
-            change.nameless = false;
             self.with(|state, _| state.leases.end_nameless_change());
         }
         for file in files {
             let enter = |state: &mut State, _| {
+                if let Some(admitted) = admitted {
+                    admitted(state, &file)?;
+                }
                 state.leases.begin_change(&file);
                 change.files.push(file);
+                Ok::<(), Status>(())
             };
-            self.when_clear(caller, &file, Use::Change, enter).await?;
+            self.when_clear(caller, &file, Use::Change, enter).await?.0?;
         }
         Ok(change)
     }
@@ -158,7 +201,8 @@ impl Shell {
         name: (&Handle, &Name),
     ) -> Result<(Change, Change)> {
         let mut named = Change::new(self);
-        if self.gauges.leases.load(Ordering::Acquire) > 0 {
+        if self.is_granting() {
+            // Even if no lease is out: unlike other changes of names this one does not keep any from being granted.
             self.reserve_names(caller, &[name], &mut named).await?;
         }
         Ok((named, self.admit_change(caller, file, Share::empty()).await?))

@@ -3,6 +3,10 @@
 //! The layer below knows which file a name leads to, so its answer comes first; the check against shares and leases of
 //! others, the entry, and the grant are one moment after it. Nobody has learnt of the open before that, and one that is
 //! denied is closed below again. An open that truncates is a change as well, and takes its turn as one before.
+//!
+//! Each open below has an owner of its own, so that answers and closes of one client owner may cross. A layer below that
+//! itself holds shares against each other would so hold a client's denial against the same client's next open; those
+//! there are make one open of all of ours.
 
 mod stateless;
 
@@ -59,11 +63,39 @@ impl Drop for UnderWay {
 /// What came of entering an open.
 struct Entered {
     id: OpenId,
+    /// The open is not one that was widened.
+    new: bool,
     /// The open below does something that those before it do not.
     useful: bool,
     lease: Option<Lease>,
     /// Its attributes may be older than a change that has ended.
     outdated: bool,
+}
+
+/// An open that was entered, and of which the asker has not been told: undone unless it is.
+struct Unsaid<'a> {
+    shell: &'a Arc<Shell>,
+    caller: &'a Caller,
+    entered: Option<Entered>,
+}
+
+impl Unsaid<'_> {
+    fn said(mut self) {
+        self.entered = None;
+    }
+}
+
+impl Drop for Unsaid<'_> {
+    fn drop(&mut self) {
+        let Some(entered) = self.entered.take() else { return };
+        if let Some(lease) = entered.lease {
+            self.shell.returned(lease.id);
+        }
+        if entered.new {
+            let (shell, caller) = (self.shell.clone(), self.caller.clone());
+            detach(async move { shell.close(&caller, entered.id).await.unwrap_or_default() });
+        }
+    }
 }
 
 impl Shell {
@@ -77,7 +109,7 @@ impl Shell {
         if request.name.is_none() {
             self.state.lock().shares.check(&request.handle, &opening)?;
         }
-        let truncation = self.truncation(caller, request).await?;
+        let truncation = self.truncation(caller, request, &opening).await?;
         let mut flight = self.with(|state, _| state.leases.begin_open());
         let mut under_way = UnderWay {
             shell: self.clone(),
@@ -101,7 +133,9 @@ impl Shell {
         }
         (opened.id, opened.lease) = (entered.id, entered.lease);
         if waited || (entered.outdated && entered.lease.is_some()) {
+            let unsaid = Unsaid { shell: self, caller, entered: Some(entered) };
             self.read_anew(caller, &mut opened).await;
+            unsaid.said();
         }
         Ok(opened)
     }
@@ -125,9 +159,10 @@ impl Shell {
             .when_clear(caller, &handle, usage, |state, now| {
                 let access = opening.access;
                 let id = state.shares.open(&handle, fresh, opening)?;
+                let new = id == fresh;
                 let useful = below.is_some_and(|below| state.add_below(id, below));
                 if !granting {
-                    return Ok(Entered { id, useful, lease: None, outdated: false });
+                    return Ok(Entered { id, new, useful, lease: None, outdated: false });
                 }
                 let others = state.shares.others(&handle, caller.holder);
                 let change = opened.attributes.change;
@@ -135,7 +170,7 @@ impl Shell {
                 state.leases.touch(&handle, caller.holder);
                 let lease = state.leases.grant(now, &handle, &wanted);
                 let outdated = state.leases.changed_since(flight);
-                Ok::<Entered, Status>(Entered { id, useful, lease, outdated })
+                Ok::<Entered, Status>(Entered { id, new, useful, lease, outdated })
             })
             .await?;
         Ok((entered?, waited))
@@ -160,10 +195,15 @@ impl Shell {
     }
 
     /// The change that an open makes before it is one, if it may make any.
-    async fn truncation(self: &Arc<Shell>, caller: &Caller, request: &OpenRequest) -> Result<Option<Change>> {
+    async fn truncation(
+        self: &Arc<Shell>,
+        caller: &Caller,
+        request: &OpenRequest,
+        opening: &Opening,
+    ) -> Result<Option<Change>> {
         match (&request.name, &request.create) {
             (Some(name), Some((CreateHow::Unchecked, set))) if set.size.is_some() => {
-                self.change_names(caller, &[(&request.handle, name)]).await.map(Some)
+                self.change_data(caller, (&request.handle, name), Some(opening)).await.map(Some)
             }
             _ => Ok(None),
         }

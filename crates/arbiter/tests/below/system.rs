@@ -66,6 +66,7 @@ impl FileSystem for Below {
     async fn getattr(&self, _: &Caller, handle: &Handle) -> Result<Attributes> {
         self.note("getattr");
         self.be_overtaken().await;
+        self.pass("getattr").await;
         self.attributes(id_of(handle))
     }
 
