@@ -218,7 +218,8 @@ impl Tree {
             Some(handle) => handle,
             None => self.table_handle(directory, name, &mount, &stat)?,
         };
-        let stat = self.numbered(&stat, &mount, self.cached(&handle).as_deref());
+        let in_use = if mount.fine_stamps { None } else { self.cached(&handle) };
+        let stat = self.numbered(&stat, &mount, in_use.as_deref());
         Ok(Described { handle, mount, stat })
     }
 
