@@ -41,7 +41,7 @@ pub(crate) fn copy(
 ) -> Result<Copied, Status> {
     let (source, before) = stat_both(tree, principal, from, to)?;
     let count = range(&source, from.offset, count)?;
-    if to.offset.checked_add(count).is_none_or(|end| end > i64::MAX as u64) {
+    if to.offset.checked_add(count).is_none_or(|end| i64::try_from(end).is_err()) {
         return Err(Status::FBig);
     }
     let (reading, writing) = (tree.reading(from.node)?, tree.writing(to.node)?);

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
-use rustix::fs::{Mode, OFlags, XattrFlags};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use vfs::{FileType, Handle};
 
@@ -335,43 +335,12 @@ impl Proc {
         rustix::fs::linkat(&self.0, name(file), directory, to, rustix::fs::AtFlags::SYMLINK_FOLLOW)
     }
 
-    /// The value of an extended attribute; its length alone, if the buffer is empty.
-    pub(crate) fn getxattr(&self, file: impl AsFd, name: &[u8], buffer: &mut [u8]) -> Result<usize, Errno> {
-        rustix::fs::getxattr(path(file), name, buffer)
-    }
-
-    /// Sets an extended attribute.
-    pub(crate) fn setxattr(
-        &self,
-        file: impl AsFd,
-        name: &[u8],
-        value: &[u8],
-        flags: XattrFlags,
-    ) -> Result<(), Errno> {
-        rustix::fs::setxattr(path(file), name, value, flags)
-    }
-
-    /// Removes an extended attribute.
-    pub(crate) fn removexattr(&self, file: impl AsFd, name: &[u8]) -> Result<(), Errno> {
-        rustix::fs::removexattr(path(file), name)
-    }
-
-    /// All names of extended attributes, each with a NUL behind it.
-    pub(crate) fn listxattr(&self, file: impl AsFd, buffer: &mut [u8]) -> Result<usize, Errno> {
-        rustix::fs::listxattr(path(file), buffer)
-    }
-
     /// Where a file is, as far as the kernel knows.
     pub(crate) fn path_of(&self, file: impl AsFd) -> Result<PathBuf, Errno> {
         use std::os::unix::ffi::OsStringExt;
         let path = rustix::fs::readlinkat(&self.0, name(file), Vec::new())?;
         Ok(PathBuf::from(std::ffi::OsString::from_vec(path.into_bytes())))
     }
-}
-
-/// The calls for extended attributes take no directory to start from.
-fn path(file: impl AsFd) -> String {
-    format!("/proc/self/fd/{}", file.as_fd().as_raw_fd())
 }
 
 fn name(file: impl AsFd) -> String {

@@ -60,7 +60,7 @@ pub(crate) fn reserve(
     }
     let (flags, end) = match what {
         Reservation::Allocate => {
-            let end = offset.checked_add(length).filter(|&end| end <= i64::MAX as u64);
+            let end = offset.checked_add(length).filter(|&end| i64::try_from(end).is_ok());
             (FallocateFlags::empty(), end.ok_or(Status::FBig)?)
         }
         // Behind the last block there is nothing to give up; and asking beyond what a file can be is an error.

@@ -470,7 +470,7 @@ impl FileSystem for LocalFs {
             write_preferred: io::TRANSFER_MAX,
             name_max: (space.f_namemax as u32).min(Name::MAX as u32),
             time_delta_nanoseconds: tick.tv_sec as u64 * 1_000_000_000 + tick.tv_nsec as u64,
-            features: node.mount.features(&self.tree.proc),
+            features: node.mount.features(),
             ..FsLimits::default()
         })
     }

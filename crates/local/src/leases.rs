@@ -38,7 +38,7 @@ static LAST_ID: AtomicU64 = AtomicU64::new(0);
 /// All leases of one exported directory.
 pub(crate) struct Leases {
     state: Mutex<State>,
-    leases_max: usize,
+    most: usize,
     descriptors: Arc<Descriptors>,
     /// Something is to be recalled, or it is all over.
     attention: Arc<Notify>,
@@ -77,7 +77,7 @@ impl Leases {
         let seconds = kernels.and_then(|text| text.trim().parse().ok()).unwrap_or(45_u64);
         Leases {
             state: Mutex::default(),
-            leases_max: leases_max.min(LEASES_MAX),
+            most: leases_max.min(LEASES_MAX),
             descriptors,
             attention: Arc::default(),
             break_max: Duration::from_secs(seconds) * 2 / 3,
@@ -143,14 +143,14 @@ impl Leases {
 
     /// Makes an entry for a file, if there is room; near the bound, asks for the one back that was useful longest ago.
     fn admit(&self, state: &mut State, node: &Arc<Node>) -> Option<LeaseId> {
-        if state.by_id.len() >= self.leases_max - self.leases_max / 8 {
+        if state.by_id.len() >= self.most - self.most / 8 {
             let unasked = state.by_id.values_mut().filter(|granted| granted.recall.is_none());
             if let Some(oldest) = unasked.min_by_key(|granted| granted.used) {
                 oldest.recall = Some(Pending::all(RECALL_MAX));
                 self.attention.notify_one();
             }
         }
-        if state.by_id.len() >= self.leases_max {
+        if state.by_id.len() >= self.most {
             return None;
         }
         let node = self.descriptors.pin(node, Use::Lease)?;

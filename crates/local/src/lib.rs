@@ -11,7 +11,15 @@
 //!   The kernel's `fs.protected_hardlinks` applies to callers as to local users.
 //! - **Weak cache consistency** data is atomic with regard to all operations through the same [`LocalFs`]. Processes of
 //!   this machine that change the same files cannot be excluded, nor a second [`LocalFs`] over them.
-//! - **Change** is ctime in nanoseconds.
+//! - **Change** grows with every change made through us and never goes back, also across restarts, unless the clock is
+//!   set back. It is ctime, or made from it: see `change_attribute`.
+//! - **Opens** keep what was allowed when they were made, and keep a file that loses its last name for everybody who
+//!   has its handle. Share reservations and locks among clients are the business of the layer above; processes of this
+//!   machine see neither.
+//! - **Leases** are granted on regular files once somebody takes the callbacks. A process of this machine that opens or
+//!   truncates a leased file waits for the lease to come back, where the kernel's own leases work for us (as root or
+//!   owner, on file systems that have them). Its renames, links, removals and changes of attributes are not noticed.
+//! - **Extended attributes** are those of `user.`; there are no access control lists.
 //! - **Durability**: with [`Options::sync`] every change of metadata is on the disk before it is acknowledged; data is
 //!   when its stability says so, or after COMMIT.
 //!
@@ -21,7 +29,7 @@
 //!
 //! Meant for file systems on this machine: what is answered without a thread would wait for those of others. Needs
 //! Linux 5.8, `/proc`, and a tokio runtime. Opening the first directory starts threads that live as long as the
-//! process, and raises its limit of open files.
+//! process, and raises its limit of open files. Taking the callbacks installs a handler for `SIGIO`.
 
 mod attributes;
 mod change;
@@ -71,7 +79,8 @@ pub struct Options {
     pub sync: bool,
     /// Where handles come from.
     pub handles: HandleKind,
-    /// Most files kept open between operations, three descriptors each; less where the limit of open files demands. Who
+    /// Most files kept open between operations, three descriptors each, and most leases; less where the limit of open
+    /// files demands. Files that clients have open are kept beyond that, for as many as half of that limit allows. Who
     /// serves several directories divides what there is among them.
     pub descriptors_max: usize,
     /// Most files known to the table of handles; about 200 bytes of memory each.

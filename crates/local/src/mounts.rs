@@ -20,7 +20,7 @@ use vfs::{Features, FileType, Status};
 
 use crate::attributes::Stat;
 use crate::descriptors::Proc;
-use crate::{change_attribute, errno, identity, sys};
+use crate::{change_attribute, errno, identity, sys, xattr};
 
 /// Handles of unknown file systems make us read the mount table at most this often.
 const RESCAN_MIN: Duration = Duration::from_secs(1);
@@ -72,13 +72,12 @@ impl Mount {
     }
 
     /// What it can do beyond v3.
-    pub(crate) fn features(&self, proc: &Proc) -> Features {
+    pub(crate) fn features(&self) -> Features {
         let kind = rustix::fs::fstatfs(&self.anchor).map_or(0, |is| is.f_type as u64);
         let mut features = Features::STATE | Features::SEEK | Features::COPY;
         features.set(Features::ALLOCATE | Features::DEALLOCATE, WITH_EXTENTS.contains(&kind));
         features.set(Features::CLONE, WITH_SHARED_BLOCKS.contains(&kind));
-        let asked = identity::as_self(|| proc.getxattr(&self.anchor, b"user.leasehold", &mut []));
-        features.set(Features::XATTR, !matches!(asked, Ok(Err(Errno::OPNOTSUPP)) | Err(_)));
+        features.set(Features::XATTR, identity::as_self(|| xattr::are_known(&self.anchor)).unwrap_or(false));
         features
     }
 

@@ -218,7 +218,8 @@ impl Tree {
             Some(handle) => handle,
             None => self.table_handle(directory, name, &mount, &stat)?,
         };
-        let stat = self.numbered(stat, &mount, self.cached(&handle).as_deref());
+        let in_use = if mount.fine_stamps { None } else { self.cached(&handle) };
+        let stat = self.numbered(&stat, &mount, in_use.as_deref());
         Ok(Described { handle, mount, stat })
     }
 
@@ -262,7 +263,7 @@ impl Tree {
     pub(crate) fn stat(&self, node: &Node) -> Result<Stat, Status> {
         let stat = Stat::of(&node.path).map_err(errno::status)?;
         if stat.is_linked() || node.is_open() {
-            return Ok(self.numbered(stat, &node.mount, Some(node)));
+            return Ok(self.numbered(&stat, &node.mount, Some(node)));
         }
         self.leases.gone(&node.handle);
         self.descriptors.forget(&node.handle);
@@ -302,9 +303,9 @@ impl Tree {
     }
 
     /// The same with the change attribute that goes with it.
-    fn numbered(&self, stat: Stat, mount: &Mount, node: Option<&Node>) -> Stat {
+    fn numbered(&self, stat: &Stat, mount: &Mount, node: Option<&Node>) -> Stat {
         if mount.fine_stamps {
-            return stat;
+            return *stat;
         }
         let (ctime, settled) = (stat.ctime().as_nanos() as u64, is_settled(stat.ctime()));
         let forgotten = &self.descriptors.forgotten;

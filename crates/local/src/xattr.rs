@@ -3,6 +3,8 @@
 //! The kernel decides, for the caller: whoever may read the file reads them, whoever may write it sets them. Only
 //! regular files and directories have any.
 
+use std::os::fd::{AsFd, AsRawFd};
+
 use bytes::Bytes;
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
@@ -27,7 +29,8 @@ const NAME_BYTES: usize = 8;
 /// The value of one.
 pub(crate) fn get(tree: &Tree, node: &Node, name: &XattrName) -> Result<Bytes, Status> {
     may_have(tree, node)?;
-    let value = grow(VALUE_USUAL, VALUE_MAX, |buffer| tree.proc.getxattr(&node.path, &full(name), buffer));
+    let value =
+        grow(VALUE_USUAL, VALUE_MAX, |buffer| rustix::fs::getxattr(path(&node.path), full(name), buffer));
     value.map(Bytes::from).map_err(errno::status)
 }
 
@@ -48,12 +51,12 @@ pub(crate) fn set(
         XattrHow::Create => XattrFlags::CREATE,
         XattrHow::Replace => XattrFlags::REPLACE,
     };
-    change(tree, node, held, || tree.proc.setxattr(&node.path, &full(name), value, flags))
+    change(tree, node, held, || rustix::fs::setxattr(path(&node.path), full(name), value, flags))
 }
 
 /// Removes one.
 pub(crate) fn remove(tree: &Tree, node: &Node, name: &XattrName, held: Held) -> Result<Wcc, Status> {
-    change(tree, node, held, || tree.proc.removexattr(&node.path, &full(name)))
+    change(tree, node, held, || rustix::fs::removexattr(path(&node.path), full(name)))
 }
 
 /// Names from the `cookie`th on, in the order of their bytes.
@@ -67,7 +70,7 @@ pub(crate) fn list(
     let stat = may_have(tree, node)?;
     // The kernel would list the names to everybody.
     node.check(principal, &stat, READ)?;
-    let all = grow(VALUE_USUAL, LIST_MAX, |buffer| tree.proc.listxattr(&node.path, buffer))
+    let all = grow(VALUE_USUAL, LIST_MAX, |buffer| rustix::fs::listxattr(path(&node.path), buffer))
         .map_err(errno::status)?;
     let mut names: Vec<XattrName> = all
         .split(|&byte| byte == 0)
@@ -116,6 +119,16 @@ fn may_have(tree: &Tree, node: &Node) -> Result<Stat, Status> {
         FileType::Regular | FileType::Directory => tree.stat(node),
         _ => Err(Status::Perm),
     }
+}
+
+/// Has the file system of this file any?
+pub(crate) fn are_known(file: impl AsFd) -> bool {
+    rustix::fs::getxattr_query(path(file), "user.leasehold") != Err(Errno::OPNOTSUPP)
+}
+
+/// A path for the calls, which take no `O_PATH` descriptor.
+fn path(file: impl AsFd) -> String {
+    format!("/proc/self/fd/{}", file.as_fd().as_raw_fd())
 }
 
 fn full(name: &XattrName) -> Vec<u8> {

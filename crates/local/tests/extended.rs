@@ -111,7 +111,7 @@ async fn holes_are_found_made_and_filled() {
     let served = serve();
     let root = served.root().await;
     let file = served.create(&machine(), &root, "sparse").await.unwrap();
-    served.write(&machine(), &file, 1 << 20, &[7; 64 << 10]).await.unwrap();
+    served.write(&machine(), &file, 1 << 20, &vec![7; 64 << 10]).await.unwrap();
     let cut = SetAttributes { size: Some(4 << 20), ..SetAttributes::default() };
     served.fs.setattr(&machine(), &file, &cut, None).await.unwrap();
     served.fs.commit(&machine(), &file, 0, 0).await.unwrap();
@@ -226,7 +226,7 @@ async fn ranges_are_cloned_where_blocks_can_be_shared() {
     let root = served.root().await;
     let from = served.create(&machine(), &root, "from").await.unwrap();
     let to = served.create(&machine(), &root, "to").await.unwrap();
-    served.write(&machine(), &from, 0, &[7; 64 << 10]).await.unwrap();
+    served.write(&machine(), &from, 0, &vec![7; 64 << 10]).await.unwrap();
     let done = served.fs.clone_range(&machine(), anonymous(from, 0), anonymous(to, 0), 0).await;
     if features(&served, &to).await.contains(Features::CLONE) {
         assert!(matches!(status(done).map(|wcc| wcc.after.unwrap().size), Ok(65536) | Err(Status::NotSupp)));

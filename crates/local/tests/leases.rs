@@ -9,10 +9,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use common::{Served, machine, name, serve, serve_with};
 use tokio::process::{Child, Command};
+use tokio::sync::Mutex;
 use vfs::{
     Callback, Callbacks, FileSystem, Handle, Lease, LeaseKind, OpenRequest, Opened, Owner, Recall,
     SetAttributes, Share, Want,
 };
+
+/// One test at a time: between fork and exec, a process that another one starts has copies of our descriptors, and the
+/// kernel counts those as other users of the file.
+static ALONE: Mutex<()> = Mutex::const_new(());
 
 /// Longer than any of this takes.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -71,6 +76,7 @@ async fn output(child: Child) -> String {
 
 #[tokio::test]
 async fn a_local_writer_waits_for_the_lease() {
+    let _alone = ALONE.lock().await;
     let served = serve();
     let mut callbacks = served.fs.callbacks().unwrap();
     assert!(served.fs.callbacks().is_none(), "there is one stream");
@@ -99,6 +105,7 @@ async fn a_local_writer_waits_for_the_lease() {
 
 #[tokio::test]
 async fn a_local_reader_leaves_a_read_lease() {
+    let _alone = ALONE.lock().await;
     let served = serve();
     let mut callbacks = served.fs.callbacks().unwrap();
     let file = file(&served).await;
@@ -121,6 +128,7 @@ async fn a_local_reader_leaves_a_read_lease() {
 
 #[tokio::test]
 async fn what_a_process_has_open_gets_no_lease_against_it() {
+    let _alone = ALONE.lock().await;
     let served = serve();
     let mut callbacks = served.fs.callbacks().unwrap();
     let file = file(&served).await;
@@ -145,6 +153,7 @@ async fn what_a_process_has_open_gets_no_lease_against_it() {
 
 #[tokio::test]
 async fn our_own_operations_recall_nothing() {
+    let _alone = ALONE.lock().await;
     let served = serve();
     let mut callbacks = served.fs.callbacks().unwrap();
     let root = served.root().await;
@@ -172,6 +181,7 @@ async fn our_own_operations_recall_nothing() {
 
 #[tokio::test]
 async fn leases_need_somebody_who_wants_and_hears_of_them() {
+    let _alone = ALONE.lock().await;
     let served = serve();
     let file = file(&served).await;
     assert_eq!(open(&served, &file, Share::READ, Want::Any).await, None, "nobody hears");
@@ -188,6 +198,7 @@ async fn leases_need_somebody_who_wants_and_hears_of_them() {
 
 #[tokio::test]
 async fn the_lease_that_was_useful_longest_ago_makes_room() {
+    let _alone = ALONE.lock().await;
     let served = serve_with(|options| options.descriptors_max = 16);
     let mut callbacks = served.fs.callbacks().unwrap();
     let root = served.root().await;
@@ -214,6 +225,7 @@ async fn the_lease_that_was_useful_longest_ago_makes_room() {
 
 #[tokio::test]
 async fn a_lease_that_does_not_come_back_is_revoked() {
+    let _alone = ALONE.lock().await;
     let served = serve();
     let mut callbacks = served.fs.callbacks().unwrap();
     let file = file(&served).await;
