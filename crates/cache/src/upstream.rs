@@ -275,7 +275,7 @@ impl Core {
             None => self.leases.name(),
         };
         let early = self.leases.put(lease.id, above, lease.kind, object);
-        if !matches!(early, Some(Early::Revoked)) {
+        if !matches!(early, Some(Early::Revoked | Early::Returned)) {
             state.grant(&self.policy, seen, sent, |since, from| HeldLease::granted(&lease, above, since, from));
         }
         early
