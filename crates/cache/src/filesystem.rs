@@ -9,17 +9,33 @@ pub mod modify;
 pub mod names;
 mod open;
 
+use std::future::Future;
+
 use async_trait::async_trait;
 use bytes::Bytes;
 use vfs::{
     AccessMask, Accessed, Acl, Attributes, By, Callbacks, Caller, Commit, Copied, CreateHow, Created, Device,
     Extent, FileSystem, FileType, FsLimits, FsStat, Handle, LeaseId, ListedXattrs, Listing, Lock, LockRequest,
     Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Owner, Place, Read, ReadDir, Renamed, Result,
-    SetAttributes, Share, Sought, Stability, Timestamp, Wcc, Written, XattrHow, XattrName,
+    SetAttributes, Share, Sought, Stability, Status, Timestamp, Wcc, Written, XattrHow, XattrName,
 };
 
 use crate::Cache;
 use crate::object::Opening;
+
+impl Cache {
+    /// Does something that changes a file, to its end even if nobody waits for it any more: under a lease, a change of
+    /// ours of which we do not know the end would not show anywhere.
+    async fn lasting<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        if self.core.has_state() != Some(true) {
+            return work.await;
+        }
+        tokio::spawn(work).await.unwrap_or_else(|_| Err(Status::ServerFault.into()))
+    }
+}
 
 #[async_trait]
 impl FileSystem for Cache {
@@ -43,7 +59,8 @@ impl FileSystem for Cache {
         set: &SetAttributes,
         guard: Option<Timestamp>,
     ) -> Result<Wcc> {
-        self.core.setattr(caller, handle, set, guard).await
+        let (core, caller, handle, set) = (self.core.clone(), caller.clone(), *handle, *set);
+        self.lasting(async move { core.setattr(&caller, &handle, &set, guard).await }).await
     }
 
     async fn access(&self, caller: &Caller, handle: &Handle, asked: AccessMask) -> Result<Accessed> {
@@ -77,7 +94,8 @@ impl FileSystem for Cache {
         data: Bytes,
         stability: Stability,
     ) -> Result<Written> {
-        self.core.write(caller, handle, offset, data, stability).await
+        let (core, caller, handle) = (self.core.clone(), caller.clone(), *handle);
+        self.lasting(async move { core.write(&caller, &handle, offset, data, stability).await }).await
     }
 
     async fn commit(&self, caller: &Caller, handle: &Handle, offset: u64, count: u32) -> Result<Commit> {
@@ -92,8 +110,12 @@ impl FileSystem for Cache {
         how: CreateHow,
         set: &SetAttributes,
     ) -> Result<Created> {
-        let make = self.core.below.create(caller, directory, name, how, set);
-        self.core.make(directory, name, make).await
+        let (core, caller, set) = (self.core.clone(), caller.clone(), *set);
+        let (directory, name) = (*directory, name.clone());
+        self.lasting(async move {
+            core.make(&directory, &name, core.below.create(&caller, &directory, &name, how, &set)).await
+        })
+        .await
     }
 
     async fn mkdir(
@@ -131,7 +153,11 @@ impl FileSystem for Cache {
     }
 
     async fn remove(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<Wcc> {
-        self.core.remove(directory, name, self.core.below.remove(caller, directory, name)).await
+        let (core, caller, directory, name) = (self.core.clone(), caller.clone(), *directory, name.clone());
+        self.lasting(async move {
+            core.remove(&directory, &name, core.below.remove(&caller, &directory, &name)).await
+        })
+        .await
     }
 
     async fn rmdir(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<Wcc> {
@@ -146,11 +172,15 @@ impl FileSystem for Cache {
         to: &Handle,
         to_name: &Name,
     ) -> Result<Renamed> {
-        self.core.rename(caller, (from, from_name), (to, to_name)).await
+        let (core, caller) = (self.core.clone(), caller.clone());
+        let (from, from_name, to, to_name) = (*from, from_name.clone(), *to, to_name.clone());
+        self.lasting(async move { core.rename(&caller, (&from, &from_name), (&to, &to_name)).await }).await
     }
 
     async fn link(&self, caller: &Caller, file: &Handle, directory: &Handle, name: &Name) -> Result<Created> {
-        self.core.link(caller, file, directory, name).await
+        let (core, caller, file) = (self.core.clone(), caller.clone(), *file);
+        let (directory, name) = (*directory, name.clone());
+        self.lasting(async move { core.link(&caller, &file, &directory, &name).await }).await
     }
 
     async fn readdir(&self, caller: &Caller, directory: &Handle, part: ReadDir) -> Result<Listing> {
@@ -211,7 +241,8 @@ impl FileSystem for Cache {
     }
 
     async fn set_acl(&self, caller: &Caller, handle: &Handle, acl: &Acl) -> Result<Wcc> {
-        self.core.set_acl(caller, handle, acl).await
+        let (core, caller, handle, acl) = (self.core.clone(), caller.clone(), *handle, acl.clone());
+        self.lasting(async move { core.set_acl(&caller, &handle, &acl).await }).await
     }
 
     async fn getxattr(&self, caller: &Caller, handle: &Handle, name: &XattrName) -> Result<Bytes> {
@@ -226,7 +257,8 @@ impl FileSystem for Cache {
         value: Bytes,
         how: XattrHow,
     ) -> Result<Wcc> {
-        self.core.setxattr(caller, handle, name, value, how).await
+        let (core, caller, handle, name) = (self.core.clone(), caller.clone(), *handle, name.clone());
+        self.lasting(async move { core.setxattr(&caller, &handle, &name, value, how).await }).await
     }
 
     async fn listxattrs(
@@ -240,7 +272,8 @@ impl FileSystem for Cache {
     }
 
     async fn removexattr(&self, caller: &Caller, handle: &Handle, name: &XattrName) -> Result<Wcc> {
-        self.core.removexattr(caller, handle, name).await
+        let (core, caller, handle, name) = (self.core.clone(), caller.clone(), *handle, name.clone());
+        self.lasting(async move { core.removexattr(&caller, &handle, &name).await }).await
     }
 
     async fn seek(
@@ -255,19 +288,23 @@ impl FileSystem for Cache {
     }
 
     async fn allocate(&self, caller: &Caller, at: Place, length: u64) -> Result<Wcc> {
-        self.core.allocate(caller, at, length).await
+        let (core, caller) = (self.core.clone(), caller.clone());
+        self.lasting(async move { core.allocate(&caller, at, length).await }).await
     }
 
     async fn deallocate(&self, caller: &Caller, at: Place, length: u64) -> Result<Wcc> {
-        self.core.deallocate(caller, at, length).await
+        let (core, caller) = (self.core.clone(), caller.clone());
+        self.lasting(async move { core.deallocate(&caller, at, length).await }).await
     }
 
     async fn copy(&self, caller: &Caller, from: Place, to: Place, count: u64) -> Result<Copied> {
-        self.core.copy(caller, from, to, count).await
+        let (core, caller) = (self.core.clone(), caller.clone());
+        self.lasting(async move { core.copy(&caller, from, to, count).await }).await
     }
 
     async fn clone_range(&self, caller: &Caller, from: Place, to: Place, count: u64) -> Result<Wcc> {
-        self.core.clone_range(caller, from, to, count).await
+        let (core, caller) = (self.core.clone(), caller.clone());
+        self.lasting(async move { core.clone_range(&caller, from, to, count).await }).await
     }
 
     async fn shutdown(&self) {

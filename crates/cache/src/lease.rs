@@ -83,8 +83,10 @@ impl HeldLease {
 pub enum Early {
     /// It was recalled.
     Recall(Recall),
-    /// It is no more.
+    /// It was revoked.
     Revoked,
+    /// It was returned, while an open was under way whose reply may tell of it as of one that is held.
+    Returned,
 }
 
 /// Who holds which lease. The state of an object is never locked while this is.
@@ -128,9 +130,9 @@ impl Leases {
         inner.flights.remove(&flight.0);
         let first = inner.flights.first().copied().unwrap_or(inner.next_flight);
         let mut lost = Vec::new();
-        inner.early.retain(|id, (_, until)| {
+        inner.early.retain(|id, (early, until)| {
             let waits = first < *until;
-            if !waits {
+            if !waits && matches!(early, Early::Recall(_)) {
                 lost.push(*id);
             }
             waits
@@ -141,8 +143,8 @@ impl Leases {
     /// A lease was granted. What has become of it already, if anything.
     pub fn put(&self, id: LeaseId, above: LeaseId, kind: LeaseKind, object: &Arc<Object>) -> Option<Early> {
         let mut inner = self.inner.lock();
-        if let Some((Early::Revoked, _)) = inner.early.get(&id) {
-            return inner.early.remove(&id).map(|(early, _)| early);
+        if let Some((early @ (Early::Revoked | Early::Returned), _)) = inner.early.get(&id) {
+            return Some(*early);
         }
         if inner.below.insert(id, (object.clone(), kind)).is_none() {
             inner.order.push_back((id, object.used.load(Ordering::Relaxed)));
@@ -157,6 +159,10 @@ impl Leases {
         inner.below.remove(&id);
         inner.leaving.remove(&id);
         inner.above.remove(&above);
+        if !inner.flights.is_empty() {
+            let until = inner.next_flight;
+            inner.early.insert(id, (Early::Returned, until));
+        }
         if inner.order.len() > 64 && inner.order.len() > inner.below.len() * 2 {
             let Inner { order, below, .. } = &mut *inner;
             order.retain(|(id, _)| below.contains_key(id));
@@ -174,7 +180,8 @@ impl Leases {
             return Err(());
         }
         let until = inner.next_flight;
-        inner.early.insert(id, (early, until));
+        // One that was returned stays that, whatever else is said of it.
+        inner.early.entry(id).or_insert((early, until));
         Ok(None)
     }
 

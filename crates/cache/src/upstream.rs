@@ -207,7 +207,7 @@ impl Core {
             }
             own
         });
-        let (seen, usage, early) = self.with(&object, |state| {
+        let (entry, usage, early) = self.with(&object, |state| {
             if let Some(size) = cut {
                 state.data.clip(size);
             }
@@ -218,14 +218,13 @@ impl Core {
             let shares = Shares { access: request.access, deny: request.deny };
             let clear = state.opens.opened(opened.id, shares, caller, sent.sequence);
             let usage = if clear { state.opens.begin_use(shares) } else { None };
-            (seen, usage, early)
+            // The lease vouches for the name too, since it was granted along with it.
+            let young = opened.lease.is_none() && !state.is_settled(&self.policy, sent);
+            let (leads, epoch) = (Leads::To(opened.handle), state.epoch());
+            ((seen == Seen::Known).then_some(NameEntry { leads, epoch, young }), usage, early)
         });
         let usage = usage.map(|id| Use { core: self.weak(), object: object.clone(), id });
         if let Some(naming) = naming {
-            let epoch = self.with(&object, |state| state.epoch());
-            let young = opened.lease.is_none() && !self.with(&object, |state| state.is_settled(&self.policy, sent));
-            let leads = Leads::To(opened.handle);
-            let entry = (seen == Seen::Known).then_some(NameEntry { leads, epoch, young });
             self.note_named(caller, &opened, naming, entry, sent);
         }
         if let Some(Early::Recall(recall)) = early {
@@ -275,7 +274,7 @@ impl Core {
             None => self.leases.name(),
         };
         let early = self.leases.put(lease.id, above, lease.kind, object);
-        if !matches!(early, Some(Early::Revoked)) {
+        if !matches!(early, Some(Early::Revoked | Early::Returned)) {
             state.grant(&self.policy, seen, sent, |since, from| HeldLease::granted(&lease, above, since, from));
         }
         early

@@ -217,27 +217,33 @@ impl Core {
     /// CLOSE: the origin's open goes a little later, if nobody needs it then.
     pub async fn close(&self, caller: &Caller, open: OpenId) -> Result<()> {
         let object = self.opened_object(open)?;
-        let told = self.with(&object, |state| state.locks.end_open(open));
-        let usage = self.use_open(&object, Shares::NONE);
-        self.opens.lock().remove(&open);
-        self.with(&object, |state| state.opens.close(open));
-        if !told.is_empty() {
-            let core = self.share().ok_or(Status::ServerFault)?;
-            let (caller, file) = (caller.clone(), object.clone());
-            let unlocking = tokio::spawn(async move {
-                // What fails here is gone with the origin's open. If that is being narrowed, it is there all the same.
-                let held = core.with(&file, |state| state.opens.upstream().map(|upstream| upstream.id));
-                for owner in told {
-                    let Some(id) = held else { break };
-                    core.counters.lock.bump();
-                    let _ = core.below.unlock(&caller, id, &owner, (0, u64::MAX)).await;
-                }
-                drop(usage);
-            });
-            let _ = unlocking.await;
+        if self.with(&object, |state| state.locks.is_empty()) {
+            self.end_open(&object, open);
+            return Ok(());
         }
-        self.settle_soon(&object);
-        Ok(())
+        // Locks must not stay behind because nobody waits for them to go any more.
+        let core = self.share().ok_or(Status::ServerFault)?;
+        let caller = caller.clone();
+        let closing = tokio::spawn(async move {
+            // If a lease is being returned, the locks under it are told first.
+            drop(object.locking.lock().await);
+            let usage = core.use_open_in_turn(&object, Shares::NONE).await;
+            let told = core.with(&object, |state| state.locks.end_open(open));
+            core.end_open(&object, open);
+            for owner in told {
+                let Some(usage) = &usage else { break };
+                core.counters.lock.bump();
+                // What fails here goes with the origin's open.
+                let _ = core.below.unlock(&caller, usage.id, &owner, (0, u64::MAX)).await;
+            }
+        });
+        closing.await.map_err(|_| Status::ServerFault.into())
+    }
+
+    fn end_open(&self, object: &Arc<Object>, open: OpenId) {
+        self.opens.lock().remove(&open);
+        self.with(object, |state| state.opens.close(open));
+        self.settle_soon(object);
     }
 
     /// The file of a local open.

@@ -120,7 +120,9 @@ impl State {
             Policy::Random if tree.now_nanos / 1000 % 3 == 1 => LeaseKind::Read,
             _ => return None,
         };
-        if want == Want::None {
+        // Nobody gets to keep locks to itself where others hold some.
+        let foreign = |(file, lock): &(Handle, Lock)| file == handle && lock.owner.0.starts_with(b"other");
+        if want == Want::None || (kind == LeaseKind::Write && self.locks.iter().any(foreign)) {
             return None;
         }
         match self.leases.iter().find(|lease| lease.handle == *handle).copied() {
@@ -149,7 +151,8 @@ impl State {
     pub fn close(&mut self, id: OpenId) -> Result<()> {
         let at = self.opens.iter().position(|open| open.id == id).ok_or(Status::BadStateId)?;
         let open = self.opens.remove(at);
-        self.locks.retain(|(handle, _)| *handle != open.handle);
+        // Those of other clients stay.
+        self.locks.retain(|(handle, lock)| *handle != open.handle || lock.owner.0.starts_with(b"other"));
         Ok(())
     }
 
@@ -243,6 +246,29 @@ impl Origin {
     /// The same, for a write.
     pub async fn others_write(&self, file: &Handle, offset: u64, data: &[u8]) {
         self.others(file, |tree| assert!(tree.write(file, offset, data).is_ok())).await;
+    }
+
+    /// Another client takes a lock, if nobody has one that is in the way.
+    pub async fn others_lock(&self, file: &Handle, lock: &Lock) -> bool {
+        loop {
+            {
+                let mut state = self.state.lock();
+                if !state.leases.iter().any(|lease| lease.handle == *file && lease.kind == LeaseKind::Write) {
+                    let free = state.conflict(file, lock).is_none();
+                    if free {
+                        state.locks.push((*file, lock.clone()));
+                    }
+                    return free;
+                }
+                state.recall(file);
+            }
+            tokio::time::sleep(Duration::from_micros(100)).await;
+        }
+    }
+
+    /// And gives it up.
+    pub fn others_unlock(&self, file: &Handle, lock: &Lock) {
+        self.state.lock().locks.retain(|(other, held)| other != file || held != lock);
     }
 
     /// Asks for a lease back without wanting anything.
