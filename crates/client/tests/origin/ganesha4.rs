@@ -313,6 +313,30 @@ async fn rights(bench: &Bench) {
 }
 
 #[tokio::test]
+async fn a_delegation_is_recalled_when_another_client_opens() {
+    let Some(ganesha) = Ganesha::start() else { return };
+    let bench = Bench::mount(&ganesha, "vers=4.1").await;
+    let Bench { fs, none, .. } = &bench;
+    let mut callbacks = fs.callbacks().unwrap();
+    let both = Share::READ | Share::WRITE;
+    let create = Some((CreateHow::Unchecked, *none));
+    let created = bench.try_open(b"lent", "one", (both, Share::empty()), create).await.unwrap();
+    fs.close(&bench.caller, created.id).await.unwrap();
+    let opened = bench.open(b"lent", "one", Share::READ).await;
+    let Some(lease) = created.lease.or(opened.lease) else { panic!("no delegation: {opened:?}") };
+    let other = Bench::mount(&ganesha, "vers=4.1").await;
+    let returning = async {
+        let told = callbacks.recv().await.unwrap();
+        let vfs::Callback::Recall(recall) = told else { panic!("{told:?}") };
+        assert_eq!(recall.id, lease.id);
+        fs.returned(&bench.caller, recall.id).await.unwrap();
+    };
+    let opening = other.try_open(b"lent", "two", (both, Share::empty()), None);
+    let (theirs, ()) = tokio::join!(opening, returning);
+    other.fs.close(&other.caller, theirs.unwrap().id).await.unwrap();
+}
+
+#[tokio::test]
 async fn opens_and_locks_outlive_the_server() {
     let Some(mut ganesha) = Ganesha::start() else { return };
     let bench = Bench::mount(&ganesha, "vers=4.1").await;

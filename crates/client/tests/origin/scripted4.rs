@@ -23,9 +23,14 @@ pub enum Say {
     /// As a server that has one file and grants everything.
     Usual,
     /// This.
-    Result(ResOp),
+    Result(Box<ResOp>),
     /// Nothing, and the end of the connection: for the whole compound, which is carried out and remembered.
     HangUp,
+}
+
+/// This result.
+pub fn say(result: ResOp) -> Say {
+    Say::Result(Box::new(result))
 }
 
 type Script = dyn FnMut(&ArgOp, &[ArgOp]) -> Say + Send;
@@ -184,17 +189,16 @@ impl Service for Scripted {
     fn call(self: Arc<Self>, call: rpc::Call) -> Answering {
         let outcome = match (call.header.program, call.header.version, call.header.procedure) {
             (nfs4::PROGRAM, 4, 0) => Outcome::Reply(call.reply().finish()),
-            (nfs4::PROGRAM, 4, 1) => match self.compound(&call) {
-                Some(bytes) => {
+            (nfs4::PROGRAM, 4, 1) => {
+                if let Some(bytes) = self.compound(&call) {
                     let mut encoder = call.reply();
                     encoder.raw(&bytes);
                     Outcome::Reply(encoder.finish())
-                }
-                None => {
+                } else {
                     call.connection.inspect(|connection| connection.close());
                     Outcome::Drop
                 }
-            },
+            }
             _ => Outcome::Refuse(Refusal::ProgramUnavailable),
         };
         Box::pin(std::future::ready(outcome))
@@ -251,7 +255,7 @@ impl Scripted {
         for operation in &operations {
             let said = (self.script.lock())(operation, &operations);
             let result = match said {
-                Say::Result(result) => result,
+                Say::Result(result) => *result,
                 Say::Usual => self.usual(operation, call),
                 Say::HangUp => {
                     hang_up = true;
@@ -309,7 +313,7 @@ impl Scripted {
                 kept.session = Some(sessionid);
                 kept.slots.clear();
                 kept.callbacks = 0;
-                kept.back = call.connection.clone();
+                kept.back.clone_from(&call.connection);
                 ResOp::CreateSession(Ok(nfs4::CreateSessionOk {
                     sessionid,
                     sequence: args.sequence,
@@ -319,7 +323,7 @@ impl Scripted {
                 }))
             }
             ArgOp::BindConnToSession(args) => {
-                kept.back = call.connection.clone();
+                kept.back.clone_from(&call.connection);
                 kept.flags = 0;
                 ResOp::BindConnToSession(Ok(nfs4::BindConnToSessionOk {
                     sessid: args.sessid,

@@ -20,7 +20,7 @@ use vfs::{
 };
 
 use crate::scripted::{caller, handle, name};
-use crate::scripted4::{Origin4, Say, opened};
+use crate::scripted4::{Origin4, Say, opened, say};
 
 const DELEGATED: nfs4::Stateid = nfs4::Stateid { seqid: 1, other: [0xdd; 12] };
 
@@ -85,7 +85,7 @@ fn granting(delegation: fn() -> OpenDelegation) -> impl FnMut(&ArgOp, &[ArgOp]) 
     move |operation, _| match operation {
         ArgOp::Open(_) => {
             let stateid = nfs4::Stateid { seqid: 1, other: [1; 12] };
-            Say::Result(ResOp::Open(Ok(opened(stateid, delegation()))))
+            say(ResOp::Open(Ok(opened(stateid, delegation()))))
         }
         _ => Say::Usual,
     }
@@ -194,7 +194,7 @@ async fn what_cannot_be_reclaimed_is_lost_and_said_so() {
         let mut granting = granting(read_delegation);
         move |operation, all| match operation {
             ArgOp::Open(args) if restarted.load(Ordering::Relaxed) => match args.claim {
-                OpenClaim::Previous(_) => Say::Result(ResOp::Open(Err(Wire::ReclaimBad))),
+                OpenClaim::Previous(_) => say(ResOp::Open(Err(Wire::ReclaimBad))),
                 _ => Say::Usual,
             },
             _ => granting(operation, all),
@@ -219,7 +219,7 @@ async fn without_grace_an_open_is_opened_anew() {
         let restarted = restarted.clone();
         move |operation, _| match operation {
             ArgOp::Open(args) if restarted.load(Ordering::Relaxed) => match args.claim {
-                OpenClaim::Previous(_) => Say::Result(ResOp::Open(Err(Wire::NoGrace))),
+                OpenClaim::Previous(_) => say(ResOp::Open(Err(Wire::NoGrace))),
                 _ => Say::Usual,
             },
             _ => Say::Usual,
@@ -247,7 +247,7 @@ async fn an_expired_state_id_is_tested_freed_and_replaced() {
         let reads = reads.clone();
         move |operation, _| match operation {
             ArgOp::Read(_) if reads.fetch_add(1, Ordering::Relaxed) == 0 => {
-                Say::Result(ResOp::Read(Err(Wire::AdminRevoked)))
+                say(ResOp::Read(Err(Wire::AdminRevoked)))
             }
             _ => Say::Usual,
         }
@@ -268,10 +268,9 @@ async fn delay_and_grace_are_waited_for_as_long_as_the_caller_does() {
         let reads = reads.clone();
         move |operation, _| match operation {
             ArgOp::Read(_) => match reads.fetch_add(1, Ordering::Relaxed) {
-                0 => Say::Result(ResOp::Read(Err(Wire::Delay))),
-                1 => Say::Result(ResOp::Read(Err(Wire::Grace))),
+                1 => say(ResOp::Read(Err(Wire::Grace))),
                 2 => Say::Usual,
-                _ => Say::Result(ResOp::Read(Err(Wire::Delay))),
+                _ => say(ResOp::Read(Err(Wire::Delay))),
             },
             _ => Say::Usual,
         }
@@ -290,12 +289,12 @@ async fn delay_and_grace_are_waited_for_as_long_as_the_caller_does() {
 async fn delay_behind_a_create_does_not_create_again() {
     let origin = Origin4::start(|operation, all| match operation {
         ArgOp::Restorefh(()) if all.iter().any(|operation| matches!(operation, ArgOp::Create(_))) => {
-            Say::Result(ResOp::Restorefh(Err(Wire::Delay)))
+            say(ResOp::Restorefh(Err(Wire::Delay)))
         }
         ArgOp::Getattr(args) => {
             let mut fattr = crate::scripted4::fattr(args.attr_request);
             fattr.ftype = fattr.ftype.map(|_| nfs4::Ftype::Dir);
-            Say::Result(ResOp::Getattr(Ok(nfs4::GetattrOk { obj_attributes: Box::new(fattr) })))
+            say(ResOp::Getattr(Ok(nfs4::GetattrOk { obj_attributes: Box::new(fattr) })))
         }
         _ => Say::Usual,
     })
@@ -397,7 +396,7 @@ async fn the_origin_asks_what_was_made_of_a_file() {
 #[tokio::test]
 async fn other_callbacks_are_passed_on_or_refused() {
     let origin = Origin4::start(|operation, _| match operation {
-        ArgOp::Lock(_) => Say::Result(ResOp::Lock(Err(nfs4::LockFailure::Denied(nfs4::LockDenied {
+        ArgOp::Lock(_) => say(ResOp::Lock(Err(nfs4::LockFailure::Denied(nfs4::LockDenied {
             offset: 1,
             length: 2,
             locktype: nfs4::NfsLockType::Read,
@@ -515,16 +514,15 @@ async fn nonsense_is_an_io_error() {
             let reading = all.iter().any(|operation| matches!(operation, ArgOp::Read(_)));
             match (operation, turn.load(Ordering::Relaxed)) {
                 // Another operation than was asked for.
-                (ArgOp::Read(_), 1) => Say::Result(ResOp::Savefh(Ok(()))),
+                (ArgOp::Read(_), 1) => say(ResOp::Savefh(Ok(()))),
                 // Attributes without a size.
                 (ArgOp::Getattr(_), 2) if reading => {
-                    Say::Result(ResOp::Getattr(Ok(nfs4::GetattrOk { obj_attributes: Box::default() })))
+                    say(ResOp::Getattr(Ok(nfs4::GetattrOk { obj_attributes: Box::default() })))
                 }
                 // More than was asked for.
-                (ArgOp::Read(_), 3) => Say::Result(ResOp::Read(Ok(nfs4::ReadOk {
-                    eof: false,
-                    data: Bytes::from(vec![0; 101]).into(),
-                }))),
+                (ArgOp::Read(_), 3) => {
+                    say(ResOp::Read(Ok(nfs4::ReadOk { eof: false, data: Bytes::from(vec![0; 101]).into() })))
+                }
                 _ => Say::Usual,
             }
         }
@@ -549,7 +547,7 @@ async fn a_create_whose_answer_died_with_the_session_is_found_out_about() {
             move |operation, _| match operation {
                 ArgOp::Open(args) if matches!(args.claim, OpenClaim::Null(_)) => {
                     if made.swap(true, Ordering::Relaxed) {
-                        Say::Result(ResOp::Open(Err(Wire::Exist)))
+                        say(ResOp::Open(Err(Wire::Exist)))
                     } else {
                         Say::HangUp
                     }
@@ -557,7 +555,7 @@ async fn a_create_whose_answer_died_with_the_session_is_found_out_about() {
                 ArgOp::Getattr(args) => {
                     let mut fattr = crate::scripted4::fattr(args.attr_request);
                     fattr.size = fattr.size.map(|_| 0);
-                    Say::Result(ResOp::Getattr(Ok(nfs4::GetattrOk { obj_attributes: Box::new(fattr) })))
+                    say(ResOp::Getattr(Ok(nfs4::GetattrOk { obj_attributes: Box::new(fattr) })))
                 }
                 _ => Say::Usual,
             }
@@ -579,4 +577,44 @@ async fn a_create_whose_answer_died_with_the_session_is_found_out_about() {
     let opens = origin.operations("OPEN").len();
     let lookups = origin.operations("LOOKUP").len();
     assert_eq!((opens, lookups), (2, 2), "the second finds it there, and then it is looked at");
+}
+
+#[tokio::test]
+async fn a_file_that_moves_to_another_file_system_is_nonsense() {
+    let moved = Arc::new(AtomicBool::new(false));
+    let origin = Origin4::start({
+        let moved = moved.clone();
+        move |operation, _| match operation {
+            ArgOp::Getattr(args) if moved.load(Ordering::Relaxed) => {
+                let mut fattr = crate::scripted4::fattr(args.attr_request);
+                fattr.fsid = fattr.fsid.map(|fsid| nfs4::Fsid { major: fsid.major + 1, ..fsid });
+                say(ResOp::Getattr(Ok(nfs4::GetattrOk { obj_attributes: Box::new(fattr) })))
+            }
+            _ => Say::Usual,
+        }
+    })
+    .await;
+    let fs = origin.mount("").await;
+    assert!(read(&fs, By::Anonymous).await.is_ok());
+    moved.store(true, Ordering::Relaxed);
+    assert_eq!(read(&fs, By::Anonymous).await.unwrap_err().status, Status::Io);
+    assert_eq!(fs.nonsense_heard(), 1);
+}
+
+#[tokio::test]
+async fn the_highest_version_that_the_origin_speaks_is_spoken() {
+    let origin = Origin4::start(usual).await;
+    let connect = async |vers: &str, address| {
+        let url = format!("nfs://{address}/export?vers={vers}&noresvport");
+        client::connect(&client::Url::parse(&url).unwrap()).await
+    };
+    for vers in ["auto", "4", "4.1"] {
+        assert_eq!(connect(vers, origin.address).await.unwrap().version(), "4.1");
+    }
+    let refused = connect("4.2", origin.address).await.unwrap_err();
+    assert!(refused.to_string().contains("does not speak NFS version 4.2;"), "{refused}");
+    let old = crate::scripted::Origin::start(|_| crate::scripted::Act::Silence).await;
+    assert_eq!(connect("auto", old.address).await.unwrap().version(), "3");
+    let refused = connect("4", old.address).await.unwrap_err();
+    assert!(refused.to_string().contains("does not speak NFS version 4.1 nor 4.2"), "{refused}");
 }

@@ -57,16 +57,13 @@ proptest! {
                 Step::Open(file, by, write) => {
                     let access = if write { Share::WRITE } else { Share::READ };
                     let id = state.opened(granted(file, by, access, turn as u32 + 1));
-                    match model.get_mut(&(file, by)) {
-                        Some((held, share, lost)) => {
-                            prop_assert_eq!(*held, id);
-                            *share |= access;
-                            *lost = false;
-                        }
-                        None => {
-                            prop_assert!(ever.insert(id), "a name is never used again");
-                            model.insert((file, by), (id, access, false));
-                        }
+                    if let Some((held, share, lost)) = model.get_mut(&(file, by)) {
+                        prop_assert_eq!(*held, id);
+                        *share |= access;
+                        *lost = false;
+                    } else {
+                        prop_assert!(ever.insert(id), "a name is never used again");
+                        model.insert((file, by), (id, access, false));
                     }
                 }
                 Step::Close(which) => {
