@@ -39,7 +39,8 @@ pub(super) struct Plan {
     /// It may not happen twice.
     once: bool,
     work: Work,
-    /// What it does at the origin must be known: it is waited for beyond the caller's deadline.
+    /// What it does at the origin must be known: it is waited for beyond the caller's deadline, and given up on a `soft`
+    /// mount alone, where the origin may then keep what nobody here knows of until the lease ends.
     lasting: bool,
 }
 
@@ -80,6 +81,8 @@ struct Request<'a> {
     cachethis: bool,
     work: Work,
     deadline: Option<Instant>,
+    /// A slot is waited for no longer.
+    patience: Option<Instant>,
 }
 
 /// What comes of one try.
@@ -120,6 +123,7 @@ impl Inner {
                 cachethis: plan.once,
                 work: plan.work,
                 deadline: caller.deadline.filter(|_| !plan.lasting),
+                patience: [caller.deadline, soft].into_iter().flatten().min(),
             };
             match self.attempt(&session, request).await? {
                 Tried::Answered(compound) => {
@@ -180,6 +184,7 @@ impl Inner {
                 cachethis: true,
                 work: Work::Recall,
                 deadline: None,
+                patience: None,
             };
             match self.attempt(session, request).await.map_err(|_| NotMade::NoAnswer)? {
                 Tried::Answered(compound) => {
@@ -216,11 +221,10 @@ impl Inner {
     }
 
     async fn attempt(&self, session: &Arc<Session>, request: Request<'_>) -> Result<Tried> {
-        let slot = match request.deadline {
-            Some(deadline) => timeout_at(deadline, session.acquire(request.work))
-                .await
-                .map_err(|_| Error::from(Status::Delay))?,
-            None => session.acquire(request.work).await,
+        let slot = session.acquire(request.work);
+        let slot = match request.patience {
+            Some(limit) => timeout_at(limit, slot).await.map_err(|_| late(request.deadline))?,
+            None => slot.await,
         };
         let mut all = Vec::with_capacity(request.operations.len() + 1);
         all.push(op::Sequence::with(slot.sequence(request.cachethis)));

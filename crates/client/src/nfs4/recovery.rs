@@ -146,10 +146,10 @@ impl Inner {
         let mut late = Vec::new();
         let mut tasks = JoinSet::new();
         for (id, delegation) in plan.opens {
-            if tasks.len() >= AT_ONCE {
-                if let Some(joined) = tasks.join_next().await {
-                    late.extend(too_late(joined)?);
-                }
+            if tasks.len() >= AT_ONCE
+                && let Some(joined) = tasks.join_next().await
+            {
+                late.extend(too_late(joined)?);
             }
             let (inner, session) = (self.clone(), session.clone());
             tasks.spawn(async move {

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -14,6 +15,7 @@ use protocol::nfs4::{
 use rpc::message::{CallHeader, Refusal};
 use rpc::service::Answering;
 use rpc::{Connection, Outcome, Remember, ReplyCache, Server, ServerOptions, Service};
+use tokio::sync::Notify;
 use xdr::{Decode, List};
 
 use client::{Nfs4, Url};
@@ -24,6 +26,8 @@ pub enum Say {
     Usual,
     /// This.
     Result(Box<ResOp>),
+    /// As usual, but the compound is answered only after this.
+    Wait(Arc<Notify>),
     /// Nothing, and the end of the connection: for the whole compound, which is carried out and remembered.
     HangUp,
 }
@@ -56,6 +60,8 @@ struct Kept {
     /// Compounds that came, less their SEQUENCE.
     seen: Vec<Vec<ArgOp>>,
     replays: u32,
+    /// The next SEQUENCE is on a connection that is not bound.
+    refuse: Option<Arc<AtomicBool>>,
 }
 
 struct Scripted {
@@ -104,6 +110,11 @@ impl Origin4 {
     /// What SEQUENCE says from now on.
     pub fn set_flags(&self, flags: u32) {
         self.service.kept.lock().flags = flags;
+    }
+
+    /// Says of one request that its connection is not of the session.
+    pub fn refuse_connection(&self, refused: Arc<AtomicBool>) {
+        self.service.kept.lock().refuse = Some(refused);
     }
 
     /// Ends all connections and listens again.
@@ -190,10 +201,17 @@ impl Service for Scripted {
         let outcome = match (call.header.program, call.header.version, call.header.procedure) {
             (nfs4::PROGRAM, 4, 0) => Outcome::Reply(call.reply().finish()),
             (nfs4::PROGRAM, 4, 1) => {
-                if let Some(bytes) = self.compound(&call) {
+                if let Some((bytes, wait)) = self.compound(&call) {
                     let mut encoder = call.reply();
                     encoder.raw(&bytes);
-                    Outcome::Reply(encoder.finish())
+                    let reply = Outcome::Reply(encoder.finish());
+                    if let Some(wait) = wait {
+                        return Box::pin(async move {
+                            wait.notified().await;
+                            reply
+                        });
+                    }
+                    reply
                 } else {
                     call.connection.inspect(|connection| connection.close());
                     Outcome::Drop
@@ -210,7 +228,7 @@ impl Service for Scripted {
 }
 
 impl Scripted {
-    fn compound(&self, call: &rpc::Call) -> Option<Bytes> {
+    fn compound(&self, call: &rpc::Call) -> Option<(Bytes, Option<Arc<Notify>>)> {
         let mut arguments = call.arguments.clone();
         let mut header = CompoundHeader::decode(&mut arguments).unwrap();
         let mut operations = Vec::new();
@@ -218,21 +236,25 @@ impl Scripted {
             operations.push(operation.unwrap());
         }
         if header.minorversion != 1 {
-            return Some(encode(Err(Status::MinorVersMismatch), Vec::new()));
+            return Some((encode(Err(Status::MinorVersMismatch), Vec::new()), None));
         }
         let mut results = Vec::new();
         let mut slot = None;
         if let Some(ArgOp::Sequence(args)) = operations.first() {
             let mut kept = self.kept.lock();
-            let refused = |status| Some(encode(Err(status), vec![ResOp::Sequence(Err(status))]));
+            let refused = |status| Some((encode(Err(status), vec![ResOp::Sequence(Err(status))]), None));
             if kept.session != Some(args.sessionid) {
                 return refused(Status::BadSession);
+            }
+            if let Some(done) = kept.refuse.take() {
+                done.store(true, Ordering::Relaxed);
+                return refused(Status::ConnNotBoundToSession);
             }
             match kept.slots.get(&args.slotid) {
                 Some((sequence, reply)) if *sequence == args.sequenceid => {
                     let reply = reply.clone();
                     kept.replays += 1;
-                    return Some(reply);
+                    return Some((reply, None));
                 }
                 last if last.map_or(0, |last| last.0) + 1 != args.sequenceid => {
                     return refused(Status::SeqMisordered);
@@ -251,12 +273,17 @@ impl Scripted {
             operations.remove(0);
         }
         let mut hang_up = false;
+        let mut wait = None;
         let mut status = Ok(());
         for operation in &operations {
             let said = (self.script.lock())(operation, &operations);
             let result = match said {
                 Say::Result(result) => *result,
                 Say::Usual => self.usual(operation, call),
+                Say::Wait(until) => {
+                    wait = Some(until);
+                    self.usual(operation, call)
+                }
                 Say::HangUp => {
                     hang_up = true;
                     self.usual(operation, call)
@@ -274,7 +301,7 @@ impl Scripted {
             kept.slots.insert(slot, (sequence, reply.clone()));
         }
         kept.seen.push(operations);
-        (!hang_up).then_some(reply)
+        (!hang_up).then_some((reply, wait))
     }
 
     fn usual(&self, operation: &ArgOp, call: &rpc::Call) -> ResOp {

@@ -13,6 +13,7 @@ use protocol::nfs4::{
     self, Ace, ArgOp, Attr, Bitmap, OpenClaim, OpenDelegation, OpenReadDelegation, OpenWriteDelegation,
     ResOp, Status as Wire,
 };
+use tokio::sync::Notify;
 use tokio::time::timeout;
 use vfs::{
     By, Callback, Callbacks, Caller, CreateHow, Data, FileSystem, HolderId, Lease, LeaseKind, Lock, LockKind,
@@ -358,6 +359,68 @@ async fn a_recall_is_answered_at_once_and_handed_up_once() {
     let fh = nfs4::Handle::new(b"other").unwrap();
     let unknown = CbArgOp::Recall(CbRecallArgs { stateid: nfs4::Stateid::default(), truncate: false, fh });
     assert_eq!(soon(origin.call_back(unknown, false)).await.status, Err(Wire::BadStateid));
+}
+
+#[tokio::test]
+async fn a_recall_that_overtakes_the_grant_waits_for_it() {
+    let granted = Arc::new(Notify::new());
+    let origin = Origin4::start({
+        let granted = granted.clone();
+        let mut granting = granting(read_delegation);
+        move |operation, all| match operation {
+            ArgOp::Getattr(_) if all.iter().any(|operation| matches!(operation, ArgOp::Open(_))) => {
+                Say::Wait(granted.clone())
+            }
+            _ => granting(operation, all),
+        }
+    })
+    .await;
+    let fs = origin.mount("").await;
+    let mut callbacks = fs.callbacks().unwrap();
+    let recalling = async {
+        until(|| origin.operations("OPEN").len() == 1).await;
+        let recall = origin.call_back(recall(), false);
+        let answer = async {
+            tokio::task::yield_now().await;
+            granted.notify_one();
+        };
+        tokio::join!(recall, answer).0
+    };
+    let (opened, recalled) = tokio::join!(open(&fs), soon(recalling));
+    assert_eq!(recalled.status, Ok(()));
+    let told = soon(callbacks.recv()).await.unwrap();
+    assert!(matches!(told, Callback::Recall(told) if Some(told.id) == opened.lease.map(|lease| lease.id)));
+}
+
+#[tokio::test]
+async fn a_soft_mount_gives_up_and_comes_back() {
+    let mut origin = Origin4::start(usual).await;
+    let fs = origin.mount("soft&timeo=1&retrans=1").await;
+    origin.stop();
+    for _ in 0..10 {
+        assert_eq!(read(&fs, By::Anonymous).await.unwrap_err().status, Status::Io);
+    }
+    origin.resume().await;
+    soon(async { while read(&fs, By::Anonymous).await.is_err() {} }).await;
+    assert_eq!(origin.operations("CREATE_SESSION").len(), 1);
+}
+
+#[tokio::test]
+async fn a_connection_that_is_not_of_the_session_is_bound() {
+    let refused = Arc::new(AtomicBool::new(false));
+    let origin = Origin4::start(usual).await;
+    let fs = origin.mount("nconnect=3").await;
+    for _ in 0..6 {
+        assert!(read(&fs, By::Anonymous).await.is_ok());
+    }
+    origin.refuse_connection(refused.clone());
+    for _ in 0..6 {
+        assert!(read(&fs, By::Anonymous).await.is_ok());
+    }
+    assert!(refused.load(Ordering::Relaxed));
+    assert_eq!(origin.operations("BIND_CONN_TO_SESSION").len(), 1);
+    soon(fs.shutdown()).await;
+    assert_eq!(origin.operations("DESTROY_CLIENTID").len(), 1);
 }
 
 #[tokio::test]
