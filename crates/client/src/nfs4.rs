@@ -51,7 +51,7 @@ use vfs::{
 
 use crate::connect::ConnectError;
 use crate::counts::Counts;
-use crate::nonsense::Types;
+use crate::nonsense::{Fsids, Types};
 use crate::url::Url;
 use callback::Back;
 use channel::Channel;
@@ -89,6 +89,7 @@ struct Inner {
     /// What the mount taught; before it, nothing is asked.
     export: std::sync::OnceLock<Export>,
     types: Types,
+    fsids: Fsids,
     ids: Idmap,
     /// `Features` that the origin turned out not to have.
     missing: AtomicU16,

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
-use vfs::{Error, FileType, Handle, Status};
+use vfs::{Error, FileType, Fsid, Handle, Status};
 
 /// At most one warning in this time.
 pub const WARN_EVERY: Duration = Duration::from_secs(10);
@@ -99,6 +99,38 @@ impl Types {
     }
 }
 
+/// Remembers on which file system a handle is, as [`Types`] does types. One that is found elsewhere is nonsense once:
+/// an administrator may have given the file system another number.
+#[derive(Debug)]
+pub(crate) struct Fsids {
+    slots: Box<[AtomicU64]>,
+    hasher: RandomState,
+}
+
+impl Default for Fsids {
+    fn default() -> Fsids {
+        let slots = std::iter::repeat_with(|| AtomicU64::new(0)).take(SLOTS).collect();
+        Fsids { slots, hasher: RandomState::new() }
+    }
+}
+
+impl Fsids {
+    /// False if the handle was on another one when it was seen last.
+    pub(crate) fn agree(&self, handle: &Handle, fsid: Fsid) -> bool {
+        let hash = self.hasher.hash_one(handle);
+        // Half of a slot is of the handle, half of the file system; never zero, which is an empty slot.
+        let (of_handle, of_fsid) = (hash & !0xffff_ffff, self.hasher.hash_one(fsid) & 0xffff_ffff | 1);
+        let Some(slot) = self.slots.get(hash as usize & (SLOTS - 1)) else { return true };
+        let seen = slot.swap(of_handle | of_fsid, Ordering::Relaxed);
+        seen == 0 || seen & !0xffff_ffff != of_handle || seen & 0xffff_ffff == of_fsid
+    }
+
+    /// Another life of the server may number its file systems anew.
+    pub(crate) fn forget(&self) {
+        self.slots.iter().for_each(|slot| slot.store(0, Ordering::Relaxed));
+    }
+}
+
 /// Never zero, which is an empty slot.
 fn code(file_type: FileType) -> u64 {
     match file_type {
@@ -127,6 +159,22 @@ mod tests {
         // Many more handles than slots: none is taken for another.
         for n in 0..500_000 {
             assert!(types.agree(&handle(n), if n % 2 == 1 { FileType::Regular } else { FileType::Fifo }));
+        }
+    }
+
+    #[test]
+    fn a_handle_that_changes_its_file_system_is_noticed_once() {
+        let fsids = Fsids::default();
+        let handle = |n: u32| Handle::new(&n.to_be_bytes()).unwrap();
+        let fsid = |major| Fsid { major, minor: 0 };
+        assert!(fsids.agree(&handle(1), fsid(1)));
+        assert!(fsids.agree(&handle(1), fsid(1)));
+        assert!(!fsids.agree(&handle(1), fsid(2)));
+        assert!(fsids.agree(&handle(1), fsid(2)));
+        fsids.forget();
+        assert!(fsids.agree(&handle(1), fsid(3)));
+        for n in 0..200_000 {
+            assert!(fsids.agree(&handle(n + 2), fsid(n.into())));
         }
     }
 

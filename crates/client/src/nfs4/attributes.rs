@@ -79,6 +79,11 @@ impl Inner {
             let what = format_args!("handle {handle} is a {found:?} all of a sudden");
             return Err(self.nonsense(operation, what));
         }
+        if !self.fsids.agree(handle, attributes.fsid) {
+            return Err(
+                self.nonsense(operation, format_args!("handle {handle} is on another file system now"))
+            );
+        }
         Ok(attributes)
     }
 

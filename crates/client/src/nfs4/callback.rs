@@ -257,6 +257,10 @@ impl Back {
     async fn recall(&self, inner: &Arc<Inner>, args: &CbRecallArgs) -> Result<(), Wire> {
         let handle = convert::from_wire(&args.fh).ok_or(Wire::BadHandle)?;
         let named = || inner.state.lock().lease_named(&args.stateid, &handle);
+        // On its way back already.
+        if inner.state.lock().was_given_up(&args.stateid) {
+            return Ok(());
+        }
         let mut lease = named();
         if lease.is_none() {
             timeout(OVERTAKEN, self.after_opens()).await.map_err(|_| Wire::Delay)?;

@@ -25,7 +25,7 @@ use super::session::Session;
 use super::state::State;
 use super::{Export, Idmap, Inner, Nfs4, Phase, convert, keeper, system};
 use crate::connect::{ConnectError, link_options, source};
-use crate::nonsense::{Nonsense, Types};
+use crate::nonsense::{Fsids, Nonsense, Types};
 use crate::portmapper::{AskError, Way, ask};
 use crate::url::Url;
 
@@ -125,6 +125,7 @@ fn build(url: &Url, server: SocketAddr, identity: Identity, minor: u32, nowhere:
         upkeep: Notify::new(),
         export: OnceLock::new(),
         types: Types::default(),
+        fsids: Fsids::default(),
         ids: Idmap::default(),
         missing: AtomicU16::new(0),
         nowhere,

@@ -74,7 +74,7 @@ impl Inner {
         let came = ok.entries.into_vec();
         let last_cookie = came.last().map(|entry| entry.cookie);
         let mut entries = Vec::with_capacity(came.len());
-        for entry in came {
+        for entry in &came {
             if let Some(entry) = self.entry(entry, plus)? {
                 entries.push(entry);
             }
@@ -84,7 +84,7 @@ impl Inner {
     }
 
     /// An entry off the wire; `None` for `.` and `..`, which version 4 does not have but some servers send.
-    fn entry(&self, came: WireEntry, plus: bool) -> Result<Option<Entry>> {
+    fn entry(&self, came: &WireEntry, plus: bool) -> Result<Option<Entry>> {
         if matches!(&came.name[..], b"." | b"..") {
             return Ok(None);
         }

@@ -55,11 +55,11 @@ impl Identity {
             random[..4].copy_from_slice(&std::process::id().to_ne_bytes());
         }
         let (unique, verifier) = random.split_at(16);
-        let hex: String = unique.iter().map(|byte| format!("{byte:02x}")).collect();
+        let unique = u128::from_be_bytes(unique.try_into().unwrap_or_default());
         let host = crate::transport::machine_name();
         let host = String::from_utf8_lossy(&host);
         Identity {
-            owner: format!("leasehold {host} {url} {hex}").into_bytes().into(),
+            owner: format!("leasehold {host} {url} {unique:032x}").into_bytes().into(),
             verifier: verifier.try_into().unwrap_or_default(),
         }
     }

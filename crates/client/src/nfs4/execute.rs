@@ -39,7 +39,8 @@ pub(super) struct Plan {
     /// It may not happen twice.
     once: bool,
     work: Work,
-    /// What it does at the origin must be known: it is waited for beyond the caller's deadline.
+    /// What it does at the origin must be known: it is waited for beyond the caller's deadline, and given up on a `soft`
+    /// mount alone, where the origin may then keep what nobody here knows of until the lease ends.
     lasting: bool,
 }
 
@@ -70,8 +71,6 @@ pub(super) struct Ran {
     pub(super) results: Results,
     /// The compound may have been carried out before the time that they tell of.
     pub(super) again: bool,
-    /// When it left.
-    pub(super) sent: Instant,
 }
 
 /// One try.
@@ -82,18 +81,22 @@ struct Request<'a> {
     cachethis: bool,
     work: Work,
     deadline: Option<Instant>,
+    /// A slot is waited for no longer.
+    patience: Option<Instant>,
 }
 
 /// What comes of one try.
 enum Tried {
     /// Results, behind those of SEQUENCE.
-    Answered(CompoundRes, bool),
+    Answered(CompoundRes),
     /// The origin refused the whole of it for now.
     Later,
     /// It refused it, and would not another time.
     Now,
     /// It was carried out, and the origin does not tell with what result.
     Untold,
+    /// The origin will never take it.
+    Never(Wire),
     /// There is no such session any more. If it was sent more than once, it may have been carried out.
     NoSession(bool),
 }
@@ -113,7 +116,6 @@ impl Inner {
         loop {
             let session = self.session(caller.deadline, soft).await?;
             let (operations, used) = build(&self.state.lock())?;
-            let sent = Instant::now();
             let request = Request {
                 principal: &caller.principal,
                 main: plan.main,
@@ -121,9 +123,10 @@ impl Inner {
                 cachethis: plan.once,
                 work: plan.work,
                 deadline: caller.deadline.filter(|_| !plan.lasting),
+                patience: [caller.deadline, soft].into_iter().flatten().min(),
             };
             match self.attempt(&session, request).await? {
-                Tried::Answered(compound, retransmitted) => {
+                Tried::Answered(compound) => {
                     let status = compound.status.err();
                     let happened = plan.once && happened(&compound, plan.main);
                     match status {
@@ -141,14 +144,14 @@ impl Inner {
                             }
                         }
                         _ => {
-                            // A retransmission within a session is answered from the slot.
-                            let _ = retransmitted;
-                            return Ok(Ran { results: compound.into_results(), again, sent });
+                            // That it was sent more than once does not matter: the slot has answered it once.
+                            return Ok(Ran { results: compound.into_results(), again });
                         }
                     }
                 }
                 Tried::Later => {}
                 Tried::Now => continue,
+                Tried::Never(status) => return Err(convert::status(status).into()),
                 Tried::Untold => {
                     again |= plan.once;
                     continue;
@@ -181,9 +184,10 @@ impl Inner {
                 cachethis: true,
                 work: Work::Recall,
                 deadline: None,
+                patience: None,
             };
             match self.attempt(session, request).await.map_err(|_| NotMade::NoAnswer)? {
-                Tried::Answered(compound, _) => {
+                Tried::Answered(compound) => {
                     // GRACE is no answer to wait for here: who reclaims does so within it.
                     if compound.status != Err(Wire::Delay) || happened(&compound, main) {
                         return Ok(compound.into_results());
@@ -191,6 +195,7 @@ impl Inner {
                 }
                 Tried::Later => {}
                 Tried::Now | Tried::Untold => continue,
+                Tried::Never(status) => return Err(NotMade::Status(status)),
                 Tried::NoSession(_) => return Err(NotMade::Status(Wire::BadSession)),
             }
             tokio::time::sleep(pause).await;
@@ -216,11 +221,10 @@ impl Inner {
     }
 
     async fn attempt(&self, session: &Arc<Session>, request: Request<'_>) -> Result<Tried> {
-        let slot = match request.deadline {
-            Some(deadline) => timeout_at(deadline, session.acquire(request.work))
-                .await
-                .map_err(|_| Error::from(Status::Delay))?,
-            None => session.acquire(request.work).await,
+        let slot = session.acquire(request.work);
+        let slot = match request.patience {
+            Some(limit) => timeout_at(limit, slot).await.map_err(|_| late(request.deadline))?,
+            None => slot.await,
         };
         let mut all = Vec::with_capacity(request.operations.len() + 1);
         all.push(op::Sequence::with(slot.sequence(request.cachethis)));
@@ -262,7 +266,7 @@ impl Inner {
         slot.taken(&ok);
         self.renewed(sent, ok.status_flags);
         compound.resarray = xdr::List::new(results).unwrap_or_default();
-        Ok(Tried::Answered(compound, retransmitted))
+        Ok(Tried::Answered(compound))
     }
 
     /// What a failure of SEQUENCE means (RFC 8881, section 18.46.3).
@@ -297,7 +301,17 @@ impl Inner {
                 slot.refused();
                 Tried::NoSession(retransmitted)
             }
-            // The server and we do not agree about the slots, or about what fits: only a new session helps.
+            Wire::ReqTooBig
+            | Wire::RepTooBig
+            | Wire::RepTooBigToCache
+            | Wire::TooManyOps
+            | Wire::MinorVersMismatch
+            | Wire::BadXdr => {
+                slot.refused();
+                tracing::warn!("server {} does not take a request: {status}", self.server);
+                Tried::Never(status)
+            }
+            // The server and we do not agree about the slots: only a new session helps.
             _ => {
                 slot.refused();
                 tracing::warn!("server {} refuses SEQUENCE: {status}; making a new session", self.server);

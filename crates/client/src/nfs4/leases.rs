@@ -8,7 +8,7 @@ use vfs::{Callback, Caller, LeaseId, OpenId, Recall, Result};
 
 use super::attributes::put;
 use super::execute::Plan;
-use super::state::{Delegation, State, Used, latest};
+use super::state::{Delegation, State, Used};
 use super::{Inner, Nfs4, Phase, convert};
 
 /// How long the end of the process may be held up.
@@ -47,26 +47,19 @@ impl Nfs4 {
 }
 
 impl Inner {
-    /// DELEGRETURN. One that the origin does not have is returned.
+    /// DELEGRETURN. From its beginning on the name means nothing. One that the origin does not have is returned.
     async fn give_back(&self, caller: &Caller, id: LeaseId) -> Result<()> {
-        let Some(held) = self.state.lock().lease(id).cloned() else { return Ok(()) };
-        let result = self.delegreturn(caller, |state| state.lease(id).cloned(), &held).await;
-        self.state.lock().give_up(id);
-        result
+        let held = self.state.lock().give_up(id);
+        match held {
+            Some(held) => self.delegreturn(caller, &held).await,
+            None => Ok(()),
+        }
     }
 
-    async fn delegreturn(
-        &self,
-        caller: &Caller,
-        now: impl Fn(&State) -> Option<Delegation> + Send + Sync,
-        held: &Delegation,
-    ) -> Result<()> {
-        let build = |state: &State| {
-            // A recovery may have given it another name.
-            let stateid = now(state).map_or(held.stateid, |held| held.stateid);
-            let args = DelegreturnArgs { deleg_stateid: latest(stateid) };
-            Ok((vec![put(&held.handle)?, op::Delegreturn::with(args)], Used::Nothing))
-        };
+    async fn delegreturn(&self, caller: &Caller, held: &Delegation) -> Result<()> {
+        // With its seqid: a later grant of it is another lease.
+        let args = DelegreturnArgs { deleg_stateid: held.stateid };
+        let build = |_: &State| Ok((vec![put(&held.handle)?, op::Delegreturn::with(args)], Used::Nothing));
         let ran = self.run(caller, Plan::stateful(Operation::Delegreturn).urgent(), build).await?;
         match ran.results.status() {
             Ok(()) => Ok(()),
@@ -109,7 +102,7 @@ impl Inner {
         self.back.tell(Callback::Revoked { id, handle: held.handle });
         if let (true, Some(inner)) = (at_origin, self.myself()) {
             tokio::spawn(async move {
-                let _ = inner.delegreturn(&Caller::machine(), |_| None, &held).await;
+                let _ = inner.delegreturn(&Caller::machine(), &held).await;
             });
         }
     }

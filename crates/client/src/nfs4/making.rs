@@ -4,13 +4,13 @@
 
 use bytes::Bytes;
 use protocol::nfs4::{
-    ArgOp, CloseArgs, CreateArgs, Createtype, LinkArgs, Linktext, OPEN4_SHARE_ACCESS_WANT_NO_DELEG, Op,
-    OpenClaim, Openflag, Operation, Results, Specdata, Stateid, op,
+    ArgOp, CloseArgs, CompoundError, CreateArgs, Createtype, LinkArgs, Linktext,
+    OPEN4_SHARE_ACCESS_WANT_NO_DELEG, Op, OpenClaim, Openflag, Operation, Results, Specdata, Stateid, op,
 };
 use vfs::replay::{self, Made};
 use vfs::{
     Caller, CreateHow, Created, Device, Error, FileType, Handle, Name, Node, Owner, Result, SetAttributes,
-    Share, Status, WccAttributes,
+    Share, Status, Wcc, WccAttributes,
 };
 
 use super::attributes::{Around, DIRECTORY, REGULAR, getattr, getattr_all, put};
@@ -113,10 +113,21 @@ impl Nfs4 {
             Ok((operations, Used::Nothing))
         };
         let ran = self.inner.run(caller, Plan::changing(Operation::Create), build).await?;
-        match self.inner.created(ran.results, directory, wanted) {
-            Err(failed) if ran.again => replay::made(self, caller, directory, name, failed, made).await,
-            result => result,
+        let (node, directory_wcc) = match self.inner.created(ran.results, directory, wanted) {
+            Ok(created) => created,
+            Err(failed) if ran.again => {
+                return replay::made(self, caller, directory, name, failed, made).await;
+            }
+            Err(failed) => return Err(failed),
+        };
+        let mut node = match node {
+            Some(node) => node,
+            None => self.inner.look_up(caller, directory, Some(name)).await?.node,
+        };
+        if node.attributes.is_none() {
+            node.attributes = Some(self.inner.get_attributes(caller, &node.handle).await?);
         }
+        Ok(Created { node, directory: directory_wcc })
     }
 
     pub(super) async fn make_link(
@@ -157,13 +168,25 @@ impl Inner {
         Ok(before)
     }
 
-    fn created(&self, mut results: Results, directory: &Handle, wanted: Option<FileType>) -> Result<Created> {
+    /// What CREATE made, if that came along.
+    fn created(
+        &self,
+        mut results: Results,
+        directory: &Handle,
+        wanted: Option<FileType>,
+    ) -> Result<(Option<Node>, Wcc)> {
         let before = self.take_start(&mut results)?;
         let cinfo = self.take::<op::Create>(&mut results)?.cinfo;
-        let node = self.take_node(&mut results, wanted)?;
-        self.take::<op::Restorefh>(&mut results)?;
-        let after = self.attributes_after(&mut results, directory, DIRECTORY)?;
-        Ok(Created { node, directory: Around { before, cinfo }.with(after) })
+        if let Err(CompoundError::Failed { .. }) = results.clone().take::<op::Getfh>() {
+            return Ok((None, Wcc::default()));
+        }
+        let handle = self.take_handle(&mut results)?;
+        let attributes = self.attributes_after(&mut results, &handle, wanted)?;
+        let mut after = None;
+        if attributes.is_some() && results.take::<op::Restorefh>().is_ok() {
+            after = self.attributes_after(&mut results, directory, DIRECTORY)?;
+        }
+        Ok((Some(Node { handle, attributes }), Around { before, cinfo }.with(after)))
     }
 
     fn linked(&self, mut results: Results, file: &Handle, directory: &Handle) -> Result<Created> {

@@ -350,7 +350,7 @@ impl Inner {
         };
         let delegation =
             Delegation { handle: *handle, kind, stateid, principal: principal.clone(), recalled: false };
-        let (id, new) = self.state.lock().delegated(delegation);
+        let (id, new) = self.state.lock().delegated(delegation)?;
         if new && (want == Want::None || !self.back.listening()) {
             self.return_soon(id);
             return None;

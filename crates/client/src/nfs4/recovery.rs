@@ -109,6 +109,7 @@ impl Inner {
             None => self.new_session(reclaim).await?,
         };
         if *reclaim {
+            self.fsids.forget();
             self.reclaim_everything(&session).await?;
             *reclaim = false;
         }
@@ -145,8 +146,10 @@ impl Inner {
         let mut late = Vec::new();
         let mut tasks = JoinSet::new();
         for (id, delegation) in plan.opens {
-            if tasks.len() >= AT_ONCE {
-                collect(&mut late, tasks.join_next().await)?;
+            if tasks.len() >= AT_ONCE
+                && let Some(joined) = tasks.join_next().await
+            {
+                late.extend(too_late(joined)?);
             }
             let (inner, session) = (self.clone(), session.clone());
             tasks.spawn(async move {
@@ -154,7 +157,7 @@ impl Inner {
             });
         }
         while let Some(joined) = tasks.join_next().await {
-            collect(&mut late, Some(joined))?;
+            late.extend(too_late(joined)?);
         }
         for (id, handle) in plan.lone_leases {
             self.reclaim_lease(session, id, handle).await?;
@@ -454,14 +457,10 @@ struct ToReclaim {
 
 type Joined = Result<Result<(OpenId, Reclaimed), NotMade>, tokio::task::JoinError>;
 
-fn collect(late: &mut Vec<OpenId>, joined: Option<Joined>) -> Result<(), NotMade> {
-    match joined {
-        Some(Ok(Ok((id, Reclaimed::TooLate)))) => late.push(id),
-        Some(Ok(Err(error))) => return Err(error),
-        Some(Err(_)) => return Err(NotMade::NoAnswer),
-        Some(Ok(Ok(_))) | None => {}
-    }
-    Ok(())
+/// The open, if it came too late.
+fn too_late(joined: Joined) -> Result<Option<OpenId>, NotMade> {
+    let (id, reclaimed) = joined.map_err(|_| NotMade::NoAnswer)??;
+    Ok((reclaimed == Reclaimed::TooLate).then_some(id))
 }
 
 /// A failure that is the origin's answer; nonsense is none.

@@ -6,7 +6,7 @@
 
 pub(crate) mod ranges;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use protocol::nfs4::Stateid;
@@ -69,6 +69,9 @@ pub(crate) struct Granted {
     pub(crate) stateid: Stateid,
 }
 
+/// So many are remembered: more than there are requests in flight.
+const GIVEN_UP_MAX: usize = 256;
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct State {
@@ -77,6 +80,8 @@ pub(crate) struct State {
     by_file: HashMap<Handle, Vec<OpenId>>,
     leases: HashMap<LeaseId, Delegation>,
     by_handle: HashMap<Handle, LeaseId>,
+    /// State ids of delegations given up last: a grant that was on its way then is not to be believed.
+    given_up: VecDeque<Stateid>,
     last: u64,
 }
 
@@ -135,6 +140,7 @@ impl State {
     }
 
     /// The open of this file by this owner.
+    #[cfg(test)]
     pub(crate) fn open_of(&self, handle: &Handle, owner: &Owner) -> Option<OpenId> {
         self.by_owner.get(&(*handle, owner.clone())).copied()
     }
@@ -168,8 +174,12 @@ impl State {
         }
     }
 
-    /// Enters a delegation: a new one, or what is new about the one of that file. True if it is new or stronger.
-    pub(crate) fn delegated(&mut self, delegation: Delegation) -> (LeaseId, bool) {
+    /// Enters a delegation: a new one, or what is new about the one of that file. True if it is new or stronger. One that
+    /// was given up while this grant was on its way is no more.
+    pub(crate) fn delegated(&mut self, delegation: Delegation) -> Option<(LeaseId, bool)> {
+        if self.was_given_up(&delegation.stateid) {
+            return None;
+        }
         if let Some(id) = self.by_handle.get(&delegation.handle).copied()
             && let Some(held) = self.leases.get_mut(&id)
             && held.stateid.other == delegation.stateid.other
@@ -177,7 +187,7 @@ impl State {
             let stronger = delegation.kind > held.kind;
             held.kind = held.kind.max(delegation.kind);
             held.stateid = delegation.stateid;
-            return (id, stronger);
+            return Some((id, stronger));
         }
         if let Some(old) = self.by_handle.get(&delegation.handle).copied() {
             self.leases.remove(&old);
@@ -185,7 +195,13 @@ impl State {
         let id = LeaseId(self.name());
         self.by_handle.insert(delegation.handle, id);
         self.leases.insert(id, delegation);
-        (id, true)
+        Some((id, true))
+    }
+
+    /// Has a delegation with this state id, or a later one of it, been given up lately?
+    pub(crate) fn was_given_up(&self, stateid: &Stateid) -> bool {
+        let later = |old: &Stateid| old.seqid.wrapping_sub(stateid.seqid) < u32::MAX / 2;
+        self.given_up.iter().any(|old| old.other == stateid.other && later(old))
     }
 
     pub(crate) fn lease(&self, id: LeaseId) -> Option<&Delegation> {
@@ -212,9 +228,11 @@ impl State {
         self.lease_of(handle).filter(|(_, held)| held.stateid.other == stateid.other).map(|(id, _)| id)
     }
 
-    /// Takes a delegation out.
+    /// Takes a delegation out: its name means nothing any more.
     pub(crate) fn give_up(&mut self, id: LeaseId) -> Option<Delegation> {
         let delegation = self.leases.remove(&id)?;
+        self.given_up.truncate(GIVEN_UP_MAX - 1);
+        self.given_up.push_front(delegation.stateid);
         if self.by_handle.get(&delegation.handle) == Some(&id) {
             self.by_handle.remove(&delegation.handle);
         }
@@ -222,7 +240,7 @@ impl State {
     }
 
     /// On what state I/O of a file is done: that of the open; without one, of a delegation that covers it; without
-    /// either, none. For `own` I/O of ours that has no open (a SETATTR of the size) any open will do.
+    /// either, none. `None` if the open is none, or lost.
     pub(crate) fn for_io(
         &self,
         handle: &Handle,

@@ -89,7 +89,7 @@ impl Inner {
         let usual = FsLimits::default();
         let read_max = up_to(came.maxread, export.read_max);
         let write_max = up_to(came.maxwrite, export.write_max);
-        let delta = came.time_delta.map(super::convert::timestamp).map_or(1, |delta| delta.as_nanos());
+        let delta = came.time_delta.map(super::convert::timestamp).map_or(1, vfs::Timestamp::as_nanos);
         Ok(FsLimits {
             read_max,
             read_preferred: read_max,

@@ -61,11 +61,6 @@ impl Ganesha {
         self.wait();
     }
 
-    /// What it exports.
-    pub fn export(&self) -> std::path::PathBuf {
-        self.state.path().join("export")
-    }
-
     pub fn start() -> Option<Ganesha> {
         if !Path::new("/usr/bin/ganesha.nfsd").exists() || !Path::new("/usr/sbin/rpcbind").exists() {
             eprintln!("skipped: apt-get install nfs-ganesha nfs-ganesha-vfs rpcbind");

@@ -6,9 +6,9 @@ use bytes::Bytes;
 use client::{Nfs4, Url};
 use protocol::nfs4::Operation;
 use vfs::{
-    AccessMask, By, Caller, CreateHow, Device, Entry, Features, FileSystem, FileType, Handle, Lock, LockKind,
-    LockRequest, Locked, OpenRequest, Opened, Owner, ReadDir, SetAttributes, SetTime, Share, Stability,
-    Status, Timestamp, Want,
+    AccessMask, By, Caller, CreateHow, Device, Entry, Extent, Features, FileSystem, FileType, Handle, Lock,
+    LockKind, LockRequest, Locked, OpenRequest, Opened, Owner, Place, ReadDir, SetAttributes, SetTime, Share,
+    Stability, Status, Timestamp, Want, XattrHow, XattrName,
 };
 
 use crate::ganesha::Ganesha;
@@ -99,7 +99,9 @@ async fn everything(bench: &Bench) {
     locks(bench).await;
     directories(bench).await;
     rights(bench).await;
+    extras(bench).await;
     assert_eq!(bench.fs.nonsense_heard(), 0);
+    assert_eq!(bench.fs.counts().calls(Operation::BindConnToSession), 0, "the first session has it all");
     assert_eq!(bench.fs.operation_counts().calls(Operation::ExchangeId), 1, "no recovery was needed");
     bench.fs.shutdown().await;
     assert_eq!(bench.fs.counts().calls(Operation::DestroyClientid), 1);
@@ -310,6 +312,62 @@ async fn rights(bench: &Bench) {
     assert_eq!(limits.features.contains(Features::SEEK), fs.minor() == 2);
     let space = fs.fsstat(caller, root).await.unwrap();
     assert!(space.total_bytes >= space.free_bytes && space.total_files > 0);
+}
+
+/// What a server may have or not: what it has works, and what it has not it is not asked for twice.
+async fn extras(bench: &Bench) {
+    let Bench { fs, root, caller, none } = bench;
+    let create = Some((CreateHow::Unchecked, *none));
+    let both = Share::READ | Share::WRITE;
+    let opened = bench.try_open(b"extras", "one", (both, Share::empty()), create).await.unwrap();
+    let (file, by) = (opened.handle, By::Open(opened.id));
+    let data = Bytes::from(vec![7; 8192]);
+    fs.write(caller, &file, by, 1 << 20, data, Stability::FileSync).await.unwrap();
+    let place = Place { handle: file, by, offset: 0 };
+    let xattr = XattrName::new(b"colour").unwrap();
+    let red = Bytes::from_static(b"red");
+    let set = fs.setxattr(caller, &file, &xattr, red.clone(), XattrHow::Either).await;
+    let tried = [
+        (Features::XATTR, set.map(drop)),
+        (Features::SEEK, fs.seek(caller, &file, by, 0, Extent::Data).await.map(drop)),
+        (Features::ALLOCATE, fs.allocate(caller, place, 4096).await.map(drop)),
+        (Features::DEALLOCATE, fs.deallocate(caller, place, 4096).await.map(drop)),
+        (Features::COPY, fs.copy(caller, Place { offset: 1 << 20, ..place }, place, 4096).await.map(drop)),
+        (
+            Features::CLONE,
+            fs.clone_range(caller, Place { offset: 1 << 20, ..place }, place, 4096).await.map(drop),
+        ),
+    ];
+    let features = fs.limits(caller, root).await.unwrap().features;
+    for (feature, result) in tried {
+        let missing = result.as_ref().is_err_and(|failed| failed.status == Status::NotSupp);
+        assert_eq!(features.contains(feature), !missing, "{feature:?}: {result:?}");
+    }
+    if features.contains(Features::XATTR) {
+        assert_eq!(fs.getxattr(caller, &file, &xattr).await.unwrap(), red);
+        assert_eq!(fs.listxattrs(caller, &file, 0, 4096).await.unwrap().names, std::slice::from_ref(&xattr));
+        fs.removexattr(caller, &file, &xattr).await.unwrap();
+        let gone = fs.getxattr(caller, &file, &xattr).await.unwrap_err();
+        assert_eq!(gone.status, Status::NoXattr);
+    }
+    if features.contains(Features::SEEK) {
+        let sought = fs.seek(caller, &file, by, 1 << 20, Extent::Hole).await.unwrap();
+        assert_eq!(sought.offset, (1 << 20) + 8192);
+        let past = fs.seek(caller, &file, by, 1 << 30, Extent::Data).await.unwrap_err();
+        assert_eq!(past.status, Status::Nxio);
+    }
+    if features.contains(Features::ACL) {
+        let acl = fs.acl(caller, &file).await.unwrap();
+        fs.set_acl(caller, &file, &acl).await.unwrap();
+    }
+    let asked = fs.operation_counts();
+    let features_missing = Features::all() - features;
+    if features_missing.contains(Features::COPY) {
+        let refused = fs.copy(caller, place, place, 1).await.unwrap_err();
+        assert_eq!(refused.status, Status::NotSupp);
+        assert_eq!(fs.operation_counts().since(&asked).total_calls(), 0);
+    }
+    fs.close(caller, opened.id).await.unwrap();
 }
 
 #[tokio::test]

@@ -9,3 +9,5 @@ mod nonsense;
 mod operations;
 mod resends;
 mod scripted;
+mod scripted4;
+mod state4;

@@ -66,6 +66,9 @@ struct Scripted {
 impl Service for Scripted {
     fn call(self: Arc<Self>, call: rpc::Call) -> Answering {
         let act = match (call.header.program, call.header.procedure) {
+            (nfs3::PROGRAM, _) if call.header.version != nfs3::VERSION => {
+                Act::Refuse(Refusal::ProgramMismatch { low: nfs3::VERSION, high: nfs3::VERSION })
+            }
             (nfs3::PROGRAM, nfs3::call::Fsinfo::NUMBER) => reply::<nfs3::call::Fsinfo>(&Reply::Ok(fsinfo())),
             (nfs3::PROGRAM, _) => self.nfs(&call),
             (mount::v3::PROGRAM, mount::v3::call::Mnt::NUMBER) => mnt(&call),

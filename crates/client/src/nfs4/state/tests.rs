@@ -57,16 +57,13 @@ proptest! {
                 Step::Open(file, by, write) => {
                     let access = if write { Share::WRITE } else { Share::READ };
                     let id = state.opened(granted(file, by, access, turn as u32 + 1));
-                    match model.get_mut(&(file, by)) {
-                        Some((held, share, lost)) => {
-                            prop_assert_eq!(*held, id);
-                            *share |= access;
-                            *lost = false;
-                        }
-                        None => {
-                            prop_assert!(ever.insert(id), "a name is never used again");
-                            model.insert((file, by), (id, access, false));
-                        }
+                    if let Some((held, share, lost)) = model.get_mut(&(file, by)) {
+                        prop_assert_eq!(*held, id);
+                        *share |= access;
+                        *lost = false;
+                    } else {
+                        prop_assert!(ever.insert(id), "a name is never used again");
+                        model.insert((file, by), (id, access, false));
                     }
                 }
                 Step::Close(which) => {
@@ -101,12 +98,12 @@ proptest! {
 #[test]
 fn a_file_has_one_delegation() {
     let mut state = State::default();
-    let (first, new) = state.delegated(delegation(1, LeaseKind::Read, 9));
+    let (first, new) = state.delegated(delegation(1, LeaseKind::Read, 9)).unwrap();
     assert!(new);
-    assert_eq!(state.delegated(delegation(1, LeaseKind::Read, 9)), (first, false));
-    assert_eq!(state.delegated(delegation(1, LeaseKind::Write, 9)), (first, true));
+    assert_eq!(state.delegated(delegation(1, LeaseKind::Read, 9)), Some((first, false)));
+    assert_eq!(state.delegated(delegation(1, LeaseKind::Write, 9)), Some((first, true)));
     assert_eq!(state.lease(first).unwrap().kind, LeaseKind::Write);
-    let (second, new) = state.delegated(delegation(1, LeaseKind::Read, 10));
+    let (second, new) = state.delegated(delegation(1, LeaseKind::Read, 10)).unwrap();
     assert!(new && second != first && state.lease(first).is_none());
     let named = Stateid { seqid: 77, other: [10; 12] };
     assert_eq!(state.lease_named(&named, &handle(1)), Some(second));
@@ -119,9 +116,9 @@ fn io_without_an_open_is_done_by_a_delegation_that_covers_it() {
     let mut state = State::default();
     let by = |state: &State, access| state.for_io(&handle(1), None, access).unwrap().1;
     assert_eq!(by(&state, Share::READ), Used::Nothing);
-    let (id, _) = state.delegated(delegation(1, LeaseKind::Read, 9));
+    let (id, _) = state.delegated(delegation(1, LeaseKind::Read, 9)).unwrap();
     assert_eq!((by(&state, Share::READ), by(&state, Share::WRITE)), (Used::Lease(id), Used::Nothing));
-    state.delegated(delegation(1, LeaseKind::Write, 9));
+    assert!(state.delegated(delegation(1, LeaseKind::Write, 9)).is_some());
     assert_eq!(by(&state, Share::WRITE), Used::Lease(id));
 }
 
@@ -133,4 +130,15 @@ fn an_older_state_id_does_not_replace_a_newer_one() {
     assert_eq!(state.open(id).unwrap().stateid.unwrap().seqid, 5);
     state.opened(granted(1, 1, Share::WRITE, 6));
     assert_eq!(state.open(id).unwrap().stateid.unwrap().seqid, 6);
+}
+
+#[test]
+fn a_grant_that_was_on_its_way_when_the_delegation_went_back_is_none() {
+    let mut state = State::default();
+    let (id, _) = state.delegated(delegation(1, LeaseKind::Read, 9)).unwrap();
+    state.give_up(id);
+    assert_eq!(state.delegated(delegation(1, LeaseKind::Read, 9)), None);
+    let mut newer = delegation(1, LeaseKind::Read, 9);
+    newer.stateid.seqid = 2;
+    assert!(state.delegated(newer).is_some_and(|(newer, new)| new && newer != id));
 }

@@ -1,0 +1,447 @@
+//! An origin of version 4.1 that keeps sessions as a server must, and answers everything else as a test says.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use protocol::nfs4::callback::{self, CbArgOp, CbCompoundArgs, CbCompoundRes, CbSequenceArgs};
+use protocol::nfs4::{
+    self, ArgOp, Bitmap, ChannelAttrs, CompoundHeader, CompoundRes, Fattr, Fsid, Ftype, Limited, Nfstime,
+    ResOp, SequenceOk, ServerOwner, Sessionid, StateProtectOk, Status, TestStateidOk,
+};
+use rpc::message::{CallHeader, Refusal};
+use rpc::service::Answering;
+use rpc::{Connection, Outcome, Remember, ReplyCache, Server, ServerOptions, Service};
+use tokio::sync::Notify;
+use xdr::{Decode, List};
+
+use client::{Nfs4, Url};
+
+/// What a script says of one operation.
+pub enum Say {
+    /// As a server that has one file and grants everything.
+    Usual,
+    /// This.
+    Result(Box<ResOp>),
+    /// As usual, but the compound is answered only after this.
+    Wait(Arc<Notify>),
+    /// Nothing, and the end of the connection: for the whole compound, which is carried out and remembered.
+    HangUp,
+}
+
+/// This result.
+pub fn say(result: ResOp) -> Say {
+    Say::Result(Box::new(result))
+}
+
+type Script = dyn FnMut(&ArgOp, &[ArgOp]) -> Say + Send;
+
+/// What the server keeps.
+#[derive(Default)]
+struct Kept {
+    /// Client ids given out.
+    clients: u64,
+    confirmed: Option<u64>,
+    owner: Vec<u8>,
+    verifier: [u8; 8],
+    session: Option<Sessionid>,
+    sessions: u8,
+    /// Of each slot: sequence id and reply.
+    slots: HashMap<u32, (u32, Bytes)>,
+    slots_max: u32,
+    flags: u32,
+    back: Option<Arc<Connection>>,
+    /// Sequence id of the next callback.
+    callbacks: u32,
+    states: u8,
+    /// Compounds that came, less their SEQUENCE.
+    seen: Vec<Vec<ArgOp>>,
+    replays: u32,
+    /// The next SEQUENCE is on a connection that is not bound.
+    refuse: Option<Arc<AtomicBool>>,
+}
+
+struct Scripted {
+    script: Mutex<Box<Script>>,
+    kept: Mutex<Kept>,
+}
+
+/// A running scripted origin.
+pub struct Origin4 {
+    service: Arc<Scripted>,
+    server: Option<Server>,
+    pub address: SocketAddr,
+}
+
+impl Origin4 {
+    pub async fn start(script: impl FnMut(&ArgOp, &[ArgOp]) -> Say + Send + 'static) -> Origin4 {
+        let script: Box<Script> = Box::new(script);
+        let kept = Kept { slots_max: 8, ..Kept::default() };
+        let service = Arc::new(Scripted { script: Mutex::new(script), kept: Mutex::new(kept) });
+        let server = listen(&service, ([127, 0, 0, 1], 0).into()).await;
+        let address = server.local_addr();
+        Origin4 { service, server: Some(server), address }
+    }
+
+    pub async fn mount(&self, options: &str) -> Nfs4 {
+        let url = format!("nfs://{}/export?vers=4.1&noresvport&{options}", self.address);
+        Nfs4::connect(&Url::parse(&url).unwrap()).await.unwrap()
+    }
+
+    /// Forgets everything, as a server that restarts; the connections stay.
+    pub fn forget(&self) {
+        let mut kept = self.service.kept.lock();
+        kept.session = None;
+        kept.confirmed = None;
+        kept.clients += 1000;
+        kept.slots.clear();
+    }
+
+    /// Forgets the session alone.
+    pub fn forget_session(&self) {
+        let mut kept = self.service.kept.lock();
+        kept.session = None;
+        kept.slots.clear();
+    }
+
+    /// What SEQUENCE says from now on.
+    pub fn set_flags(&self, flags: u32) {
+        self.service.kept.lock().flags = flags;
+    }
+
+    /// Says of one request that its connection is not of the session.
+    pub fn refuse_connection(&self, refused: Arc<AtomicBool>) {
+        self.service.kept.lock().refuse = Some(refused);
+    }
+
+    /// Ends all connections and listens again.
+    pub async fn reconnect(&mut self) {
+        self.server = None;
+        self.server = Some(listen(&self.service, self.address).await);
+    }
+
+    /// Ends all connections.
+    pub fn stop(&mut self) {
+        self.server = None;
+    }
+
+    /// Listens again.
+    pub async fn resume(&mut self) {
+        self.server = Some(listen(&self.service, self.address).await);
+    }
+
+    /// The names of the operations of all compounds that came, SEQUENCE left out.
+    pub fn seen(&self) -> Vec<Vec<&'static str>> {
+        let name = |operation: &ArgOp| operation.operation().name();
+        self.service.kept.lock().seen.iter().map(|compound| compound.iter().map(name).collect()).collect()
+    }
+
+    /// All operations of one name that came.
+    pub fn operations(&self, wanted: &str) -> Vec<ArgOp> {
+        let kept = self.service.kept.lock();
+        let all = kept.seen.iter().flatten();
+        all.filter(|operation| operation.operation().name() == wanted).cloned().collect()
+    }
+
+    /// How often a reply was given again.
+    pub fn replays(&self) -> u32 {
+        self.service.kept.lock().replays
+    }
+
+    /// Calls back, with CB_SEQUENCE in front, and gives what was answered behind that. `again` is a call that was made
+    /// before.
+    pub async fn call_back(&self, operation: CbArgOp, again: bool) -> CbCompoundRes {
+        let (connection, sequence) = {
+            let mut kept = self.service.kept.lock();
+            kept.callbacks += u32::from(!again);
+            let sequence = CbSequenceArgs {
+                sessionid: kept.session.unwrap(),
+                sequenceid: kept.callbacks,
+                slotid: 0,
+                highest_slotid: 0,
+                cachethis: true,
+                referring_call_lists: List::default(),
+            };
+            (kept.back.clone().unwrap(), sequence)
+        };
+        let args = CbCompoundArgs {
+            minorversion: 1,
+            argarray: List::new(vec![CbArgOp::Sequence(sequence), operation]).unwrap(),
+            ..CbCompoundArgs::default()
+        };
+        let header = CallHeader {
+            xid: connection.xid(),
+            program: 0x4000_0000,
+            version: callback::VERSION,
+            procedure: callback::COMPOUND,
+            credential: rpc::Credential::None,
+        };
+        let mut encoder = xdr::Encoder::new();
+        xdr::Encode::encode(&args, &mut encoder);
+        let mut results = connection.call(header, encoder.finish()).await.unwrap().unwrap();
+        CbCompoundRes::decode(&mut results).unwrap()
+    }
+}
+
+async fn listen(service: &Arc<Scripted>, address: SocketAddr) -> Server {
+    for _ in 0..200 {
+        match Server::start(ServerOptions::new(address), service.clone(), ReplyCache::volatile()).await {
+            Ok(server) => return server,
+            Err(_) => tokio::time::sleep(std::time::Duration::from_millis(10)).await,
+        }
+    }
+    panic!("no port to listen on");
+}
+
+impl Service for Scripted {
+    fn call(self: Arc<Self>, call: rpc::Call) -> Answering {
+        let outcome = match (call.header.program, call.header.version, call.header.procedure) {
+            (nfs4::PROGRAM, 4, 0) => Outcome::Reply(call.reply().finish()),
+            (nfs4::PROGRAM, 4, 1) => {
+                if let Some((bytes, wait)) = self.compound(&call) {
+                    let mut encoder = call.reply();
+                    encoder.raw(&bytes);
+                    let reply = Outcome::Reply(encoder.finish());
+                    if let Some(wait) = wait {
+                        return Box::pin(async move {
+                            wait.notified().await;
+                            reply
+                        });
+                    }
+                    reply
+                } else {
+                    call.connection.inspect(|connection| connection.close());
+                    Outcome::Drop
+                }
+            }
+            _ => Outcome::Refuse(Refusal::ProgramUnavailable),
+        };
+        Box::pin(std::future::ready(outcome))
+    }
+
+    fn remember(&self, _: &CallHeader) -> Remember {
+        Remember::No
+    }
+}
+
+impl Scripted {
+    fn compound(&self, call: &rpc::Call) -> Option<(Bytes, Option<Arc<Notify>>)> {
+        let mut arguments = call.arguments.clone();
+        let mut header = CompoundHeader::decode(&mut arguments).unwrap();
+        let mut operations = Vec::new();
+        while let Some(operation) = header.next(&mut arguments) {
+            operations.push(operation.unwrap());
+        }
+        if header.minorversion != 1 {
+            return Some((encode(Err(Status::MinorVersMismatch), Vec::new()), None));
+        }
+        let mut results = Vec::new();
+        let mut slot = None;
+        if let Some(ArgOp::Sequence(args)) = operations.first() {
+            let mut kept = self.kept.lock();
+            let refused = |status| Some((encode(Err(status), vec![ResOp::Sequence(Err(status))]), None));
+            if kept.session != Some(args.sessionid) {
+                return refused(Status::BadSession);
+            }
+            if let Some(done) = kept.refuse.take() {
+                done.store(true, Ordering::Relaxed);
+                return refused(Status::ConnNotBoundToSession);
+            }
+            match kept.slots.get(&args.slotid) {
+                Some((sequence, reply)) if *sequence == args.sequenceid => {
+                    let reply = reply.clone();
+                    kept.replays += 1;
+                    return Some((reply, None));
+                }
+                last if last.map_or(0, |last| last.0) + 1 != args.sequenceid => {
+                    return refused(Status::SeqMisordered);
+                }
+                _ => {}
+            }
+            slot = Some((args.slotid, args.sequenceid));
+            results.push(ResOp::Sequence(Ok(SequenceOk {
+                sessionid: args.sessionid,
+                sequenceid: args.sequenceid,
+                slotid: args.slotid,
+                highest_slotid: kept.slots_max - 1,
+                target_highest_slotid: kept.slots_max - 1,
+                status_flags: kept.flags,
+            })));
+            operations.remove(0);
+        }
+        let mut hang_up = false;
+        let mut wait = None;
+        let mut status = Ok(());
+        for operation in &operations {
+            let said = (self.script.lock())(operation, &operations);
+            let result = match said {
+                Say::Result(result) => *result,
+                Say::Usual => self.usual(operation, call),
+                Say::Wait(until) => {
+                    wait = Some(until);
+                    self.usual(operation, call)
+                }
+                Say::HangUp => {
+                    hang_up = true;
+                    self.usual(operation, call)
+                }
+            };
+            status = result.status();
+            results.push(result);
+            if status.is_err() {
+                break;
+            }
+        }
+        let reply = encode(status, results);
+        let mut kept = self.kept.lock();
+        if let Some((slot, sequence)) = slot {
+            kept.slots.insert(slot, (sequence, reply.clone()));
+        }
+        kept.seen.push(operations);
+        (!hang_up).then_some((reply, wait))
+    }
+
+    fn usual(&self, operation: &ArgOp, call: &rpc::Call) -> ResOp {
+        let mut kept = self.kept.lock();
+        let stateid = |kept: &mut Kept| {
+            kept.states += 1;
+            nfs4::Stateid { seqid: 1, other: [kept.states; 12] }
+        };
+        match operation {
+            ArgOp::ExchangeId(args) => {
+                let same =
+                    kept.owner == args.clientowner.ownerid[..] && kept.verifier == args.clientowner.verifier;
+                let known = kept.confirmed.filter(|_| same);
+                kept.owner = args.clientowner.ownerid.to_vec();
+                kept.verifier = args.clientowner.verifier;
+                if known.is_none() {
+                    kept.clients += 1;
+                }
+                ResOp::ExchangeId(Ok(nfs4::ExchangeIdOk {
+                    clientid: known.unwrap_or(kept.clients),
+                    sequenceid: 1,
+                    flags: if known.is_some() { nfs4::EXCHGID4_FLAG_CONFIRMED_R } else { 0 },
+                    state_protect: StateProtectOk::None,
+                    server_owner: ServerOwner { minor_id: 0, major_id: Limited::default() },
+                    server_scope: Limited::default(),
+                    server_impl_id: None,
+                }))
+            }
+            ArgOp::CreateSession(args) if args.clientid != kept.clients => {
+                ResOp::CreateSession(Err(Status::StaleClientid))
+            }
+            ArgOp::CreateSession(args) => {
+                kept.confirmed = Some(args.clientid);
+                kept.sessions += 1;
+                let sessionid = [kept.sessions; 16];
+                kept.session = Some(sessionid);
+                kept.slots.clear();
+                kept.callbacks = 0;
+                kept.back.clone_from(&call.connection);
+                ResOp::CreateSession(Ok(nfs4::CreateSessionOk {
+                    sessionid,
+                    sequence: args.sequence,
+                    flags: nfs4::CREATE_SESSION4_FLAG_CONN_BACK_CHAN,
+                    fore_chan_attrs: ChannelAttrs { maxrequests: kept.slots_max, ..args.fore_chan_attrs },
+                    back_chan_attrs: args.back_chan_attrs,
+                }))
+            }
+            ArgOp::BindConnToSession(args) => {
+                kept.back.clone_from(&call.connection);
+                kept.flags = 0;
+                ResOp::BindConnToSession(Ok(nfs4::BindConnToSessionOk {
+                    sessid: args.sessid,
+                    dir: nfs4::ChannelDirFromServer::Both,
+                    use_conn_in_rdma_mode: false,
+                }))
+            }
+            ArgOp::Getfh(()) => {
+                ResOp::Getfh(Ok(nfs4::GetfhOk { object: nfs4::Handle::new(b"file").unwrap() }))
+            }
+            ArgOp::Getattr(args) => {
+                ResOp::Getattr(Ok(nfs4::GetattrOk { obj_attributes: Box::new(fattr(args.attr_request)) }))
+            }
+            ArgOp::Access(args) => {
+                ResOp::Access(Ok(nfs4::AccessOk { supported: args.access, access: args.access }))
+            }
+            ArgOp::Open(_) => {
+                let stateid = stateid(&mut kept);
+                ResOp::Open(Ok(opened(stateid, nfs4::OpenDelegation::None)))
+            }
+            ArgOp::Close(_) => ResOp::Close(Ok(nfs4::OpenStateidOk { open_stateid: nfs4::Stateid::INVALID })),
+            ArgOp::Lock(_) => ResOp::Lock(Ok(nfs4::LockOk { lock_stateid: stateid(&mut kept) })),
+            ArgOp::TestStateid(args) => {
+                let codes =
+                    args.stateids.iter().map(|_| nfs4::Outcome::Fail(Status::BadStateid, ())).collect();
+                ResOp::TestStateid(Ok(TestStateidOk { status_codes: List::new(codes).unwrap() }))
+            }
+            ArgOp::Remove(_) => ResOp::Remove(Ok(nfs4::RemoveOk { cinfo: cinfo() })),
+            ArgOp::Create(_) => ResOp::Create(Ok(nfs4::CreateOk { cinfo: cinfo(), attrset: Bitmap::EMPTY })),
+            ArgOp::Read(_) => {
+                ResOp::Read(Ok(nfs4::ReadOk { eof: true, data: Bytes::from_static(b"data").into() }))
+            }
+            ArgOp::Write(args) => ResOp::Write(Ok(nfs4::WriteOk {
+                count: args.data.len() as u32,
+                committed: nfs4::StableHow::FileSync,
+                writeverf: [1; 8],
+            })),
+            ArgOp::Putfh(_) => ResOp::Putfh(Ok(())),
+            ArgOp::Putrootfh(()) => ResOp::Putrootfh(Ok(())),
+            ArgOp::Savefh(()) => ResOp::Savefh(Ok(())),
+            ArgOp::Restorefh(()) => ResOp::Restorefh(Ok(())),
+            ArgOp::Lookup(_) => ResOp::Lookup(Ok(())),
+            ArgOp::Verify(_) => ResOp::Verify(Ok(())),
+            ArgOp::Nverify(_) => ResOp::Nverify(Ok(())),
+            ArgOp::Delegreturn(_) => ResOp::Delegreturn(Ok(())),
+            ArgOp::FreeStateid(_) => ResOp::FreeStateid(Ok(())),
+            ArgOp::ReclaimComplete(_) => ResOp::ReclaimComplete(Ok(())),
+            ArgOp::DestroySession(_) => ResOp::DestroySession(Ok(())),
+            ArgOp::DestroyClientid(_) => ResOp::DestroyClientid(Ok(())),
+            other => ResOp::failed(other.operation(), Status::NotSupp),
+        }
+    }
+}
+
+fn encode(status: Result<(), Status>, results: Vec<ResOp>) -> Bytes {
+    let resarray = List::new(results).unwrap();
+    xdr::to_bytes(&CompoundRes { status, tag: nfs4::Tag::default(), resarray }).unwrap()
+}
+
+/// A change of a directory that nobody else had a part in.
+pub fn cinfo() -> nfs4::ChangeInfo {
+    nfs4::ChangeInfo { atomic: true, before: 7, after: 7 }
+}
+
+/// An OPEN that succeeded.
+pub fn opened(stateid: nfs4::Stateid, delegation: nfs4::OpenDelegation) -> nfs4::OpenOk {
+    nfs4::OpenOk { stateid, cinfo: cinfo(), rflags: 0, attrset: Bitmap::EMPTY, delegation }
+}
+
+/// Attributes of a regular file.
+pub fn fattr(asked: Bitmap) -> Fattr {
+    let time = Nfstime { seconds: 1_700_000_000, nseconds: 5 };
+    let mut fattr = Fattr {
+        ftype: Some(Ftype::Reg),
+        change: Some(7),
+        size: Some(4),
+        fsid: Some(Fsid { major: 1, minor: 0 }),
+        fileid: Some(9),
+        mode: Some(0o644),
+        numlinks: Some(1),
+        owner: Limited::new(&b"10"[..]),
+        owner_group: Limited::new(&b"20"[..]),
+        time_access: Some(time),
+        time_metadata: Some(time),
+        time_modify: Some(time),
+        lease_time: Some(LEASE_SECONDS),
+        ..Fattr::default()
+    };
+    fattr.retain(asked);
+    fattr
+}
+
+/// The lease.
+pub const LEASE_SECONDS: u32 = 3;
