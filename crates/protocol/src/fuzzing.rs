@@ -7,13 +7,59 @@
 use std::path::PathBuf;
 
 use bytes::Bytes;
-use xdr::{Decode, Encode};
+use xdr::{Decode, Decoder, Encode};
 
 use crate::{Call, Visit};
 
 /// Any bytes as NFS version 3.
 pub fn nfs3(input: &[u8]) {
     split(input, |number, body| crate::nfs3::Procedure::try_from(number).map(|it| it.visit(body)).ok());
+}
+
+/// Any bytes as NFS version 4: the first byte is 1 for COMPOUND and 2 for `CB_COMPOUND`, which is procedure 1 of
+/// another program.
+pub fn nfs4(input: &[u8]) {
+    use crate::nfs4::callback::{CbCompoundArgs, CbCompoundHeader, CbCompoundRes};
+    use crate::nfs4::{CompoundArgs, CompoundHeader, CompoundRes};
+
+    let Some((&number, body)) = input.split_first() else { return };
+    let bytes = Bytes::copy_from_slice(body);
+    if number == 1 {
+        settles::<CompoundRes>(&bytes);
+        let whole = settles::<CompoundArgs>(&bytes).map(|args| args.argarray.into_vec());
+        piecemeal(&bytes, whole.as_deref(), CompoundHeader::next);
+    } else if number == 2 {
+        settles::<CbCompoundRes>(&bytes);
+        let whole = settles::<CbCompoundArgs>(&bytes).map(|args| args.argarray.into_vec());
+        piecemeal(&bytes, whole.as_deref(), CbCompoundHeader::next);
+    }
+}
+
+/// What decodes comes back from its own bytes. They may be fewer: a bitmap has but one shortest form.
+fn settles<T: Encode + Decode + PartialEq + std::fmt::Debug>(bytes: &Bytes) -> Option<T> {
+    let value = xdr::from_bytes::<T>(bytes.clone()).ok()?;
+    let Ok(again) = xdr::to_bytes(&value) else { unreachable!("decoded data is in memory") };
+    assert_eq!(xdr::from_bytes::<T>(again).as_ref(), Ok(&value));
+    Some(value)
+}
+
+/// Operations decoded one after the other are those of the whole, up to the first that the minor version lacks.
+fn piecemeal<H: Decode, A: PartialEq + std::fmt::Debug, E>(
+    bytes: &Bytes,
+    whole: Option<&[A]>,
+    next: fn(&mut H, &mut Decoder) -> Option<Result<A, E>>,
+) {
+    let mut decoder = Decoder::new(bytes.clone());
+    let Ok(mut header) = H::decode(&mut decoder) else { return };
+    let ops: Vec<_> = std::iter::from_fn(|| next(&mut header, &mut decoder)).collect();
+    let Some(whole) = whole else { return };
+    assert_eq!(ops.is_empty(), whole.is_empty());
+    for (index, (op, expected)) in ops.iter().zip(whole).enumerate() {
+        assert!(
+            op.as_ref().is_ok_and(|op| op == expected) || index + 1 == ops.len(),
+            "{expected:?} was lost"
+        );
+    }
 }
 
 /// Any bytes as NFS version 2.

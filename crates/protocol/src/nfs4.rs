@@ -56,7 +56,7 @@ pub use session::*;
 pub use space::*;
 pub use state_protect::*;
 pub use status::{Outcome, Status};
-pub use table::{Failure, Op, Outcomes};
+pub use table::{Failure, Op, OpResult, Outcomes};
 pub use xattr::*;
 
 use crate::program::program;
@@ -82,7 +82,7 @@ pub const PATH_MAX: usize = 4096;
 pub const TAG_MAX: usize = 1024;
 /// The most operations in a compound: Linux serves 200 at most, and sends far fewer.
 pub const OPERATIONS_MAX: usize = 256;
-/// The most bytes in opaque data that the RFC leaves open and that is no file's data: our largest message.
+/// The most bytes in opaque data that the RFC leaves open and that is no file's data: the largest transfer of Linux.
 pub const BODY_MAX: usize = 1 << 20;
 
 /// `nfs_fh4`.

@@ -2,6 +2,7 @@
 
 mod nfs2;
 mod nfs3;
+mod nfs4;
 mod others;
 mod properties;
 mod seeds;

@@ -3,7 +3,7 @@
 
 use xdr::{Decode, Decoder, Encode, Encoder, Error, List, Opaque, Xdr};
 
-use super::{ArgFattr, Bitmap, Component, Failure, Fattr, Limited, Stateid, Status};
+use super::{ArgFattr, Bitmap, Component, Failure, Fattr, LayoutBody, Limited, Stateid, Status};
 
 /// Reading data, or listing a directory.
 pub const ACCESS4_READ: u32 = 0x01;
@@ -172,7 +172,7 @@ pub struct LayoutHint {
     /// Number of `layouttype4`.
     pub layout_type: u32,
     /// `loh_body`
-    pub body: Opaque<{ super::BODY_MAX }>,
+    pub body: LayoutBody,
 }
 
 /// `mode_masked4`.

@@ -70,10 +70,14 @@ pub struct CbCompoundHeader {
 
 impl CbCompoundHeader {
     /// The next operation; `None` behind the last. One that the minor version does not have is
-    /// [`CbArgOp::Illegal`]. Behind that, and behind an error, nothing can be decoded.
+    /// [`CbArgOp::Illegal`]. That and an error are the last, since what follows them cannot be found.
     pub fn next(&mut self, decoder: &mut Decoder) -> Option<Result<CbArgOp, BadArguments<CbOperation>>> {
         self.operations = self.operations.checked_sub(1)?;
-        Some(self.decode_op(decoder))
+        let op = self.decode_op(decoder);
+        if matches!(op, Err(_) | Ok(CbArgOp::Illegal(_))) {
+            self.operations = 0;
+        }
+        Some(op)
     }
 
     fn decode_op(&self, decoder: &mut Decoder) -> Result<CbArgOp, BadArguments<CbOperation>> {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use xdr::{Decode, Decoder, Encode, Encoder, Error, List, Xdr};
 
-use super::{ArgOp, OPERATIONS_MAX, Op, Operation, Outcomes, ResOp, Status, Tag};
+use super::{ArgOp, Failure, OPERATIONS_MAX, Op, OpResult, Operation, Outcomes, ResOp, Status, Tag};
 
 /// The front of `COMPOUND4args`; the operations follow, to be decoded by [`CompoundHeader::next`].
 #[derive(Clone, Debug, PartialEq, Eq, Xdr)]
@@ -27,11 +27,15 @@ pub struct BadArguments<O = Operation> {
 }
 
 impl CompoundHeader {
-    /// The next operation; `None` behind the last. One that the minor version does not have is [`ArgOp::Illegal`].
-    /// Behind that, and behind an error, nothing can be decoded.
+    /// The next operation; `None` behind the last. One that the minor version does not have is
+    /// [`ArgOp::Illegal`]. That and an error are the last, since what follows them cannot be found.
     pub fn next(&mut self, decoder: &mut Decoder) -> Option<Result<ArgOp, BadArguments>> {
         self.operations = self.operations.checked_sub(1)?;
-        Some(self.decode_op(decoder))
+        let op = self.decode_op(decoder);
+        if matches!(op, Err(_) | Ok(ArgOp::Illegal(_))) {
+            self.operations = 0;
+        }
+        Some(op)
     }
 
     fn decode_op(&self, decoder: &mut Decoder) -> Result<ArgOp, BadArguments> {
@@ -147,15 +151,12 @@ impl<R: Outcomes> Results<R> {
 
     /// What the next operation gave, which must be `O`.
     pub fn take<O: Op<ResOp = R>>(&mut self) -> Result<O::Ok, CompoundError<R::Operation>> {
-        use super::Failure;
         self.result::<O>()?
             .map_err(|failure| CompoundError::Failed { operation: O::OPERATION, status: failure.status() })
     }
 
     /// The result of the next operation, which must be `O`, with what a failure brings along.
-    pub fn result<O: Op<ResOp = R>>(
-        &mut self,
-    ) -> Result<Result<O::Ok, O::Failure>, CompoundError<R::Operation>> {
+    pub fn result<O: Op<ResOp = R>>(&mut self) -> Result<OpResult<O>, CompoundError<R::Operation>> {
         let Some(next) = self.rest.next() else {
             return Err(match self.status {
                 Err(status) => CompoundError::Failed { operation: O::OPERATION, status },

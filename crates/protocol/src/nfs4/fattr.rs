@@ -3,115 +3,15 @@
 //! All lengths are known before anything is written, so that attributes go straight into the message: this is the
 //! larger part of what GETATTR and READDIR cost.
 
+mod value;
+
 use xdr::{Decode, Decoder, Encode, Encoder, Error, List, Opaque};
 
+use self::value::Value;
 use super::{
     Acl, BODY_MAX, Bitmap, ChangeAttrType, ChangePolicy, FsLocations, Fsid, Ftype, Handle, LayoutHint,
     Limited, ModeMasked, ModeUmask, Nfsacl41, Nfstime, OpenArguments, Outcome, SecLabel, Settime, Specdata,
 };
-
-/// The value of an attribute.
-trait Value: Encode + Decode {
-    /// The number of bytes on the wire.
-    fn encoded_len(&self) -> usize;
-}
-
-macro_rules! fixed {
-    ($($value:ty = $bytes:literal;)*) => {
-        $(impl Value for $value {
-            fn encoded_len(&self) -> usize {
-                $bytes
-            }
-        })*
-    };
-}
-
-fixed! {
-    bool = 4;
-    u32 = 4;
-    u64 = 8;
-    Ftype = 4;
-    Outcome = 4;
-    ChangeAttrType = 4;
-    Fsid = 16;
-    Nfstime = 12;
-    Specdata = 8;
-    ChangePolicy = 16;
-    ModeMasked = 8;
-    ModeUmask = 8;
-}
-
-const fn opaque_len(bytes: usize) -> usize {
-    4 + bytes + xdr::padding(bytes)
-}
-
-impl Value for Bitmap {
-    fn encoded_len(&self) -> usize {
-        Bitmap::encoded_len(*self)
-    }
-}
-
-impl Value for Limited {
-    fn encoded_len(&self) -> usize {
-        opaque_len(self.len())
-    }
-}
-
-impl Value for Handle {
-    fn encoded_len(&self) -> usize {
-        opaque_len(self.len())
-    }
-}
-
-impl Value for Settime {
-    fn encoded_len(&self) -> usize {
-        match self {
-            Settime::SetToServerTime => 4,
-            Settime::SetToClientTime(_) => 16,
-        }
-    }
-}
-
-impl Value for Acl {
-    fn encoded_len(&self) -> usize {
-        4 + self.iter().map(|ace| 12 + opaque_len(ace.who.len())).sum::<usize>()
-    }
-}
-
-impl Value for List<u32, 64> {
-    fn encoded_len(&self) -> usize {
-        4 + 4 * self.len()
-    }
-}
-
-/// A large or rare value, kept out of the way of the others.
-macro_rules! boxed {
-    ($($value:ty),*) => {
-        $(
-            impl Encode for Box<$value> {
-                fn encode(&self, encoder: &mut Encoder) {
-                    (**self).encode(encoder);
-                }
-            }
-
-            impl Decode for Box<$value> {
-                fn decode(decoder: &mut Decoder) -> Result<Box<$value>, Error> {
-                    <$value>::decode(decoder).map(Box::new)
-                }
-            }
-
-            impl Value for Box<$value> {
-                fn encoded_len(&self) -> usize {
-                    let mut encoder = Encoder::new();
-                    (**self).encode(&mut encoder);
-                    encoder.len()
-                }
-            }
-        )*
-    };
-}
-
-boxed!(FsLocations, LayoutHint, Nfsacl41, OpenArguments, SecLabel);
 
 macro_rules! attributes {
     ($($(#[$doc:meta])* $attr:ident = $number:literal, $text:literal $(, $field:ident: $value:ty)?;)*) => {
@@ -182,12 +82,11 @@ macro_rules! attributes {
                 })*
             }
 
-            fn decode_values(bitmap: Bitmap, decoder: &mut Decoder) -> Result<Fattr, Error> {
-                let mut fattr = Fattr::default();
+            fn decode_values(&mut self, bitmap: Bitmap, decoder: &mut Decoder) -> Result<(), Error> {
                 $(if bitmap.contains(Attr::$attr) {
-                    fattr.$field = Some(Decode::decode(decoder)?);
+                    self.$field = Some(Decode::decode(decoder)?);
                 })*
-                Ok(fattr)
+                Ok(())
             }
         }
     };
@@ -370,21 +269,11 @@ attributes! {
     OpenArguments = 86, "open_arguments", open_arguments: Box<OpenArguments>;
 }
 
-/// What an error calls a number that is in the way.
-const NAME: &str = "fattr4 attribute";
-
 impl Fattr {
     /// The number of bytes on the wire.
     pub fn encoded_len(&self) -> usize {
         let (bitmap, bytes) = self.measure();
         bitmap.encoded_len() + 4 + bytes
-    }
-
-    /// The values of the attributes in `bitmap`, which all have fields; bytes left over are an error.
-    fn from_values(bitmap: Bitmap, mut values: Decoder) -> Result<Fattr, Error> {
-        let fattr = Fattr::decode_values(bitmap, &mut values)?;
-        values.finish()?;
-        Ok(fattr)
     }
 }
 
@@ -400,10 +289,9 @@ impl Encode for Fattr {
 /// An attribute that has no field is an error with its number: a peer sends what it was asked for.
 impl Decode for Fattr {
     fn decode(decoder: &mut Decoder) -> Result<Fattr, Error> {
-        match ArgFattr::decode(decoder)? {
-            ArgFattr::Known(fattr) => Ok(*fattr),
-            ArgFattr::Unknown { attribute, .. } => Err(Error::Discriminant { name: NAME, value: attribute }),
-        }
+        let mut fattr = Fattr::default();
+        Parts::decode(decoder)?.known()?.decode_into(&mut fattr)?;
+        Ok(fattr)
     }
 }
 
@@ -415,10 +303,40 @@ impl Encode for Box<Fattr> {
 
 impl Decode for Box<Fattr> {
     fn decode(decoder: &mut Decoder) -> Result<Box<Fattr>, Error> {
-        match ArgFattr::decode(decoder)? {
-            ArgFattr::Known(fattr) => Ok(fattr),
-            ArgFattr::Unknown { attribute, .. } => Err(Error::Discriminant { name: NAME, value: attribute }),
+        let mut fattr = Box::default();
+        Parts::decode(decoder)?.known()?.decode_into(&mut fattr)?;
+        Ok(fattr)
+    }
+}
+
+/// `fattr4` before its values are decoded.
+struct Parts {
+    attrmask: Bitmap,
+    attr_vals: Opaque<BODY_MAX>,
+    /// The lowest attribute that has no field.
+    unknown: Option<u32>,
+}
+
+impl Parts {
+    fn decode(decoder: &mut Decoder) -> Result<Parts, Error> {
+        let (attrmask, beyond) = Bitmap::decode_all(decoder)?;
+        let unknown = (attrmask - Fattr::FIELDS).first().or(beyond);
+        Ok(Parts { attrmask, attr_vals: Opaque::decode(decoder)?, unknown })
+    }
+
+    /// All attributes must have fields.
+    fn known(self) -> Result<Parts, Error> {
+        match self.unknown {
+            None => Ok(self),
+            Some(value) => Err(Error::Discriminant { name: "fattr4 attribute", value }),
         }
+    }
+
+    /// Decodes the values, which must end where the attributes do.
+    fn decode_into(self, fattr: &mut Fattr) -> Result<(), Error> {
+        let mut values = Decoder::new(self.attr_vals.into_bytes());
+        fattr.decode_values(self.attrmask, &mut values)?;
+        values.finish()
     }
 }
 
@@ -474,13 +392,15 @@ impl Encode for ArgFattr {
 
 impl Decode for ArgFattr {
     fn decode(decoder: &mut Decoder) -> Result<ArgFattr, Error> {
-        let (attrmask, beyond) = Bitmap::decode_all(decoder)?;
-        let attr_vals = Opaque::<BODY_MAX>::decode(decoder)?;
-        match (attrmask - Fattr::FIELDS).first().or(beyond) {
-            Some(attribute) => Ok(ArgFattr::Unknown { attribute, attrmask, attr_vals }),
+        let parts = Parts::decode(decoder)?;
+        match parts.unknown {
             None => {
-                let values = Decoder::new(attr_vals.into_bytes());
-                Fattr::from_values(attrmask, values).map(|fattr| ArgFattr::Known(Box::new(fattr)))
+                let mut fattr = Box::default();
+                parts.decode_into(&mut fattr)?;
+                Ok(ArgFattr::Known(fattr))
+            }
+            Some(attribute) => {
+                Ok(ArgFattr::Unknown { attribute, attrmask: parts.attrmask, attr_vals: parts.attr_vals })
             }
         }
     }

@@ -12,11 +12,17 @@ pub type LayoutBody = Opaque<BODY_MAX>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Xdr)]
 pub enum LayoutIomode {
     /// `LAYOUTIOMODE4_READ`
-    Read = 1,
+    #[xdr(case = 1)]
+    Read,
     /// `LAYOUTIOMODE4_RW`
-    Rw = 2,
+    #[xdr(case = 2)]
+    Rw,
     /// `LAYOUTIOMODE4_ANY`
-    Any = 3,
+    #[xdr(case = 3)]
+    Any,
+    /// None that there is: BADIOMODE.
+    #[xdr(default)]
+    Other(u32),
 }
 
 /// `GETDEVICEINFO4args`.

@@ -40,9 +40,14 @@ pub struct IoAdviseOk {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Xdr)]
 pub enum DataContent {
     /// `NFS4_CONTENT_DATA`
-    Data = 0,
+    #[xdr(case = 0)]
+    Data,
     /// `NFS4_CONTENT_HOLE`
-    Hole = 1,
+    #[xdr(case = 1)]
+    Hole,
+    /// What SEEK does not look for: UNION_NOTSUPP.
+    #[xdr(default)]
+    Other(u32),
 }
 
 /// `SEEK4args`.

@@ -41,8 +41,11 @@ pub trait Op {
     /// The operation to put into a compound.
     fn with(args: Self::Args) -> Self::ArgOp;
     /// The result, if it is this operation's.
-    fn result(result: Self::ResOp) -> Option<Result<Self::Ok, Self::Failure>>;
+    fn result(result: Self::ResOp) -> Option<OpResult<Self>>;
 }
+
+/// How an operation went.
+pub type OpResult<O> = Result<<O as Op>::Ok, <O as Op>::Failure>;
 
 /// Results of any operation of a program.
 pub trait Outcomes: Encode + Decode {

@@ -13,6 +13,11 @@ fn nfs3_bodies_hold() {
 }
 
 #[test]
+fn nfs4_bodies_hold() {
+    run("nfs4", &super::nfs4::seeds(), crate::fuzzing::nfs4);
+}
+
+#[test]
 fn nfs2_bodies_hold() {
     run("nfs2", &super::nfs2::seeds(), crate::fuzzing::nfs2);
 }

@@ -3,6 +3,7 @@
 use crate::Call;
 
 /// An example, whose bytes have been compared.
+#[derive(Clone)]
 pub struct Seed {
     /// A file name.
     pub name: String,
