@@ -14,6 +14,7 @@ pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: SeekArgs)
     let what = match args.what {
         DataContent::Data => Extent::Data,
         DataContent::Hole => Extent::Hole,
+        DataContent::Other(_) => return Err(Status::UnionNotSupp),
     };
     let Object { export, handle, caller } = &object;
     match export.fs.seek(caller, handle, by, args.offset, what).await {
