@@ -3,43 +3,22 @@
 use async_trait::async_trait;
 use bytes::Bytes;
 use vfs::{
-    AccessMask, Accessed, Attributes, By, Callbacks, Caller, Commit, CreateHow, Created, Device, FileSystem,
-    FileType, FsLimits, FsStat, Handle, LeaseId, Listing, Looked, Name, Node, OpenId, OpenRequest, Opened,
-    Read, ReadDir, Renamed, Result, SetAttributes, Share, Stability, Timestamp, Wcc, Written,
+    AccessMask, Accessed, Acl, Attributes, By, Callbacks, Caller, Commit, Copied, CreateHow, Created, Device,
+    Extent, FileSystem, FileType, FsLimits, FsStat, Handle, LeaseId, ListedXattrs, Listing, Lock,
+    LockRequest, Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Owner, Place, Read, ReadDir,
+    Renamed, Result, SetAttributes, Share, Sought, Stability, Timestamp, Wcc, Written, XattrHow, XattrName,
 };
 
 use crate::Arbiter;
 
-impl Arbiter {
-    fn admit(&self, handle: &Handle, by: By, share: Share) -> Result<()> {
-        match by {
-            By::Anonymous => self.admit_anonymous(handle, share),
-            By::Open(id) => self.shares.lock().admit_open(handle, id, share).map_err(Into::into),
-        }
-    }
-
-    /// The file that an open names, made if need be.
-    async fn opened_node(&self, caller: &Caller, request: &OpenRequest) -> Result<(Node, Wcc)> {
-        let Some(name) = &request.name else {
-            return Ok((Node { handle: request.handle, attributes: None }, Wcc::default()));
-        };
-        if let Some((how, set)) = &request.create {
-            let created = self.below.create(caller, &request.handle, name, *how, set).await?;
-            return Ok((created.node, created.directory));
-        }
-        let looked = self.below.lookup(caller, &request.handle, name).await?;
-        Ok((looked.node, Wcc { before: None, after: looked.directory }))
-    }
-}
-
 #[async_trait]
 impl FileSystem for Arbiter {
     async fn root(&self, caller: &Caller) -> Result<Node> {
-        self.below.root(caller).await
+        self.shell.below.root(caller).await
     }
 
     async fn getattr(&self, caller: &Caller, handle: &Handle) -> Result<Attributes> {
-        self.below.getattr(caller, handle).await
+        self.shell.getattr(caller, handle).await
     }
 
     async fn setattr(
@@ -49,31 +28,33 @@ impl FileSystem for Arbiter {
         set: &SetAttributes,
         guard: Option<Timestamp>,
     ) -> Result<Wcc> {
-        if set.size.is_some() {
-            self.admit_anonymous(handle, Share::WRITE)?;
-        }
-        self.below.setattr(caller, handle, set, guard).await
+        let share = if set.size.is_some() { Share::WRITE } else { Share::empty() };
+        let _change = self.shell.admit_change(caller, handle, share).await?;
+        self.shell.below.setattr(caller, handle, set, guard).await
     }
 
     async fn access(&self, caller: &Caller, handle: &Handle, asked: AccessMask) -> Result<Accessed> {
-        self.below.access(caller, handle, asked).await
+        let accessed = self.shell.below.access(caller, handle, asked).await?;
+        Ok(Accessed { attributes: self.shell.trusted(caller, handle, accessed.attributes), ..accessed })
     }
 
     async fn lookup(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<Looked> {
-        self.below.lookup(caller, directory, name).await
+        let mut looked = self.shell.below.lookup(caller, directory, name).await?;
+        self.shell.refreshed(caller, &mut looked.node).await?;
+        Ok(looked)
     }
 
     async fn parent(&self, caller: &Caller, directory: &Handle) -> Result<Looked> {
-        self.below.parent(caller, directory).await
+        self.shell.below.parent(caller, directory).await
     }
 
     async fn readlink(&self, caller: &Caller, handle: &Handle) -> Result<(Bytes, Option<Attributes>)> {
-        self.below.readlink(caller, handle).await
+        self.shell.below.readlink(caller, handle).await
     }
 
     async fn read(&self, caller: &Caller, handle: &Handle, by: By, offset: u64, count: u32) -> Result<Read> {
-        self.admit(handle, by, Share::READ)?;
-        self.below.read(caller, handle, By::Anonymous, offset, count).await
+        let by = self.shell.admit_read(caller, handle, by).await?;
+        self.shell.below.read(caller, handle, by, offset, count).await
     }
 
     async fn write(
@@ -85,12 +66,14 @@ impl FileSystem for Arbiter {
         data: Bytes,
         stability: Stability,
     ) -> Result<Written> {
-        self.admit(handle, by, Share::WRITE)?;
-        self.below.write(caller, handle, By::Anonymous, offset, data, stability).await
+        let (_change, by) = self.shell.admit_write(caller, handle, by).await?;
+        self.shell.below.write(caller, handle, by, offset, data, stability).await
     }
 
     async fn commit(&self, caller: &Caller, handle: &Handle, offset: u64, count: u32) -> Result<Commit> {
-        self.below.commit(caller, handle, offset, count).await
+        let mut commit = self.shell.below.commit(caller, handle, offset, count).await?;
+        commit.wcc.after = self.shell.trusted(caller, handle, commit.wcc.after);
+        Ok(commit)
     }
 
     async fn create(
@@ -101,7 +84,12 @@ impl FileSystem for Arbiter {
         how: CreateHow,
         set: &SetAttributes,
     ) -> Result<Created> {
-        self.below.create(caller, directory, name, how, set).await
+        let truncates = how == CreateHow::Unchecked && set.size.is_some();
+        let names: &[_] = if truncates { &[(directory, name)] } else { &[] };
+        let _change = self.shell.change_names(caller, names).await?;
+        let mut created = self.shell.below.create(caller, directory, name, how, set).await?;
+        created.node.attributes = self.shell.trusted(caller, &created.node.handle, created.node.attributes);
+        Ok(created)
     }
 
     async fn mkdir(
@@ -111,7 +99,7 @@ impl FileSystem for Arbiter {
         name: &Name,
         set: &SetAttributes,
     ) -> Result<Created> {
-        self.below.mkdir(caller, directory, name, set).await
+        self.shell.below.mkdir(caller, directory, name, set).await
     }
 
     async fn symlink(
@@ -122,7 +110,7 @@ impl FileSystem for Arbiter {
         target: &[u8],
         set: &SetAttributes,
     ) -> Result<Created> {
-        self.below.symlink(caller, directory, name, target, set).await
+        self.shell.below.symlink(caller, directory, name, target, set).await
     }
 
     async fn mknod(
@@ -134,15 +122,16 @@ impl FileSystem for Arbiter {
         device: Device,
         set: &SetAttributes,
     ) -> Result<Created> {
-        self.below.mknod(caller, directory, name, file_type, device, set).await
+        self.shell.below.mknod(caller, directory, name, file_type, device, set).await
     }
 
     async fn remove(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<Wcc> {
-        self.below.remove(caller, directory, name).await
+        let _change = self.shell.change_names(caller, &[(directory, name)]).await?;
+        self.shell.below.remove(caller, directory, name).await
     }
 
     async fn rmdir(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<Wcc> {
-        self.below.rmdir(caller, directory, name).await
+        self.shell.below.rmdir(caller, directory, name).await
     }
 
     async fn rename(
@@ -153,69 +142,146 @@ impl FileSystem for Arbiter {
         to: &Handle,
         to_name: &Name,
     ) -> Result<Renamed> {
-        self.below.rename(caller, from, from_name, to, to_name).await
+        let _change = self.shell.change_names(caller, &[(from, from_name), (to, to_name)]).await?;
+        self.shell.below.rename(caller, from, from_name, to, to_name).await
     }
 
     async fn link(&self, caller: &Caller, file: &Handle, directory: &Handle, name: &Name) -> Result<Created> {
-        self.below.link(caller, file, directory, name).await
+        let _change = self.shell.change_link(caller, file, (directory, name)).await?;
+        self.shell.below.link(caller, file, directory, name).await
     }
 
     async fn readdir(&self, caller: &Caller, directory: &Handle, part: ReadDir) -> Result<Listing> {
-        self.below.readdir(caller, directory, part).await
+        let mut listing = self.shell.below.readdir(caller, directory, part).await?;
+        for node in listing.entries.iter_mut().filter_map(|entry| entry.node.as_mut()) {
+            node.attributes = self.shell.trusted(caller, &node.handle, node.attributes);
+        }
+        Ok(listing)
     }
 
     async fn fsstat(&self, caller: &Caller, handle: &Handle) -> Result<FsStat> {
-        self.below.fsstat(caller, handle).await
+        self.shell.below.fsstat(caller, handle).await
     }
 
     async fn limits(&self, caller: &Caller, handle: &Handle) -> Result<FsLimits> {
-        self.below.limits(caller, handle).await
+        self.shell.below.limits(caller, handle).await
     }
 
     async fn open(&self, caller: &Caller, request: &OpenRequest) -> Result<Opened> {
-        let (node, directory) = self.opened_node(caller, request).await?;
-        let id = self.open_id();
-        self.shares.lock().open(node.handle, id, request.access, request.deny)?;
-        let attributes = match node.attributes {
-            Some(attributes) => Ok(attributes),
-            None => self.below.getattr(caller, &node.handle).await,
-        };
-        match attributes {
-            Ok(attributes) => Ok(Opened {
-                id,
-                handle: node.handle,
-                attributes,
-                lease: None,
-                directory,
-                created: false,
-                granted: None,
-            }),
-            Err(error) => {
-                // Nobody learnt the id.
-                let _ = self.shares.lock().close(id);
-                Err(error)
-            }
-        }
+        self.tasks.start(&self.shell);
+        self.shell.open(caller, request).await
     }
 
-    async fn downgrade(&self, _caller: &Caller, open: OpenId, access: Share, deny: Share) -> Result<()> {
-        self.shares.lock().downgrade(open, access, deny).map_err(Into::into)
+    async fn downgrade(&self, caller: &Caller, open: OpenId, access: Share, deny: Share) -> Result<()> {
+        self.shell.downgrade(caller, open, access, deny).await
     }
 
-    async fn close(&self, _caller: &Caller, open: OpenId) -> Result<()> {
-        self.shares.lock().close(open)?;
-        Ok(())
+    async fn close(&self, caller: &Caller, open: OpenId) -> Result<()> {
+        self.shell.close(caller, open).await
+    }
+
+    async fn lock(&self, caller: &Caller, open: OpenId, request: &LockRequest) -> Result<Locked> {
+        self.shell.lock(caller, open, request).await
+    }
+
+    async fn unlock(&self, caller: &Caller, open: OpenId, owner: &Owner, range: (u64, u64)) -> Result<()> {
+        self.shell.unlock(caller, open, owner, range).await
+    }
+
+    async fn test(&self, caller: &Caller, handle: &Handle, lock: &Lock) -> Result<Option<Lock>> {
+        self.shell.test(caller, handle, lock).await
+    }
+
+    fn holds_locks(&self, open: OpenId, owner: &Owner) -> bool {
+        self.shell.holds_locks(open, owner)
     }
 
     fn callbacks(&self) -> Option<Callbacks> {
-        self.below.callbacks()
+        self.shell.callbacks()
     }
 
-    async fn returned(&self, caller: &Caller, lease: LeaseId) -> Result<()> {
-        self.below.returned(caller, lease).await
+    async fn returned(&self, _caller: &Caller, lease: LeaseId) -> Result<()> {
+        self.shell.returned(lease);
+        Ok(())
+    }
+
+    async fn acl(&self, caller: &Caller, handle: &Handle) -> Result<Acl> {
+        self.shell.below.acl(caller, handle).await
+    }
+
+    async fn set_acl(&self, caller: &Caller, handle: &Handle, acl: &Acl) -> Result<Wcc> {
+        let _change = self.shell.admit_change(caller, handle, Share::empty()).await?;
+        self.shell.below.set_acl(caller, handle, acl).await
+    }
+
+    async fn getxattr(&self, caller: &Caller, handle: &Handle, name: &XattrName) -> Result<Bytes> {
+        self.shell.below.getxattr(caller, handle, name).await
+    }
+
+    async fn setxattr(
+        &self,
+        caller: &Caller,
+        handle: &Handle,
+        name: &XattrName,
+        value: Bytes,
+        how: XattrHow,
+    ) -> Result<Wcc> {
+        let _change = self.shell.admit_change(caller, handle, Share::empty()).await?;
+        self.shell.below.setxattr(caller, handle, name, value, how).await
+    }
+
+    async fn listxattrs(
+        &self,
+        caller: &Caller,
+        handle: &Handle,
+        cookie: u64,
+        bytes: u32,
+    ) -> Result<ListedXattrs> {
+        self.shell.below.listxattrs(caller, handle, cookie, bytes).await
+    }
+
+    async fn removexattr(&self, caller: &Caller, handle: &Handle, name: &XattrName) -> Result<Wcc> {
+        let _change = self.shell.admit_change(caller, handle, Share::empty()).await?;
+        self.shell.below.removexattr(caller, handle, name).await
+    }
+
+    async fn seek(
+        &self,
+        caller: &Caller,
+        handle: &Handle,
+        by: By,
+        offset: u64,
+        what: Extent,
+    ) -> Result<Sought> {
+        let by = self.shell.admit_read(caller, handle, by).await?;
+        self.shell.below.seek(caller, handle, by, offset, what).await
+    }
+
+    async fn allocate(&self, caller: &Caller, at: Place, length: u64) -> Result<Wcc> {
+        let (_change, by) = self.shell.admit_write(caller, &at.handle, at.by).await?;
+        self.shell.below.allocate(caller, Place { by, ..at }, length).await
+    }
+
+    async fn deallocate(&self, caller: &Caller, at: Place, length: u64) -> Result<Wcc> {
+        let (_change, by) = self.shell.admit_write(caller, &at.handle, at.by).await?;
+        self.shell.below.deallocate(caller, Place { by, ..at }, length).await
+    }
+
+    async fn copy(&self, caller: &Caller, from: Place, to: Place, count: u64) -> Result<Copied> {
+        let source = self.shell.admit_read(caller, &from.handle, from.by).await?;
+        let (_change, target) = self.shell.admit_write(caller, &to.handle, to.by).await?;
+        let (from, to) = (Place { by: source, ..from }, Place { by: target, ..to });
+        self.shell.below.copy(caller, from, to, count).await
+    }
+
+    async fn clone_range(&self, caller: &Caller, from: Place, to: Place, count: u64) -> Result<Wcc> {
+        let source = self.shell.admit_read(caller, &from.handle, from.by).await?;
+        let (_change, target) = self.shell.admit_write(caller, &to.handle, to.by).await?;
+        let (from, to) = (Place { by: source, ..from }, Place { by: target, ..to });
+        self.shell.below.clone_range(caller, from, to, count).await
     }
 
     async fn shutdown(&self) {
-        self.below.shutdown().await;
+        self.shell.below.shutdown().await;
     }
 }

@@ -2,41 +2,60 @@
 //!
 //! The arbiter is where an operation meets what other clients hold. The check for a conflict, the recall that settles
 //! it, the grant, and the operation itself are one transition here; fronts never reach below. What is held is kept by
-//! pure state machines ([`shares`]), and the asynchronous trait is their shell.
+//! pure state machines, and the asynchronous trait is their shell:
+//! - [`shares`]: opens and what they deny to others;
+//! - [`locks`]: byte-range locks, and who waits for one;
+//! - [`leases`]: what was granted to whom under which lease of the layer below, recalls and revocation.
 //!
-//! Today clients hold opens with share reservations; v2 and v3 clients, which hold nothing, are anonymous and are held
-//! against the reservations of the others. Leases of our own come with the protocols that can recall them.
+//! v2 and v3 clients hold nothing; they are anonymous, and what the others hold is recalled for them or held against
+//! them like for anybody else. Over a layer that has no opens of its own nothing is granted, and shares and locks are
+//! ours alone.
 
 mod filesystem;
+pub mod held;
+pub mod leases;
+pub mod locks;
+pub mod options;
 pub mod shares;
+mod shell;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
-use vfs::{FileSystem, Handle, OpenId, Result, Share};
+use vfs::{FileSystem, LeaseId};
 
-use shares::Shares;
+pub use held::{Held, HeldLease};
+pub use options::{Delegations, Options};
+
+use shell::{Shell, Tasks};
 
 /// See the module.
 pub struct Arbiter {
-    below: Arc<dyn FileSystem>,
-    shares: Mutex<Shares>,
-    next_open: AtomicU64,
+    shell: Arc<Shell>,
+    /// What goes on without being asked; ends with the arbiter.
+    tasks: Tasks,
 }
 
 impl Arbiter {
-    /// An arbiter over `below`, with nothing held.
+    /// An arbiter over `below`, with nothing held and default options.
     pub fn new(below: Arc<dyn FileSystem>) -> Arbiter {
-        Arbiter { below, shares: Mutex::default(), next_open: AtomicU64::new(1) }
+        Arbiter::with_options(below, Options::default())
     }
 
-    fn open_id(&self) -> OpenId {
-        OpenId(self.next_open.fetch_add(1, Ordering::Relaxed))
+    /// An arbiter over `below`, with nothing held. It takes the callbacks of `below`.
+    pub fn with_options(below: Arc<dyn FileSystem>, options: Options) -> Arbiter {
+        let shell = Arc::new(Shell::new(below, options));
+        let tasks = Tasks::default();
+        tasks.start(&shell);
+        Arbiter { shell, tasks }
     }
 
-    /// May somebody without an open use the file so?
-    fn admit_anonymous(&self, handle: &Handle, share: Share) -> Result<()> {
-        self.shares.lock().admit(handle, share).map_err(Into::into)
+    /// What is held now, in numbers.
+    pub fn held(&self) -> Held {
+        self.shell.held()
+    }
+
+    /// Leases that are out, behind `behind` in the order of their names, at most `limit`.
+    pub fn leases(&self, behind: Option<LeaseId>, limit: usize) -> Vec<HeldLease> {
+        self.shell.leases(behind, limit)
     }
 }

@@ -1,23 +1,81 @@
 //! Share reservations (RFC 8881, section 9.7): each open says what it does and what it denies to all others.
 //!
-//! A pure table. Two opens of one file go together if neither does what the other denies. Opens of one owner are no
-//! exception; the front that knows the owner turns its second open of a file into an upgrade of the first.
+//! A pure table. Two opens of one file go together if neither does what the other denies. A second open by the same
+//! holder and owner is no other: it widens the first (section 9.11).
 
 use std::collections::HashMap;
 
-use vfs::{Handle, OpenId, Share, Status};
+use vfs::{Handle, HolderId, OpenId, Owner, Share, Status};
 
 /// Opens of one file at most; a front's own bounds are lower.
 const OPENS_PER_FILE_MAX: usize = 65_536;
+
+/// What an open is to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Opening {
+    /// For whom, if its protocol has holders.
+    pub holder: Option<HolderId>,
+    /// For which of its owners.
+    pub owner: Owner,
+    /// What it will do.
+    pub access: Share,
+    /// What others may not do.
+    pub deny: Share,
+}
+
+/// What holders other than one do with a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Others {
+    /// They have it open.
+    pub open: bool,
+    /// They have it open for writing.
+    pub write: bool,
+}
 
 /// One open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Held {
     id: OpenId,
-    access: Share,
-    deny: Share,
-    /// Every combination that it has had: a downgrade may name no other.
-    had: Vec<(Share, Share)>,
+    opening: Opening,
+    had: Combinations,
+}
+
+impl Held {
+    fn denies(&self, other: &Opening) -> bool {
+        self.opening.deny.intersects(other.access) || self.opening.access.intersects(other.deny)
+    }
+
+    fn is_of(&self, other: &Opening) -> bool {
+        self.opening.holder == other.holder && self.opening.owner == other.owner
+    }
+}
+
+/// The unions of every choice among the shares that an open was made and widened with: what a downgrade may name
+/// (RFC 8881, section 18.18.3). One bit for each of the sixteen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Combinations(u16);
+
+impl Combinations {
+    fn index(access: Share, deny: Share) -> u16 {
+        u16::from(access.bits() | deny.bits() << 2)
+    }
+
+    fn contains(self, access: Share, deny: Share) -> bool {
+        self.0 & (1 << Combinations::index(access, deny)) != 0
+    }
+
+    fn add(&mut self, access: Share, deny: Share) {
+        let new = Combinations::index(access, deny);
+        let unions =
+            (0..16).filter(|old| self.0 & (1 << old) != 0).fold(1 << new, |all, old| all | 1 << (old | new));
+        self.0 |= unions;
+    }
+
+    /// Forgets what is more than this.
+    fn narrow(&mut self, access: Share, deny: Share) {
+        let whole = Combinations::index(access, deny);
+        self.0 &= (0..16).filter(|part| part & !whole == 0).fold(0, |all, part| all | 1 << part);
+    }
 }
 
 /// All opens.
@@ -25,43 +83,63 @@ struct Held {
 pub struct Shares {
     files: HashMap<Handle, Vec<Held>>,
     opens: HashMap<OpenId, Handle>,
+    denying: usize,
 }
 
 impl Shares {
-    /// Enters an open.
+    /// Enters an open under `id`, or widens the one that its holder and owner have: gives the id that it has.
     ///
     /// # Errors
-    /// `ShareDenied` if another open is in the way; `Inval` if it would do nothing.
-    pub fn open(&mut self, handle: Handle, id: OpenId, access: Share, deny: Share) -> Result<(), Status> {
-        if access.is_empty() {
-            return Err(Status::Inval);
-        }
-        let held = self.files.entry(handle).or_default();
-        if held.len() >= OPENS_PER_FILE_MAX {
-            return Err(Status::Delay);
-        }
-        if held.iter().any(|other| other.deny.intersects(access) || other.access.intersects(deny)) {
-            self.forget_if_unused(&handle);
-            return Err(Status::ShareDenied);
-        }
-        held.push(Held { id, access, deny, had: vec![(access, deny)] });
-        self.opens.insert(id, handle);
-        Ok(())
+    /// `ShareDenied` if another open is in the way; `Inval` if it would do nothing; `Delay` if there are too many.
+    pub fn open(&mut self, handle: &Handle, id: OpenId, opening: Opening) -> Result<OpenId, Status> {
+        self.check(handle, &opening)?;
+        let held = self.files.entry(*handle).or_default();
+        let Some(mine) = held.iter_mut().find(|open| open.is_of(&opening)) else {
+            if held.len() >= OPENS_PER_FILE_MAX {
+                return Err(Status::Delay);
+            }
+            self.denying += usize::from(!opening.deny.is_empty());
+            let mut had = Combinations::default();
+            had.add(opening.access, opening.deny);
+            held.push(Held { id, opening, had });
+            self.opens.insert(id, *handle);
+            return Ok(id);
+        };
+        let denied = !mine.opening.deny.is_empty();
+        mine.had.add(opening.access, opening.deny);
+        mine.opening.access |= opening.access;
+        mine.opening.deny |= opening.deny;
+        self.denying += usize::from(!denied && !mine.opening.deny.is_empty());
+        Ok(mine.id)
     }
 
-    /// Narrows an open to a combination that it has had.
+    /// Could this open be entered now?
     ///
     /// # Errors
-    /// `BadStateId` if there is no such open; `Inval` if it never had the combination.
+    /// As [`Shares::open`].
+    pub fn check(&self, handle: &Handle, opening: &Opening) -> Result<(), Status> {
+        if opening.access.is_empty() {
+            return Err(Status::Inval);
+        }
+        let denied = self.held(handle).iter().any(|other| !other.is_of(opening) && other.denies(opening));
+        if denied { Err(Status::ShareDenied) } else { Ok(()) }
+    }
+
+    /// Narrows an open to a union of shares that it was made and widened with.
+    ///
+    /// # Errors
+    /// `BadStateId` if there is no such open; `Inval` if it never had that.
     pub fn downgrade(&mut self, id: OpenId, access: Share, deny: Share) -> Result<(), Status> {
         let handle = self.opens.get(&id).ok_or(Status::BadStateId)?;
         let held = self.files.get_mut(handle).ok_or(Status::ServerFault)?;
         let open = held.iter_mut().find(|open| open.id == id).ok_or(Status::ServerFault)?;
-        let narrower = open.access.contains(access) && open.deny.contains(deny);
-        if !narrower || !open.had.contains(&(access, deny)) {
+        let narrower = open.opening.access.contains(access) && open.opening.deny.contains(deny);
+        if !narrower || !open.had.contains(access, deny) {
             return Err(Status::Inval);
         }
-        (open.access, open.deny) = (access, deny);
+        self.denying -= usize::from(!open.opening.deny.is_empty() && deny.is_empty());
+        (open.opening.access, open.opening.deny) = (access, deny);
+        open.had.narrow(access, deny);
         Ok(())
     }
 
@@ -72,34 +150,59 @@ impl Shares {
     pub fn close(&mut self, id: OpenId) -> Result<Handle, Status> {
         let handle = self.opens.remove(&id).ok_or(Status::BadStateId)?;
         if let Some(held) = self.files.get_mut(&handle) {
-            held.retain(|open| open.id != id);
+            if let Some(at) = held.iter().position(|open| open.id == id) {
+                let open = held.swap_remove(at);
+                self.denying -= usize::from(!open.opening.deny.is_empty());
+            }
+            if held.is_empty() {
+                self.files.remove(&handle);
+            }
         }
-        self.forget_if_unused(&handle);
         Ok(handle)
     }
 
-    /// May somebody without an open use the file so?
+    /// May somebody without an open use the file so? What `except` itself denies does not count.
     ///
     /// # Errors
     /// `ShareDenied` if an open denies it.
-    pub fn admit(&self, handle: &Handle, share: Share) -> Result<(), Status> {
-        match self.files.get(handle) {
-            Some(held) if held.iter().any(|open| open.deny.intersects(share)) => Err(Status::ShareDenied),
-            _ => Ok(()),
+    pub fn admit(&self, handle: &Handle, share: Share, except: Option<HolderId>) -> Result<(), Status> {
+        let counts = |open: &&Held| except.is_none() || open.opening.holder != except;
+        let denied = self.held(handle).iter().filter(counts).any(|open| open.opening.deny.intersects(share));
+        if denied { Err(Status::ShareDenied) } else { Ok(()) }
+    }
+
+    /// May this open use this file so? One for writing may read too: clients read what they fill up to whole pages
+    /// (RFC 8881, section 18.22.4).
+    ///
+    /// # Errors
+    /// `BadStateId` if there is no such open of the file; `OpenMode` if it was not opened for that.
+    pub fn admit_open(&self, handle: &Handle, id: OpenId, share: Share) -> Result<(), Status> {
+        match self.held(handle).iter().find(|open| open.id == id) {
+            None => Err(Status::BadStateId),
+            Some(open) if share == Share::READ || open.opening.access.contains(share) => Ok(()),
+            Some(_) => Err(Status::OpenMode),
         }
     }
 
-    /// May this open use this file so?
-    ///
-    /// # Errors
-    /// `BadStateId` if there is no such open of the file; `Access` if it was not opened for that.
-    pub fn admit_open(&self, handle: &Handle, id: OpenId, share: Share) -> Result<(), Status> {
-        let open = self.files.get(handle).and_then(|held| held.iter().find(|open| open.id == id));
-        match open {
-            None => Err(Status::BadStateId),
-            Some(open) if open.access.contains(share) => Ok(()),
-            Some(_) => Err(Status::Access),
-        }
+    /// The file of an open, and what the open is.
+    pub fn of(&self, id: OpenId) -> Option<(&Handle, &Opening)> {
+        let handle = self.opens.get(&id)?;
+        self.held(handle).iter().find(|open| open.id == id).map(|open| (handle, &open.opening))
+    }
+
+    /// What others than this holder do with a file. Without a holder everybody is another.
+    pub fn others(&self, handle: &Handle, holder: Option<HolderId>) -> Others {
+        let others =
+            self.held(handle).iter().filter(|open| holder.is_none() || open.opening.holder != holder);
+        others.fold(Others::default(), |all, open| Others {
+            open: true,
+            write: all.write || open.opening.access.contains(Share::WRITE),
+        })
+    }
+
+    /// Has anybody this file open?
+    pub fn is_open(&self, handle: &Handle) -> bool {
+        self.files.contains_key(handle)
     }
 
     /// Number of opens.
@@ -112,90 +215,15 @@ impl Shares {
         self.opens.is_empty()
     }
 
-    fn forget_if_unused(&mut self, handle: &Handle) {
-        if self.files.get(handle).is_some_and(Vec::is_empty) {
-            self.files.remove(handle);
-        }
+    /// Number of opens that deny anything.
+    pub fn denying(&self) -> usize {
+        self.denying
+    }
+
+    fn held(&self, handle: &Handle) -> &[Held] {
+        self.files.get(handle).map_or(&[], Vec::as_slice)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    #[derive(Clone, Copy, Debug)]
-    enum Step {
-        Open(u8, Share, Share),
-        Close(u8),
-        Downgrade(u8, Share, Share),
-        Admit(u8, Share),
-    }
-
-    fn share() -> impl Strategy<Value = Share> {
-        (0u8..4).prop_map(Share::from_bits_truncate)
-    }
-
-    fn step() -> impl Strategy<Value = Step> {
-        prop_oneof![
-            (0u8..3, share(), share()).prop_map(|(file, access, deny)| Step::Open(file, access, deny)),
-            (0u8..20).prop_map(Step::Close),
-            (0u8..20, share(), share()).prop_map(|(open, access, deny)| Step::Downgrade(open, access, deny)),
-            (0u8..3, share()).prop_map(|(file, share)| Step::Admit(file, share)),
-        ]
-    }
-
-    fn file(number: u8) -> Handle {
-        Handle::new(&[number]).unwrap()
-    }
-
-    proptest! {
-        /// Against the rule itself: at no time do two opens of one file deny each other what they do.
-        #[test]
-        fn no_two_opens_are_in_each_others_way(steps in proptest::collection::vec(step(), 1..60)) {
-            let mut shares = Shares::default();
-            let mut model: Vec<(OpenId, u8, Share, Share)> = Vec::new();
-            for (number, step) in steps.into_iter().enumerate() {
-                let pick = |index: u8, model: &[(OpenId, u8, Share, Share)]| model.get(index as usize).copied();
-                match step {
-                    Step::Open(number_of_file, access, deny) => {
-                        let id = OpenId(number as u64);
-                        let conflict = model.iter().any(|(_, of, its_access, its_deny)| {
-                            *of == number_of_file && (its_deny.intersects(access) || its_access.intersects(deny))
-                        });
-                        let expected = match (access.is_empty(), conflict) {
-                            (true, _) => Err(Status::Inval),
-                            (_, true) => Err(Status::ShareDenied),
-                            _ => Ok(()),
-                        };
-                        prop_assert_eq!(shares.open(file(number_of_file), id, access, deny), expected);
-                        if expected.is_ok() {
-                            model.push((id, number_of_file, access, deny));
-                        }
-                    }
-                    Step::Close(index) => match pick(index, &model) {
-                        None => prop_assert_eq!(shares.close(OpenId(u64::MAX)), Err(Status::BadStateId)),
-                        Some((id, of, ..)) => {
-                            prop_assert_eq!(shares.close(id), Ok(file(of)));
-                            model.remove(index as usize);
-                        }
-                    },
-                    Step::Downgrade(index, access, deny) => if let Some((id, _, had_access, had_deny)) = pick(index, &model) {
-                        // An open that was never upgraded had one combination only.
-                        let same = (access, deny) == (had_access, had_deny);
-                        prop_assert_eq!(shares.downgrade(id, access, deny).is_ok(), same);
-                    },
-                    Step::Admit(number_of_file, share) => {
-                        let denied = model.iter().any(|(_, of, _, deny)| *of == number_of_file && deny.intersects(share));
-                        prop_assert_eq!(shares.admit(&file(number_of_file), share).is_err(), denied);
-                    }
-                }
-                prop_assert_eq!(shares.len(), model.len());
-            }
-            for (id, ..) in model {
-                shares.close(id).unwrap();
-            }
-            prop_assert!(shares.is_empty() && shares.files.is_empty());
-        }
-    }
-}
+mod tests;

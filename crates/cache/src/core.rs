@@ -1,16 +1,20 @@
 //! What the operations of the cache share: the origin, the objects, the index, and the bookkeeping between them.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::{Notify, OnceCell, Semaphore};
+use tokio::sync::{Notify, OnceCell, Semaphore, mpsc};
 use tokio::time::Instant;
-use vfs::{Attributes, Caller, Error, FileSystem, FsLimits, Handle, Principal, Status};
+use vfs::{
+    Attributes, Callback, Callbacks, Caller, Error, Features, FileSystem, FsLimits, Handle, OpenId, Principal,
+    Status,
+};
 
 use crate::data::Data;
+use crate::lease::Leases;
 use crate::listing::KnownListing;
 use crate::object::{Opening, Seen, State};
 use crate::options::Options;
@@ -20,11 +24,14 @@ use crate::stats::Counters;
 use crate::store::{Batch, DataRecord, Directory, Index, ObjectFile, Objects, Record, Table, directory};
 use crate::table::{Object, ObjectTable};
 use crate::trust::Sent;
+use crate::upstream::Settling;
 
 /// Fetches ahead of readers that are under way at a time, over all files.
 const AHEAD_MAX: usize = 64;
 /// Large writes of ours on their way to this disk at a time.
 const STORING_MAX: usize = 32;
+/// Callbacks on their way to the layer above.
+const CALLBACKS_MAX: usize = 1024;
 /// Largest READ that is sent, whatever the origin would take.
 const CHUNK_MAX_BYTES: u64 = 1 << 20;
 
@@ -62,6 +69,19 @@ pub struct Core {
     /// Writes of ours on their way to this disk.
     pub storing: Arc<Semaphore>,
     pub disk: crate::cleaner::DiskWatch,
+    /// Leases of the origin.
+    pub leases: Leases,
+    /// The files of the opens of the layer above.
+    pub opens: Mutex<HashMap<OpenId, Arc<Object>>>,
+    /// The next of them.
+    pub open_ids: AtomicU64,
+    /// Files whose open at the origin may no longer be needed.
+    pub settling: Settling,
+    /// To the layer above.
+    pub above: mpsc::Sender<Callback>,
+    callbacks: Mutex<Option<Callbacks>>,
+    /// The origin has no byte-range locks.
+    lockless: AtomicBool,
     limits: OnceCell<FsLimits>,
     boot: u64,
     warned: Mutex<Option<Instant>>,
@@ -90,6 +110,7 @@ impl Core {
 
     fn build(start: Start, this: Weak<Core>) -> Core {
         let objects = Objects::new(start.directory.objects(), start.nonce, start.used_bytes);
+        let (above, callbacks) = mpsc::channel(CALLBACKS_MAX);
         Core {
             this,
             below: start.below,
@@ -111,6 +132,13 @@ impl Core {
             window_bytes: AtomicU64::new(0),
             ahead: Arc::new(Semaphore::new(AHEAD_MAX)),
             storing: Arc::new(Semaphore::new(STORING_MAX)),
+            leases: Leases::default(),
+            opens: Mutex::default(),
+            open_ids: AtomicU64::new(1),
+            settling: Settling::default(),
+            above,
+            callbacks: Mutex::new(Some(callbacks)),
+            lockless: AtomicBool::new(false),
             limits: OnceCell::new(),
             boot: directory::boot_id(),
             warned: Mutex::new(None),
@@ -122,6 +150,41 @@ impl Core {
     /// Itself, for a task.
     pub fn share(&self) -> Option<Arc<Core>> {
         self.this.upgrade()
+    }
+
+    /// Itself, for what must not keep it alive.
+    pub fn weak(&self) -> Weak<Core> {
+        self.this.clone()
+    }
+
+    /// The stream of callbacks for the layer above, once.
+    pub fn take_callbacks(&self) -> Option<Callbacks> {
+        self.callbacks.lock().take()
+    }
+
+    /// Does the layer above listen?
+    pub fn is_heard(&self) -> bool {
+        self.callbacks.lock().is_none() && !self.above.is_closed()
+    }
+
+    /// Has the origin opens, locks and leases? `None` if that is not known yet.
+    pub fn has_state(&self) -> Option<bool> {
+        self.limits.get().map(|limits| limits.features.contains(Features::STATE))
+    }
+
+    /// Are locks kept here alone, because the origin has none?
+    pub fn keeps_locks_alone(&self) -> bool {
+        self.lockless.load(Ordering::Relaxed)
+    }
+
+    /// The origin has no byte-range locks.
+    pub fn no_locks_below(&self) {
+        if !self.lockless.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "{} has no byte-range locks: they are kept here, among clients of this cache",
+                self.options.origin
+            );
+        }
     }
 
     /// An object, from memory or from the index.

@@ -3,15 +3,19 @@
 mod attributes;
 mod data;
 pub mod directory;
-mod modify;
+mod extended;
+mod lock;
+pub mod modify;
 pub mod names;
+mod open;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use vfs::{
-    AccessMask, Accessed, Attributes, By, Caller, Commit, CreateHow, Created, Device, FileSystem, FileType,
-    FsLimits, FsStat, Handle, Listing, Looked, Name, Node, Read, ReadDir, Renamed, Result, SetAttributes,
-    Stability, Timestamp, Wcc, Written,
+    AccessMask, Accessed, Acl, Attributes, By, Callbacks, Caller, Commit, Copied, CreateHow, Created, Device,
+    Extent, FileSystem, FileType, FsLimits, FsStat, Handle, LeaseId, ListedXattrs, Listing, Lock, LockRequest,
+    Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Owner, Place, Read, ReadDir, Renamed, Result,
+    SetAttributes, Share, Sought, Stability, Timestamp, Wcc, Written, XattrHow, XattrName,
 };
 
 use crate::Cache;
@@ -58,8 +62,8 @@ impl FileSystem for Cache {
         self.core.readlink(caller, handle).await
     }
 
-    async fn read(&self, caller: &Caller, handle: &Handle, by: By, offset: u64, count: u32) -> Result<Read> {
-        let read = self.core.read(caller, handle, by, offset, count).await?;
+    async fn read(&self, caller: &Caller, handle: &Handle, _: By, offset: u64, count: u32) -> Result<Read> {
+        let read = self.core.read(caller, handle, offset, count).await?;
         // Hits have none that are news, so no READ has any: see `vfs::Read::attributes`.
         Ok(Read { attributes: None, ..read })
     }
@@ -68,12 +72,12 @@ impl FileSystem for Cache {
         &self,
         caller: &Caller,
         handle: &Handle,
-        by: By,
+        _: By,
         offset: u64,
         data: Bytes,
         stability: Stability,
     ) -> Result<Written> {
-        self.core.write(caller, handle, by, offset, data, stability).await
+        self.core.write(caller, handle, offset, data, stability).await
     }
 
     async fn commit(&self, caller: &Caller, handle: &Handle, offset: u64, count: u32) -> Result<Commit> {
@@ -163,6 +167,107 @@ impl FileSystem for Cache {
         let limits = self.core.below.limits(caller, handle).await?;
         self.core.learn_limits(limits);
         Ok(limits)
+    }
+
+    async fn open(&self, caller: &Caller, request: &OpenRequest) -> Result<Opened> {
+        self.core.open(caller, request).await
+    }
+
+    async fn downgrade(&self, _: &Caller, open: OpenId, access: Share, deny: Share) -> Result<()> {
+        self.core.downgrade(open, access, deny)
+    }
+
+    async fn close(&self, caller: &Caller, open: OpenId) -> Result<()> {
+        self.core.close(caller, open).await
+    }
+
+    async fn lock(&self, caller: &Caller, open: OpenId, request: &LockRequest) -> Result<Locked> {
+        self.core.lock(caller, open, request).await
+    }
+
+    async fn unlock(&self, caller: &Caller, open: OpenId, owner: &Owner, range: (u64, u64)) -> Result<()> {
+        self.core.unlock(caller, open, owner, range).await
+    }
+
+    async fn test(&self, caller: &Caller, handle: &Handle, lock: &Lock) -> Result<Option<Lock>> {
+        self.core.test(caller, handle, lock).await
+    }
+
+    fn holds_locks(&self, open: OpenId, owner: &Owner) -> bool {
+        self.core.holds_locks(open, owner)
+    }
+
+    fn callbacks(&self) -> Option<Callbacks> {
+        self.core.take_callbacks()
+    }
+
+    async fn returned(&self, _: &Caller, lease: LeaseId) -> Result<()> {
+        self.core.returned_above(lease);
+        Ok(())
+    }
+
+    async fn acl(&self, caller: &Caller, handle: &Handle) -> Result<Acl> {
+        self.core.acl(caller, handle).await
+    }
+
+    async fn set_acl(&self, caller: &Caller, handle: &Handle, acl: &Acl) -> Result<Wcc> {
+        self.core.set_acl(caller, handle, acl).await
+    }
+
+    async fn getxattr(&self, caller: &Caller, handle: &Handle, name: &XattrName) -> Result<Bytes> {
+        self.core.getxattr(caller, handle, name).await
+    }
+
+    async fn setxattr(
+        &self,
+        caller: &Caller,
+        handle: &Handle,
+        name: &XattrName,
+        value: Bytes,
+        how: XattrHow,
+    ) -> Result<Wcc> {
+        self.core.setxattr(caller, handle, name, value, how).await
+    }
+
+    async fn listxattrs(
+        &self,
+        caller: &Caller,
+        handle: &Handle,
+        cookie: u64,
+        bytes: u32,
+    ) -> Result<ListedXattrs> {
+        self.core.listxattrs(caller, handle, cookie, bytes).await
+    }
+
+    async fn removexattr(&self, caller: &Caller, handle: &Handle, name: &XattrName) -> Result<Wcc> {
+        self.core.removexattr(caller, handle, name).await
+    }
+
+    async fn seek(
+        &self,
+        caller: &Caller,
+        handle: &Handle,
+        _: By,
+        offset: u64,
+        what: Extent,
+    ) -> Result<Sought> {
+        self.core.seek(caller, handle, offset, what).await
+    }
+
+    async fn allocate(&self, caller: &Caller, at: Place, length: u64) -> Result<Wcc> {
+        self.core.allocate(caller, at, length).await
+    }
+
+    async fn deallocate(&self, caller: &Caller, at: Place, length: u64) -> Result<Wcc> {
+        self.core.deallocate(caller, at, length).await
+    }
+
+    async fn copy(&self, caller: &Caller, from: Place, to: Place, count: u64) -> Result<Copied> {
+        self.core.copy(caller, from, to, count).await
+    }
+
+    async fn clone_range(&self, caller: &Caller, from: Place, to: Place, count: u64) -> Result<Wcc> {
+        self.core.clone_range(caller, from, to, count).await
     }
 
     async fn shutdown(&self) {

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use bytes::{Bytes, BytesMut};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
-use vfs::{AccessMask, By, Caller, Read, Result, Status};
+use vfs::{AccessMask, Caller, Read, Result, Status};
 
 use crate::core::Core;
 use crate::data::{Data, Ticket};
@@ -25,7 +25,6 @@ struct Errand {
     core: Arc<Core>,
     object: Arc<Object>,
     caller: Caller,
-    by: By,
     fetch: Arc<Fetch>,
 }
 
@@ -35,7 +34,6 @@ impl Core {
         &self,
         caller: &Caller,
         object: &Arc<Object>,
-        by: By,
         fetch: Arc<Fetch>,
         permit: Option<OwnedSemaphorePermit>,
     ) {
@@ -43,7 +41,7 @@ impl Core {
             fetch.finish(Err(Status::ServerFault.into()));
             return;
         };
-        let errand = Errand { core, object: object.clone(), caller: caller.clone(), by, fetch };
+        let errand = Errand { core, object: object.clone(), caller: caller.clone(), fetch };
         tokio::spawn(async move {
             errand.run().await;
             drop(permit);
@@ -51,7 +49,7 @@ impl Core {
     }
 
     /// Fetches what the reader of `range` will want next, under its credential.
-    pub fn read_ahead(&self, caller: &Caller, object: &Arc<Object>, by: By, range: &Range<u64>) {
+    pub fn read_ahead(&self, caller: &Caller, object: &Arc<Object>, range: &Range<u64>) {
         let bound = self.options.readahead_max_bytes;
         if bound == 0 || self.paused.load(Ordering::Relaxed) {
             return;
@@ -67,7 +65,7 @@ impl Core {
         });
         for fetch in fetches.unwrap_or_default() {
             if let Ok(permit) = self.ahead.clone().try_acquire_owned() {
-                self.start(caller, object, by, fetch, Some(permit));
+                self.start(caller, object, fetch, Some(permit));
             } else {
                 fetch.finish(Err(Status::Delay.into()));
                 self.with(object, |state| state.data.end_fetch(&fetch));
@@ -188,9 +186,8 @@ impl Errand {
     }
 
     async fn read(&self, range: Range<u64>) -> Result<Read> {
-        self.core.counters.read.bump();
         let count = (range.end - range.start) as u32;
-        self.core.below.read(&self.caller, &self.object.handle, self.by, range.start, count).await
+        self.core.read_below(&self.caller, &self.object, range.start, count).await
     }
 }
 

@@ -9,6 +9,9 @@
 //! | `chain` | which changes our own operations explain |
 //! | `trust` | when unchanged attributes prove unchanged data (the granule rule) |
 //! | `rights` | who may have a hit |
+//! | `lease` | what the origin has promised to announce |
+//! | `opens`, `locks` | what is open and locked, here and at the origin |
+//! | `upstream`, `callbacks` | opens at the origin, and what it says unasked |
 //! | `data`, `ranges` | which bytes are here, on their way, or being written |
 //! | `revalidate` | who shares a GETATTR |
 //! | `names`, `listing` | what names lead to |
@@ -19,8 +22,10 @@
 //!
 //! Calls to the origin, per operation of a client that asks with [`Freshness::Open`](vfs::Freshness::Open), are those
 //! of the design's table: a GETATTR, LOOKUP or ACCESS that is cached costs one GETATTR, a READ that is cached and valid
-//! costs nothing, the first use by a credential costs one ACCESS.
+//! costs nothing, the first use by a credential costs one ACCESS. Over an origin with state, opens share one OPEN per
+//! file, and under a lease from the origin none of this but the ACCESS costs anything.
 
+mod callbacks;
 mod chain;
 mod cleaner;
 mod core;
@@ -28,9 +33,12 @@ mod data;
 mod fetch;
 mod filesystem;
 mod filler;
+mod lease;
 mod listing;
+mod locks;
 mod names;
 mod object;
+mod opens;
 mod options;
 mod policy;
 mod ranges;
@@ -44,6 +52,7 @@ mod table;
 mod testing;
 mod trust;
 mod upkeep;
+mod upstream;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -78,7 +87,12 @@ impl Cache {
         let start =
             opened.map_err(|error| OpenError::Index { path: "index".into(), cause: error.to_string() })??;
         let core = Core::new(start);
-        let tasks = upkeep::start(&core);
+        let mut tasks = upkeep::start(&core);
+        let weak = Arc::downgrade(&core);
+        tasks.push(tokio::spawn(upstream::settler(weak.clone())).abort_handle());
+        if let Some(callbacks) = core.below.callbacks() {
+            tasks.push(tokio::spawn(callbacks::listener(weak, callbacks)).abort_handle());
+        }
         Ok(Arc::new(Cache { core, tasks }))
     }
 
@@ -87,6 +101,7 @@ impl Cache {
         let mut stats = self.core.counters.snapshot();
         stats.used_bytes = self.core.objects.used_bytes();
         stats.objects_in_memory = self.core.table.len() as u64;
+        (stats.leases_read, stats.leases_write) = self.core.leases.counts();
         stats
     }
 

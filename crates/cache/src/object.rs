@@ -10,6 +10,9 @@
 //! carry a later ctime. The **epoch** is a number for "nobody else has changed it since": names and listings in the
 //! index carry the epoch they belong to, and hold as long as it does.
 //!
+//! While a **lease** from below is held, nobody else changes the object unannounced: what is known is current without
+//! being asked, and every change that is seen is our own, even if the replies do not prove it.
+//!
 //! This is pure bookkeeping; it is told what was sent and received, and touches neither disk nor network.
 
 use std::sync::Arc;
@@ -21,7 +24,10 @@ use vfs::{Attributes, Name, Wcc};
 
 use crate::chain::{Chain, Verdict};
 use crate::data::Data;
+use crate::lease::HeldLease;
 use crate::listing::{Gathering, KnownListing};
+use crate::locks::Locks;
+use crate::opens::Opens;
 use crate::policy::Policy;
 use crate::readahead::Streams;
 use crate::rights::Rights;
@@ -72,10 +78,26 @@ pub struct State {
     distrusted_before: u64,
     epoch: u64,
     chain: Chain,
+    /// The operations of ours since the chain was last at rest.
+    chained: u32,
+    /// A lease has been held since before the first of them was sent: nobody else is among them.
+    covered: bool,
+    /// Operations of ours under a lease have left it open what the attributes are now. The next ones are ours.
+    ours: bool,
+    /// What vouches for it, if anything does.
+    pub lease: Option<HeldLease>,
+    /// Opens, here and at the origin.
+    pub opens: Opens,
+    /// Byte-range locks.
+    pub locks: Locks,
+    /// Its last name is gone.
+    pub unlinked: bool,
     /// To whom the origin allowed what.
     pub rights: Rights,
     /// Counts our own changes of mode and owner, before and after each: what was asked meanwhile is not stored.
     pub rights_generation: u64,
+    /// When that was last, in the order of events.
+    pub rights_touched: u64,
     /// File data.
     pub data: Data,
     /// Sequential readers.
@@ -125,8 +147,16 @@ impl State {
             distrusted_before: 0,
             epoch: policy.epoch(),
             chain: Chain::default(),
+            chained: 0,
+            covered: false,
+            ours: false,
+            lease: None,
+            opens: Opens::default(),
+            locks: Locks::default(),
+            unlinked: false,
             rights: Rights::default(),
             rights_generation: 0,
+            rights_touched: 0,
             data: Data::default(),
             streams: Streams::default(),
             link: None,
@@ -160,7 +190,8 @@ impl State {
     /// What the index is to remember, if anything.
     pub fn keep(&self, policy: &Policy) -> Option<Kept> {
         let attributes = self.known.as_ref()?.attributes;
-        Some(Kept { attributes, epoch: self.epoch, settled: self.is_settled(policy, &policy.sending()) })
+        // A lease does not outlive the process, so that it settles nothing here.
+        Some(Kept { attributes, epoch: self.epoch, settled: self.is_stamped(policy, &policy.sending()) })
     }
 
     /// The known state.
@@ -180,11 +211,57 @@ impl State {
 
     /// Attributes that may be believed, and are no older than this.
     pub fn current_within(&self, age_max: Option<Duration>) -> Option<&Attributes> {
+        if let Some(attributes) = self.leased() {
+            return Some(attributes);
+        }
         let known = self.known.as_ref()?;
         let timeout = age_max.map_or(known.timeout, |max| max.min(known.timeout));
         let young = known.sent.at.elapsed() < timeout;
         let trusted = known.sent.sequence >= self.distrusted_before && !self.chain.is_suspect();
         (young && trusted).then_some(&known.attributes)
+    }
+
+    /// Attributes that a lease vouches for: the origin would say the same now.
+    pub fn leased(&self) -> Option<&Attributes> {
+        let lease = self.lease.as_ref().filter(|lease| lease.is_valid())?;
+        let known = self.known.as_ref()?;
+        let from = lease.vouches_from.max(self.distrusted_before);
+        (known.sent.sequence >= from && !self.chain.is_suspect()).then_some(&known.attributes)
+    }
+
+    /// Attributes as fresh as the asker wants them, if `open` is that they be asked after the request came.
+    pub fn believed(&self, open: bool) -> Option<&Attributes> {
+        if open { self.leased() } else { self.current() }
+    }
+
+    /// A lease was granted with these attributes, by a call that was sent so.
+    pub fn grant(&mut self, policy: &Policy, seen: Seen, sent: &Sent, lease: impl FnOnce(u64, u64) -> HeldLease) {
+        let since = policy.event();
+        let atomic = seen == Seen::Known
+            && self.known.as_ref().is_some_and(|known| known.sent.sequence >= self.distrusted_before);
+        // If the known attributes are not those of the grant, only later ones are vouched for.
+        let lease = lease(since, if atomic { sent.sequence } else { since });
+        match &mut self.lease {
+            Some(held) if held.id == lease.id => held.kind = held.kind.max(lease.kind),
+            held => *held = Some(lease),
+        }
+    }
+
+    /// The lease ends. What it alone kept believable goes with it, and the attributes are asked for at the next use.
+    pub fn end_lease(&mut self, policy: &Policy) -> Option<HeldLease> {
+        let lease = self.lease.take()?;
+        self.covered = false;
+        // What was learnt under the lease counts as settled; from now on only the time stamps tell.
+        if std::mem::take(&mut self.ours) || !self.is_stamped(policy, &policy.sending()) {
+            self.drop_all(policy);
+        }
+        self.distrust(policy);
+        Some(lease)
+    }
+
+    /// Is it held for more than what is known of it?
+    pub fn is_held(&self) -> bool {
+        self.lease.is_some() || !self.opens.is_empty() || !self.locks.is_empty()
     }
 
     /// Were the known attributes asked for after this event?
@@ -204,8 +281,14 @@ impl State {
         self.chain.is_suspect()
     }
 
-    /// Would every change after `sent` show in the attributes?
+    /// Would every change after `sent` show in the attributes, or be announced?
     pub fn is_settled(&self, policy: &Policy, sent: &Sent) -> bool {
+        let announced = |lease: &HeldLease| lease.is_valid() && lease.since <= sent.sequence;
+        self.lease.as_ref().is_some_and(announced) || self.is_stamped(policy, sent)
+    }
+
+    /// Would every change after `sent` show in the time stamps?
+    fn is_stamped(&self, policy: &Policy, sent: &Sent) -> bool {
         let settled = |known: &Known| policy.origin.settled(&known.attributes.wcc(), known.seen, sent);
         self.known.as_ref().is_some_and(settled)
     }
@@ -239,6 +322,12 @@ impl State {
             self.chain.observe(attributes);
             return if self.chain.is_suspect() { Seen::Unclear } else { Seen::Late };
         }
+        if self.ours && !overtaken && sent.sequence >= self.distrusted_before {
+            self.ours = false;
+            self.data.clip(attributes.size);
+            self.adopt(policy, attributes, sent);
+            return Seen::Known;
+        }
         self.drop_all(policy);
         self.adopt(policy, attributes, sent);
         if overtaken {
@@ -250,6 +339,11 @@ impl State {
 
     /// An operation of ours that changes the object and will say how is about to be sent.
     pub fn begin_change(&mut self) {
+        if !self.chain.is_under_way() {
+            self.chained = 0;
+            self.covered = self.lease.as_ref().is_some_and(HeldLease::is_valid);
+        }
+        self.chained += 1;
         self.chain.begin();
     }
 
@@ -284,6 +378,7 @@ impl State {
     pub fn lose_names(&mut self, policy: &Policy) {
         self.epoch = policy.epoch();
         self.changed = true;
+        self.ours = self.lease.as_ref().is_some_and(HeldLease::is_valid);
         self.distrust(policy);
     }
 
@@ -332,8 +427,9 @@ impl State {
     }
 
     /// Its mode or owner is changed, or about to be.
-    pub fn touch_rights(&mut self) {
+    pub fn touch_rights(&mut self, policy: &Policy) {
         self.rights_generation += 1;
+        self.rights_touched = policy.event();
         self.changed |= self.rights.clear();
     }
 
@@ -348,6 +444,7 @@ impl State {
     /// Drops everything that belongs to the known state, which is not the state any more.
     fn drop_all(&mut self, policy: &Policy) {
         self.distrusted |= self.data.file().is_some() || self.listing.is_some();
+        self.ours = false;
         self.drop_data();
         self.rights.clear();
         self.link = None;
@@ -390,6 +487,18 @@ impl State {
             Verdict::Waiting(Some(attributes)) | Verdict::Explained(Some(attributes)) => {
                 self.data.clip(attributes.size);
                 self.adopt(policy, &attributes, sent);
+            }
+            // Under a lease, what nothing explains is ours all the same.
+            Verdict::Blind(latest) | Verdict::Foreign(latest) if self.covered => {
+                if let Some(attributes) = latest {
+                    self.data.clip(attributes.size);
+                    self.adopt(policy, &attributes, sent);
+                }
+                // Which of several came last, the replies do not tell.
+                if latest.is_none() || self.chained > 1 {
+                    self.ours = true;
+                    self.distrust(policy);
+                }
             }
             // What nothing explains may hide somebody else's change: that our own bytes are known does not help, since
             // together with the others they would be a file that never was.

@@ -99,6 +99,10 @@ pub struct Options {
     pub objects_in_memory_max: usize,
     /// Files that the index knows. Beyond it the least recently used are forgotten.
     pub objects_max: u64,
+    /// Leases that are held of the origin. Beyond it the least recently used are returned.
+    pub leases_max: usize,
+    /// How long an open at the origin outlives the last local one, or the last READ that it was made for.
+    pub close_delay: Duration,
     /// How long new knowledge may wait before it goes to the index: what a killed process loses.
     pub flush_interval: Duration,
     /// The time of day.
@@ -121,6 +125,8 @@ impl Options {
             clock_skew: Duration::from_secs(3),
             objects_in_memory_max: 1 << 16,
             objects_max: 4_000_000,
+            leases_max: 50_000,
+            close_delay: Duration::from_secs(1),
             flush_interval: Duration::from_millis(150),
             clock: Arc::new(SystemClock),
         }

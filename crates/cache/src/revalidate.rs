@@ -49,11 +49,10 @@ impl Core {
         result
     }
 
-    /// As fresh as the caller wants them: without a call, if attribute timeouts allow it.
+    /// As fresh as the caller wants them: without a call, if a lease or attribute timeouts allow it.
     pub async fn fresh(&self, caller: &Caller, object: &Arc<Object>, arrived: u64) -> Result<Attributes> {
-        if !self.policy.is_open(caller)
-            && let Some(attributes) = self.with(object, |state| state.current().copied())
-        {
+        let open = self.policy.is_open(caller);
+        if let Some(attributes) = self.with(object, |state| state.believed(open).copied()) {
             return Ok(attributes);
         }
         self.revalidate(caller, object, arrived).await

@@ -38,6 +38,18 @@ pub struct Calls {
     pub rename: u64,
     /// READDIR and READDIRPLUS.
     pub readdir: u64,
+    /// OPEN.
+    pub open: u64,
+    /// OPEN_DOWNGRADE.
+    pub downgrade: u64,
+    /// CLOSE.
+    pub close: u64,
+    /// LOCK, LOCKU and LOCKT.
+    pub lock: u64,
+    /// DELEGRETURN.
+    pub returned: u64,
+    /// SEEK, ALLOCATE, DEALLOCATE, COPY, CLONE, access control lists and extended attributes.
+    pub extended: u64,
     /// FSSTAT, FSINFO and PATHCONF, and asking for the root.
     pub other: u64,
 }
@@ -47,7 +59,8 @@ impl Calls {
     pub fn total(&self) -> u64 {
         let changes = self.setattr + self.write + self.commit + self.create + self.remove + self.rename;
         let reads = self.getattr + self.access + self.lookup + self.readlink + self.read + self.readdir;
-        changes + reads + self.other
+        let state = self.open + self.downgrade + self.close + self.lock + self.returned;
+        changes + reads + state + self.extended + self.other
     }
 }
 
@@ -78,6 +91,16 @@ pub struct Stats {
     pub revalidations: u64,
     /// Objects whose data or names were dropped because somebody else changed them, or might have.
     pub distrusted: u64,
+    /// Opens answered without an OPEN of the origin.
+    pub opens_shared: u64,
+    /// Leases that the origin recalled.
+    pub recalls: u64,
+    /// Leases that were taken away.
+    pub revoked: u64,
+    /// Gauge: leases held for reading.
+    pub leases_read: u64,
+    /// Gauge: leases held for reading and writing.
+    pub leases_write: u64,
     /// Gauge: bytes of disk in use by data.
     pub used_bytes: u64,
     /// Gauge: objects whose state is in memory.
@@ -149,7 +172,16 @@ pub struct Counters {
     pub remove: Counter,
     pub rename: Counter,
     pub readdir: Counter,
+    pub open: Counter,
+    pub downgrade: Counter,
+    pub close: Counter,
+    pub lock: Counter,
+    pub returned: Counter,
+    pub extended: Counter,
     pub other: Counter,
+    pub opens_shared: Counter,
+    pub recalls: Counter,
+    pub revoked: Counter,
     pub read_hit_bytes: Counter,
     pub fetched_bytes: Counter,
     pub stored_bytes: Counter,
@@ -174,6 +206,12 @@ impl Counters {
             remove: self.remove.get(),
             rename: self.rename.get(),
             readdir: self.readdir.get(),
+            open: self.open.get(),
+            downgrade: self.downgrade.get(),
+            close: self.close.get(),
+            lock: self.lock.get(),
+            returned: self.returned.get(),
+            extended: self.extended.get(),
             other: self.other.get(),
         };
         Stats {
@@ -189,6 +227,11 @@ impl Counters {
             evictions: self.evictions.get(),
             revalidations: self.revalidations.get(),
             distrusted: self.distrusted.get(),
+            opens_shared: self.opens_shared.get(),
+            recalls: self.recalls.get(),
+            revoked: self.revoked.get(),
+            leases_read: 0,
+            leases_write: 0,
             used_bytes: 0,
             objects_in_memory: 0,
         }

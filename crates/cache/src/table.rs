@@ -30,6 +30,10 @@ pub struct Object {
     pub state: Mutex<State>,
     /// Held by the GETATTR under way; who waits for it shares the next one.
     pub revalidation: tokio::sync::Mutex<Revalidated>,
+    /// Held while an open at the origin is asked for by handle, narrowed or closed.
+    pub turn: Arc<tokio::sync::Mutex<()>>,
+    /// Held while locks are told to the origin.
+    pub locking: tokio::sync::Mutex<()>,
     /// Held while names in it are changed in the index.
     pub names: Mutex<()>,
     /// When it was last used, in uses of the cache.
@@ -48,6 +52,8 @@ impl Object {
             handle,
             state: Mutex::new(state),
             revalidation: tokio::sync::Mutex::new(None),
+            turn: Arc::default(),
+            locking: tokio::sync::Mutex::new(()),
             names: Mutex::new(()),
             used: AtomicU64::new(used_in_index),
             used_in_index: AtomicU64::new(used_in_index),
@@ -56,10 +62,10 @@ impl Object {
         }
     }
 
-    /// Nobody but the table holds it, nothing waits for the index, and nobody reads its file?
+    /// Nobody but the table holds it, nothing waits for the index, nobody reads its file, and there is no state?
     fn is_idle(self: &Arc<Object>) -> bool {
         let unheld = Arc::strong_count(self) == 1 && !self.queued.load(Ordering::Acquire);
-        unheld && self.state.try_lock().is_some_and(|state| !state.data.is_in_use())
+        unheld && self.state.try_lock().is_some_and(|state| !state.data.is_in_use() && !state.is_held())
     }
 }
 

@@ -7,7 +7,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use protocol::{Reply, mount, nfs3};
+use protocol::{Reply, mount, nfs3, nfs4};
 use rpc::message::Refusal;
 use rpc::{Link, LinkOptions, SourcePort};
 use vfs::Handle;
@@ -95,6 +95,34 @@ pub enum ConnectError {
         /// Of FSINFO.
         status: nfs3::Status,
     },
+    /// Nobody answers NFS version 4.
+    #[error(
+        "{server} does not answer NFS version 4: {source}; check that the server runs, or give its port as nfs://HOST:PORT/…"
+    )]
+    Nfs4 {
+        /// Where it was looked for.
+        server: SocketAddr,
+        /// What happened.
+        source: AskError,
+    },
+    /// It answers, and speaks another version.
+    #[error("{server} does not speak NFS version {wanted}; give another one as vers=3, vers=4.1 or vers=4.2")]
+    Version {
+        /// Who.
+        server: SocketAddr,
+        /// What was asked for.
+        wanted: &'static str,
+    },
+    /// Version 4 answers, and refuses the export.
+    #[error("{server} does not let us mount {export}: {}", refusal4(*.status))]
+    Refused4 {
+        /// Who refuses.
+        server: SocketAddr,
+        /// What was asked for.
+        export: String,
+        /// Why.
+        status: nfs4::Status,
+    },
     /// The root is no handle.
     #[error("{server} gave an empty handle for {export}: that is not an NFS server")]
     Nonsense {
@@ -113,6 +141,27 @@ fn refusal(status: mount::Stat) -> String {
         }
         mount::Stat::NotDir => "it is not a directory".to_owned(),
         other => format!("{other:?}; look at the server's log"),
+    }
+}
+
+fn refusal4(status: nfs4::Status) -> String {
+    match status {
+        nfs4::Status::NoEnt => "there is no such path from the root of its name space on; look what is exported there, and where its fsid=0 or Pseudo is".to_owned(),
+        nfs4::Status::Perm | nfs4::Status::Access => {
+            "permission denied; add this machine to the export's clients there".to_owned()
+        }
+        nfs4::Status::WrongSec => "it wants more than AUTH_SYS; allow sec=sys there".to_owned(),
+        nfs4::Status::NotDir | nfs4::Status::Symlink => {
+            "the path leads through something that is not a directory".to_owned()
+        }
+        other => format!("{other}; look at the server's log"),
+    }
+}
+
+impl ConnectError {
+    /// Nobody answered: somebody may later.
+    pub fn is_silence(&self) -> bool {
+        matches!(self, ConnectError::Nfs { .. } | ConnectError::Mount { .. } | ConnectError::Nfs4 { .. })
     }
 }
 
@@ -232,7 +281,7 @@ async fn sizes(url: &Url, server: SocketAddr, root: nfs3::Handle) -> Result<Size
     Ok(Sizes { read: of(info.rtmax, options.rsize), write: of(info.wtmax, options.wsize), readdir: most })
 }
 
-fn link_options(options: &Options, server: SocketAddr) -> LinkOptions {
+pub(crate) fn link_options(options: &Options, server: SocketAddr) -> LinkOptions {
     let mut link = LinkOptions::new(server);
     link.transport = options.proto.into();
     link.source = source(options);
@@ -240,7 +289,7 @@ fn link_options(options: &Options, server: SocketAddr) -> LinkOptions {
     link
 }
 
-fn source(options: &Options) -> SourcePort {
+pub(crate) fn source(options: &Options) -> SourcePort {
     if options.resvport { SourcePort::Reserved } else { SourcePort::Any }
 }
 

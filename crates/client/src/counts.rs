@@ -1,17 +1,56 @@
-//! What was asked of the origin: calls, bytes and time of each procedure.
+//! What was asked of the origin: calls, bytes and time of each procedure of version 3, or of each compound of version 4
+//! by the operation that it was sent for.
 
+use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use protocol::nfs3::Procedure;
+use protocol::nfs4::Operation;
 
-const PROCEDURES: usize = Procedure::ALL.len();
+/// What calls are counted by.
+pub trait Counted: Copy + PartialEq + 'static {
+    /// All of them.
+    const EACH: &'static [Self];
+    /// Its number; no two have the same, and none is above 255.
+    fn number(self) -> u32;
+}
+
+impl Counted for Procedure {
+    const EACH: &'static [Procedure] = Procedure::ALL;
+    fn number(self) -> u32 {
+        self as u32
+    }
+}
+
+impl Counted for Operation {
+    const EACH: &'static [Operation] = Operation::ALL;
+    fn number(self) -> u32 {
+        self as u32
+    }
+}
+
+/// The highest number of any, and one.
+fn rows<P: Counted>() -> usize {
+    P::EACH.iter().map(|it| it.number() as usize + 1).max().unwrap_or(0)
+}
+
 /// Latencies are counted in classes of doubling width, from 1 µs to over an hour.
 const CLASSES: usize = 32;
 
 /// Counts as they run. Relaxed atomics: no order between them is promised.
-#[derive(Debug, Default)]
-pub(crate) struct Counting([Running; PROCEDURES]);
+#[derive(Debug)]
+pub(crate) struct Counting<P: Counted = Procedure> {
+    rows: Box<[Running]>,
+    by: PhantomData<P>,
+}
+
+impl<P: Counted> Default for Counting<P> {
+    fn default() -> Counting<P> {
+        let rows = std::iter::repeat_with(Running::default).take(rows::<P>()).collect();
+        Counting { rows, by: PhantomData }
+    }
+}
 
 #[derive(Debug, Default)]
 struct Running {
@@ -24,10 +63,10 @@ struct Running {
     classes: [AtomicU64; CLASSES],
 }
 
-impl Counting {
+impl<P: Counted> Counting<P> {
     /// A call leaves, with arguments of so many bytes.
     pub(crate) fn called(&self, number: u32, bytes: usize) {
-        if let Some(running) = self.0.get(number as usize) {
+        if let Some(running) = self.rows.get(number as usize) {
             running.calls.fetch_add(1, Ordering::Relaxed);
             running.bytes_sent.fetch_add(bytes as u64, Ordering::Relaxed);
         }
@@ -35,7 +74,7 @@ impl Counting {
 
     /// Its answer is here, with results of so many bytes.
     pub(crate) fn answered(&self, number: u32, bytes: usize, took: Duration, retransmitted: bool) {
-        if let Some(running) = self.0.get(number as usize) {
+        if let Some(running) = self.rows.get(number as usize) {
             let micros = took.as_micros() as u64;
             running.bytes_received.fetch_add(bytes as u64, Ordering::Relaxed);
             running.micros.fetch_add(micros, Ordering::Relaxed);
@@ -47,12 +86,12 @@ impl Counting {
 
     /// It brought no results: no answer in time, or a refusal.
     pub(crate) fn failed(&self, number: u32) {
-        if let Some(running) = self.0.get(number as usize) {
+        if let Some(running) = self.rows.get(number as usize) {
             running.failed.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    pub(crate) fn snapshot(&self) -> Counts {
+    pub(crate) fn snapshot(&self) -> Counts<P> {
         let of = |running: &Running| ProcedureCounts {
             calls: running.calls.load(Ordering::Relaxed),
             retransmitted: running.retransmitted.load(Ordering::Relaxed),
@@ -62,14 +101,15 @@ impl Counting {
             waited: Duration::from_micros(running.micros.load(Ordering::Relaxed)),
             classes: std::array::from_fn(|class| running.classes[class].load(Ordering::Relaxed)),
         };
-        Counts { procedures: std::array::from_fn(|number| of(&self.0[number])) }
+        Counts { rows: self.rows.iter().map(of).collect(), by: PhantomData }
     }
 }
 
 /// Counts at one moment, since the connection was made or between two moments.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Counts {
-    procedures: [ProcedureCounts; PROCEDURES],
+pub struct Counts<P: Counted = Procedure> {
+    rows: Vec<ProcedureCounts>,
+    by: PhantomData<P>,
 }
 
 /// Counts of one procedure. Bytes are those of arguments and results, RPC headers not included.
@@ -91,36 +131,37 @@ pub struct ProcedureCounts {
     pub classes: [u64; CLASSES],
 }
 
-impl Counts {
+impl<P: Counted> Counts<P> {
     /// Of one procedure.
-    pub fn of(&self, procedure: Procedure) -> &ProcedureCounts {
-        &self.procedures[procedure as usize]
+    pub fn of(&self, procedure: P) -> &ProcedureCounts {
+        &self.rows[procedure.number() as usize]
     }
 
     /// Calls of one procedure.
-    pub fn calls(&self, procedure: Procedure) -> u64 {
+    pub fn calls(&self, procedure: P) -> u64 {
         self.of(procedure).calls
     }
 
     /// Calls of all procedures.
     pub fn total_calls(&self) -> u64 {
-        self.procedures.iter().map(|procedure| procedure.calls).sum()
+        self.rows.iter().map(|procedure| procedure.calls).sum()
     }
 
     /// Bytes of arguments and results of all procedures.
     pub fn total_bytes(&self) -> u64 {
-        self.procedures.iter().map(|procedure| procedure.bytes_sent + procedure.bytes_received).sum()
+        self.rows.iter().map(|procedure| procedure.bytes_sent + procedure.bytes_received).sum()
     }
 
     /// Procedures that were called, with their counts.
-    pub fn called(&self) -> impl Iterator<Item = (Procedure, &ProcedureCounts)> {
-        Procedure::ALL.iter().map(|&it| (it, self.of(it))).filter(|(_, counts)| counts.calls > 0)
+    pub fn called(&self) -> impl Iterator<Item = (P, &ProcedureCounts)> {
+        P::EACH.iter().map(|&it| (it, self.of(it))).filter(|(_, counts)| counts.calls > 0)
     }
 
     /// What was counted after `earlier`.
     #[must_use]
-    pub fn since(&self, earlier: &Counts) -> Counts {
-        Counts { procedures: std::array::from_fn(|at| self.procedures[at].since(&earlier.procedures[at])) }
+    pub fn since(&self, earlier: &Counts<P>) -> Counts<P> {
+        let rows = self.rows.iter().zip(&earlier.rows).map(|(now, then)| now.since(then)).collect();
+        Counts { rows, by: PhantomData }
     }
 }
 
@@ -164,7 +205,7 @@ mod tests {
 
     #[test]
     fn counts_add_up() {
-        let counting = Counting::default();
+        let counting = Counting::<Procedure>::default();
         counting.called(1, 8);
         counting.answered(1, 88, Duration::from_micros(100), false);
         let before = counting.snapshot();

@@ -1,21 +1,26 @@
 //! A remote NFS server as a [`vfs::FileSystem`].
 //!
-//! [`Url`] says which server and export, with the option names of nfs(5); [`Nfs3::connect`] mounts it. What the server
+//! [`Url`] says which server and export, with the option names of nfs(5); [`connect()`] mounts it. What the server
 //! answers is held against what it was asked before anybody above sees it: see [`nonsense`].
 //!
-//! NFS version 3 gives no leases: the layer above works with attribute timeouts, whose options [`Url`] hands on.
+//! NFS version 3 gives no leases: the layer above works with attribute timeouts, whose options [`Url`] hands on. Versions
+//! 4.1 and 4.2 keep state at the server, and their delegations are the leases.
 
 mod connect;
 mod convert;
 mod cookie;
 pub mod counts;
 mod nfs3;
+mod nfs4;
 pub mod nonsense;
+mod origin;
 mod portmapper;
 mod transport;
 pub mod url;
 
 pub use connect::ConnectError;
-pub use counts::{Counts, ProcedureCounts};
+pub use counts::{Counted, Counts, ProcedureCounts};
 pub use nfs3::Nfs3;
-pub use url::{CacheOptions, LookupCache, Options, Proto, Url, UrlError};
+pub use nfs4::{Identity, Nfs4};
+pub use origin::{Origin, connect, connect_as};
+pub use url::{CacheOptions, LookupCache, Options, Proto, Url, UrlError, Version};

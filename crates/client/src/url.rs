@@ -5,7 +5,7 @@ mod options;
 use std::fmt;
 use std::str::FromStr;
 
-pub use options::{CacheOptions, LookupCache, Options, Proto};
+pub use options::{CacheOptions, LookupCache, Options, Proto, Version};
 
 /// Where a remote file system is and how to use it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@
 mod nfs;
 mod task;
 
-pub use nfs::{V2, V3};
+pub use nfs::{V2, V3, V4_0, V4_1, V4_2};
 pub use task::{Output, Task};
 
 use crate::hand::Hand;

@@ -31,7 +31,7 @@ mod session;
 pub mod suite;
 
 pub use close_to_open::{CloseToOpen, Seat};
-pub use guest::{Guest, GuestOptions, Output, Task, V2, V3};
+pub use guest::{Guest, GuestOptions, Output, Task, V2, V3, V4_0, V4_1, V4_2};
 pub use hand::{Hand, Stat};
 pub use net::{Cut, Link, Relay};
 pub use origin::ganesha::Ganesha;

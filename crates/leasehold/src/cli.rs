@@ -84,6 +84,9 @@ pub struct Serve {
     /// Where to listen.
     #[command(flatten)]
     pub network: Network,
+    /// What NFSv4 clients get.
+    #[command(flatten)]
+    pub version4: Version4,
 }
 
 /// `leasehold proxy`
@@ -114,6 +117,9 @@ pub struct Proxy {
     /// Where to listen.
     #[command(flatten)]
     pub network: Network,
+    /// What NFSv4 clients get.
+    #[command(flatten)]
+    pub version4: Version4,
 }
 
 /// Options of exports(5).
@@ -156,6 +162,51 @@ pub struct Network {
     /// Do not register with rpcbind, even if one runs
     #[arg(long)]
     pub no_rpcbind: bool,
+}
+
+/// What NFSv4 clients get.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "NFSv4")]
+pub struct Version4 {
+    /// When clients get delegations
+    #[arg(long, value_enum, default_value_t)]
+    pub delegations: Delegate,
+    /// Delegations out at one time, at most
+    #[arg(long, value_name = "N", default_value_t = Version4::DELEGATIONS_MAX)]
+    pub delegations_max: usize,
+    /// How long a silent client is sure to keep what it holds, how long it may reclaim that after a restart, and how long
+    /// it may take to return a delegation, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = Version4::LEASE_TIME,
+          value_parser = clap::value_parser!(u32).range(5..=3600))]
+    pub lease_time: u32,
+}
+
+impl Version4 {
+    const DELEGATIONS_MAX: usize = 100_000;
+    /// As Linux.
+    const LEASE_TIME: u32 = 90;
+}
+
+impl Default for Version4 {
+    fn default() -> Version4 {
+        Version4 {
+            delegations: Delegate::default(),
+            delegations_max: Version4::DELEGATIONS_MAX,
+            lease_time: Version4::LEASE_TIME,
+        }
+    }
+}
+
+/// `--delegations`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Delegate {
+    /// Where they are likely to last: not on files that changed hands recently
+    #[default]
+    Auto,
+    /// Wherever they are allowed
+    Always,
+    /// To nobody
+    Never,
 }
 
 /// `leasehold demo`

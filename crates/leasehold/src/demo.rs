@@ -17,7 +17,7 @@ use client::{Nfs3, Url};
 use indicatif::{ProgressBar, ProgressStyle};
 use server::{ExportOptions, Squash};
 
-use crate::cli::{Demo, Network};
+use crate::cli::{Demo, Network, Version4};
 use crate::stack::{self, End, Keep, Stack};
 use crate::{Failure, proxy, serve, state};
 use reader::Reading;
@@ -99,11 +99,12 @@ async fn set_up(
         clock_skew,
         ..proxy::cache_options(upstream.url(), cache.clone())
     };
-    let below = proxy::open_cache(upstream.clone(), options).await?;
+    let version4 = Version4::default();
+    let below = stack::arbiter(proxy::open_cache(upstream.clone(), options).await?, &version4);
     let state = proxy::make_state(&cache)?;
     let key = state.join("handle.key");
     let served = stack::export("demo", sample::EXPORT.to_owned(), below, open_to_all());
-    let proxy = Stack::start(vec![served], Keep { state: &state, handle_key: &key }, &loopback()).await?;
+    let proxy = Stack::start(vec![served], Keep { state: &state, handle_key: &key }, &loopback(), &version4).await?;
     progress.inc(2);
     Ok(Setting { proxy, upstream, relay, origin, directory })
 }
@@ -112,9 +113,11 @@ async fn start_origin(directory: &Path, export: &Path) -> Result<Stack, Failure>
     let state = directory.join("origin");
     state::make(&state)?;
     let fs = serve::open_local(export, &state, true, false)?;
-    let served = stack::export("demo-origin", sample::EXPORT.to_owned(), fs, open_to_all());
-    Stack::start(vec![served], Keep { state: &state, handle_key: &state.join("handle.key") }, &loopback())
-        .await
+    let version4 = Version4::default();
+    let arbiter = stack::arbiter(fs, &version4);
+    let served = stack::export("demo-origin", sample::EXPORT.to_owned(), arbiter, open_to_all());
+    let keep = Keep { state: &state, handle_key: &state.join("handle.key") };
+    Stack::start(vec![served], keep, &loopback(), &version4).await
 }
 
 /// Loopback alone can reach the demo, so whoever runs it may read what it made; everybody acts as that user, who need

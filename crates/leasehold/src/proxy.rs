@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cache::{Cache, Consistency, LookupCache, Timeouts};
-use client::{ConnectError, Nfs3, Url};
+use arbiter::Arbiter;
+use client::{ConnectError, Origin, Url};
 use serde_json::{Map, Value, json};
 use server::Front;
+use vfs::FileSystem;
 
 use crate::admin::Admin;
 use crate::cli::Proxy;
@@ -28,21 +30,22 @@ pub async fn run(arguments: Proxy) -> Result<(), Failure> {
     };
     // The end may be wished for while the origin is still being waited for.
     let origin = tokio::select! {
-        origin = reach(url) => Arc::new(origin?),
+        origin = reach(url) => origin?,
         () = end.wait() => return Ok(()),
     };
     let mut options = cache_options(url, directory.clone());
     options.size_max_bytes = arguments.cache_size;
     options.min_free_bytes = arguments.min_free;
-    let cache = open_cache(origin.clone(), options).await?;
+    let cache = open_cache(origin.file_system(), options).await?;
+    let arbiter = stack::arbiter(cache.clone(), &arguments.version4);
     let state = make_state(&directory)?;
     let handle_key = arguments.handle_key.clone().unwrap_or_else(|| state.join("handle.key"));
     let path = arguments.export.clone().unwrap_or_else(|| url.export_text());
-    let export = stack::export(&url.to_string(), path.clone(), cache.clone(), arguments.access.to_server());
+    let export = stack::export(&url.to_string(), path.clone(), arbiter.clone(), arguments.access.to_server());
     let keep = Keep { state: &state, handle_key: &handle_key };
-    let stack = Stack::start(vec![export], keep, &arguments.network).await?;
+    let stack = Stack::start(vec![export], keep, &arguments.network, &arguments.version4).await?;
     let front = stack.front().clone();
-    let _admin = Admin::start(&directory, move || status_of(&front, &cache, &origin))?;
+    let _admin = Admin::start(&directory, move || status_of(&front, &arbiter, &cache, &origin))?;
     println!("proxy of {url} on {}; a client mounts it with: {}", stack.address(), stack.mount_line(&path));
     end.wait().await;
     stack.stop().await;
@@ -50,12 +53,12 @@ pub async fn run(arguments: Proxy) -> Result<(), Failure> {
 }
 
 /// Mounts the origin; one that does not answer yet is waited for, one that refuses is not.
-async fn reach(url: &Url) -> Result<Nfs3, Failure> {
+async fn reach(url: &Url) -> Result<Origin, Failure> {
     let mut pause = Duration::from_millis(500);
     loop {
-        match Nfs3::connect(url).await {
+        match client::connect(url).await {
             Ok(origin) => return Ok(origin),
-            Err(silent @ (ConnectError::Nfs { .. } | ConnectError::Mount { .. })) if !url.options.soft => {
+            Err(silent @ (ConnectError::Nfs { .. } | ConnectError::Nfs4 { .. } | ConnectError::Mount { .. })) if !url.options.soft => {
                 eprintln!("leasehold: {silent}; still trying");
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(RETRY_MAX);
@@ -89,7 +92,7 @@ pub fn cache_options(url: &Url, directory: PathBuf) -> cache::Options {
 }
 
 /// A cache over an origin.
-pub async fn open_cache(origin: Arc<Nfs3>, options: cache::Options) -> Result<Arc<Cache>, Failure> {
+pub async fn open_cache(origin: Arc<dyn FileSystem>, options: cache::Options) -> Result<Arc<Cache>, Failure> {
     Cache::open(origin, options).await.map_err(|error| Failure(error.to_string()))
 }
 
@@ -100,9 +103,9 @@ pub fn make_state(cache: &Path) -> Result<PathBuf, Failure> {
     Ok(state)
 }
 
-fn status_of(front: &Front, cache: &Cache, origin: &Nfs3) -> Value {
+fn status_of(front: &Front, arbiter: &Arbiter, cache: &Cache, origin: &Origin) -> Value {
     let mut upstream = Map::new();
-    for (procedure, counts) in origin.counts().called() {
+    for (name, counts) in origin.calls() {
         let micros = |share| counts.quantile(share).as_micros() as u64;
         let of = json!({
             "calls": counts.calls,
@@ -111,13 +114,15 @@ fn status_of(front: &Front, cache: &Cache, origin: &Nfs3) -> Value {
             "p50_us": micros(0.5),
             "p99_us": micros(0.99),
         });
-        upstream.insert(procedure.name().to_owned(), of);
+        upstream.insert(name.to_owned(), of);
     }
     json!({
         "role": "proxy",
         "origin": origin.url().to_string(),
+        "origin_version": origin.version(),
         "exports": status::exports(front),
         "calls": status::calls(front),
+        "held": status::held(&arbiter.held()),
         "upstream": upstream,
         "cache": status::cache(&cache.stats()),
     })

@@ -3,13 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use arbiter::Arbiter;
 use local::LocalFs;
 use serde_json::json;
 use server::{Export, ExportOptions, Front};
 use vfs::FileSystem;
 
 use crate::admin::Admin;
-use crate::cli::Serve;
+use crate::cli::{Serve, Version4};
 use crate::config::Config;
 use crate::stack::{self, End, Keep, Stack};
 use crate::state::{self, Kind};
@@ -35,11 +36,14 @@ pub async fn run(arguments: Serve) -> Result<(), Failure> {
     state::make(&state)?;
     let _lock = state::lock(&state)?;
     let mut exports = Vec::new();
+    let mut arbiters = Vec::new();
     for directory in directories {
-        exports.push(open(directory, &state)?);
+        let (export, arbiter) = open(directory, &state, &arguments.version4)?;
+        exports.push(export);
+        arbiters.push(arbiter);
     }
     let keep = Keep { state: &state, handle_key: &state.join("handle.key") };
-    let stack = Stack::start(exports, keep, &arguments.network).await?;
+    let stack = Stack::start(exports, keep, &arguments.network, &arguments.version4).await?;
     if !rustix::process::geteuid().is_root() {
         let uid = rustix::process::geteuid().as_raw();
         eprintln!(
@@ -47,7 +51,7 @@ pub async fn run(arguments: Serve) -> Result<(), Failure> {
         );
     }
     let front = stack.front().clone();
-    let _admin = Admin::start(&state, move || status_of(&front))?;
+    let _admin = Admin::start(&state, move || status_of(&front, &arbiters))?;
     for export in stack.front().exports().iter() {
         println!(
             "serving {} on {}; a client mounts it with: {}",
@@ -89,7 +93,11 @@ fn directories(arguments: &Serve) -> Result<Vec<Served>, Failure> {
     Config::load(config)?.exports.into_iter().map(of).collect()
 }
 
-fn open(served: Served, state: &Path) -> Result<Export, Failure> {
+fn open(
+    served: Served,
+    state: &Path,
+    version4: &Version4,
+) -> Result<(Export, Arc<Arbiter>), Failure> {
     let Served { root, path, options, sync, crossmnt } = served;
     let directory = std::fs::canonicalize(&root)
         .map_err(|error| Failure(format!("cannot serve {}: {error}", root.display())))?;
@@ -97,7 +105,8 @@ fn open(served: Served, state: &Path) -> Result<Export, Failure> {
     let own_state = state.join(state::file_name(&name));
     state::make(&own_state)?;
     let fs = open_local(&directory, &own_state, sync, crossmnt)?;
-    Ok(stack::export(&name, path.unwrap_or_else(|| name.clone()), fs, options))
+    let arbiter = stack::arbiter(fs, version4);
+    Ok((stack::export(&name, path.unwrap_or_else(|| name.clone()), arbiter.clone(), options), arbiter))
 }
 
 /// A directory as a file system.
@@ -112,6 +121,13 @@ pub fn open_local(
     Ok(Arc::new(fs))
 }
 
-fn status_of(front: &Front) -> serde_json::Value {
-    json!({ "role": "serve", "exports": status::exports(front), "calls": status::calls(front) })
+fn status_of(front: &Front, arbiters: &[Arc<Arbiter>]) -> serde_json::Value {
+    let held = front.exports().iter().zip(arbiters);
+    let held = held.map(|(export, arbiter)| (export.path.clone(), status::held(&arbiter.held())));
+    json!({
+        "role": "serve",
+        "exports": status::exports(front),
+        "calls": status::calls(front),
+        "held": held.collect::<serde_json::Map<_, _>>(),
+    })
 }

@@ -3,17 +3,18 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
-use arbiter::Arbiter;
+use arbiter::{Arbiter, Delegations};
 use rpc::{ReplyCache, Server, ServerOptions};
 use server::exports::{ExportId, ExportsError};
 use server::rpcbind::Registration;
-use server::{Export, ExportOptions, Exports, Front, HandleKey, Handles};
+use server::{Export, ExportOptions, Exports, Front, HandleKey, Handles, StateOptions};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use vfs::FileSystem;
 
 use crate::Failure;
-use crate::cli::Network;
+use crate::cli::{Delegate, Network, Version4};
 
 /// A server that answers.
 pub struct Stack {
@@ -22,9 +23,24 @@ pub struct Stack {
     registration: Option<Registration>,
 }
 
-/// The export of a back end, with the arbiter over it. `identity` names the same thing on every machine.
-pub fn export(identity: &str, path: String, below: Arc<dyn FileSystem>, options: ExportOptions) -> Export {
-    Export { id: ExportId::of(identity), path, fs: Arc::new(Arbiter::new(below)), options }
+/// The arbiter over a back end, or over a cache.
+pub fn arbiter(below: Arc<dyn FileSystem>, version4: &Version4) -> Arc<Arbiter> {
+    let options = arbiter::Options {
+        delegations: match version4.delegations {
+            Delegate::Auto => Delegations::Auto,
+            Delegate::Always => Delegations::Always,
+            Delegate::Never => Delegations::Never,
+        },
+        leases_max: version4.delegations_max,
+        recall_deadline: Duration::from_secs(version4.lease_time.into()),
+        ..arbiter::Options::default()
+    };
+    Arc::new(Arbiter::with_options(below, options))
+}
+
+/// The export of an arbiter. `identity` names the same thing on every machine.
+pub fn export(identity: &str, path: String, fs: Arc<Arbiter>, options: ExportOptions) -> Export {
+    Export { id: ExportId::of(identity), path, fs, options }
 }
 
 /// Where and how a stack keeps what must last.
@@ -37,7 +53,12 @@ pub struct Keep<'p> {
 
 impl Stack {
     /// Starts to answer.
-    pub async fn start(exports: Vec<Export>, keep: Keep<'_>, listen: &Network) -> Result<Stack, Failure> {
+    pub async fn start(
+        exports: Vec<Export>,
+        keep: Keep<'_>,
+        listen: &Network,
+        version4: &Version4,
+    ) -> Result<Stack, Failure> {
         let exports = Exports::new(exports).map_err(|error: ExportsError| Failure(error.to_string()))?;
         let in_state = |what: &str, error: std::io::Error| {
             Failure(format!(
@@ -53,7 +74,10 @@ impl Stack {
         })?;
         let handles = Handles::open(key, keep.state).map_err(|error| in_state("the handle table", error))?;
         let replies = ReplyCache::open(keep.state).map_err(|error| in_state("the reply log", error))?;
-        let front = Front::new(exports, handles);
+        let lease = Duration::from_secs(version4.lease_time.into());
+        let state = StateOptions { directory: Some(keep.state.to_owned()), lease, grace: lease };
+        let front = Front::with_state(exports, handles, &state)
+            .map_err(|error| in_state("the records of NFSv4 clients", error))?;
         let options = ServerOptions { udp: !listen.no_udp, ..ServerOptions::new(listen.listen) };
         let server = Server::start(options, front.clone(), replies)
             .await

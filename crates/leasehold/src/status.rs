@@ -53,6 +53,23 @@ pub fn calls(front: &Front) -> Value {
     Value::Object(calls)
 }
 
+/// What clients hold, and what became of recalls.
+pub fn held(held: &arbiter::Held) -> Value {
+    json!({
+        "opens": held.opens,
+        "locks": held.locks,
+        "lock_waiters": held.lock_waiters,
+        "read_leases": held.read_leases,
+        "write_leases": held.write_leases,
+        "granted": held.granted,
+        "recalls": held.recalls,
+        "returned": held.returned,
+        "revoked": held.revoked,
+        "recall_time_ms": held.recall_time.as_millis() as u64,
+        "recall_time_max_ms": held.recall_time_max.as_millis() as u64,
+    })
+}
+
 /// What the cache has done.
 pub fn cache(stats: &cache::Stats) -> Value {
     let of = |counts: cache::HitsMisses| json!({ "hits": counts.hits, "misses": counts.misses });
@@ -66,6 +83,11 @@ pub fn cache(stats: &cache::Stats) -> Value {
         "fetched_bytes": stats.fetched_bytes,
         "stored_bytes": stats.stored_bytes,
         "used_bytes": stats.used_bytes,
+        "leases_read": stats.leases_read,
+        "leases_write": stats.leases_write,
+        "opens_shared": stats.opens_shared,
+        "recalls": stats.recalls,
+        "revoked": stats.revoked,
         "evictions": stats.evictions,
         "revalidations": stats.revalidations,
         "distrusted": stats.distrusted,

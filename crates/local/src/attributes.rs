@@ -1,7 +1,4 @@
 //! What the kernel says of a file, in the words of NFS.
-//!
-//! `change` is ctime in nanoseconds: it moves with every change that the clock of the file system tells apart (one
-//! timer tick before Linux 6.13, any two that somebody looked between since).
 
 use std::os::fd::AsFd;
 
@@ -11,18 +8,21 @@ use vfs::{Attributes, Device, FileType, Fsid, Timestamp, WccAttributes};
 
 /// One `statx` of a file.
 #[derive(Clone, Copy)]
-pub(crate) struct Stat(Statx);
+pub(crate) struct Stat {
+    statx: Statx,
+    change: u64,
+}
 
 impl Stat {
     /// Asks for what `file` is now. Needs no permission.
     pub(crate) fn of(file: impl AsFd) -> Result<Stat, Errno> {
         let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME | StatxFlags::MNT_ID;
-        rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, wanted).map(Stat)
+        let statx = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, wanted)?;
+        Ok(Stat { statx, change: timestamp(statx.stx_ctime).as_nanos() as u64 })
     }
 
     pub(crate) fn attributes(&self, fsid: u64) -> Attributes {
-        let stat = &self.0;
-        let ctime = self.ctime();
+        let stat = &self.statx;
         Attributes {
             file_type: self.file_type(),
             mode: u32::from(stat.stx_mode) & 0o7777,
@@ -36,23 +36,32 @@ impl Stat {
             fileid: stat.stx_ino,
             atime: timestamp(stat.stx_atime),
             mtime: timestamp(stat.stx_mtime),
-            ctime,
-            change: ctime.as_nanos() as u64,
+            ctime: self.ctime(),
+            change: self.change,
         }
     }
 
     pub(crate) fn wcc(&self) -> WccAttributes {
-        let ctime = self.ctime();
         WccAttributes {
             size: self.size(),
-            mtime: timestamp(self.0.stx_mtime),
-            ctime,
-            change: ctime.as_nanos() as u64,
+            mtime: timestamp(self.statx.stx_mtime),
+            ctime: self.ctime(),
+            change: self.change,
         }
     }
 
+    /// The change attribute: ctime in nanoseconds, unless [`Stat::with_change`] said more.
+    pub(crate) fn change(&self) -> u64 {
+        self.change
+    }
+
+    /// The same with the number that [`crate::change_attribute`] gives for it.
+    pub(crate) fn with_change(self, change: u64) -> Stat {
+        Stat { change, ..self }
+    }
+
     pub(crate) fn file_type(&self) -> FileType {
-        match rustix::fs::FileType::from_raw_mode(self.0.stx_mode.into()) {
+        match rustix::fs::FileType::from_raw_mode(self.statx.stx_mode.into()) {
             rustix::fs::FileType::Directory => FileType::Directory,
             rustix::fs::FileType::Symlink => FileType::Symlink,
             rustix::fs::FileType::BlockDevice => FileType::Block,
@@ -64,47 +73,47 @@ impl Stat {
     }
 
     pub(crate) fn ctime(&self) -> Timestamp {
-        timestamp(self.0.stx_ctime)
+        timestamp(self.statx.stx_ctime)
     }
 
     /// Seconds of last access and last change of the data, where an exclusive create keeps its verifier.
     pub(crate) fn seconds(&self) -> (i64, i64) {
-        (self.0.stx_atime.tv_sec, self.0.stx_mtime.tv_sec)
+        (self.statx.stx_atime.tv_sec, self.statx.stx_mtime.tv_sec)
     }
 
     pub(crate) fn size(&self) -> u64 {
-        self.0.stx_size
+        self.statx.stx_size
     }
 
     pub(crate) fn uid(&self) -> u32 {
-        self.0.stx_uid
+        self.statx.stx_uid
     }
 
     pub(crate) fn is_linked(&self) -> bool {
-        self.0.stx_nlink > 0
+        self.statx.stx_nlink > 0
     }
 
     pub(crate) fn inode(&self) -> u64 {
-        self.0.stx_ino
+        self.statx.stx_ino
     }
 
     /// The device that the file system calls itself, which is good while it is mounted.
     pub(crate) fn device(&self) -> (u32, u32) {
-        (self.0.stx_dev_major, self.0.stx_dev_minor)
+        (self.statx.stx_dev_major, self.statx.stx_dev_minor)
     }
 
     /// The mount it was reached through; `None` before Linux 5.8.
     pub(crate) fn mount_id(&self) -> Option<u64> {
-        StatxFlags::from_bits_retain(self.0.stx_mask)
+        StatxFlags::from_bits_retain(self.statx.stx_mask)
             .contains(StatxFlags::MNT_ID)
-            .then_some(self.0.stx_mnt_id)
+            .then_some(self.statx.stx_mnt_id)
     }
 
     /// When the inode was made, in nanoseconds: what tells it from a later one of the same number. 0 if the file
     /// system does not keep it.
     pub(crate) fn birth(&self) -> u64 {
-        if StatxFlags::from_bits_retain(self.0.stx_mask).contains(StatxFlags::BTIME) {
-            timestamp(self.0.stx_btime).as_nanos() as u64
+        if StatxFlags::from_bits_retain(self.statx.stx_mask).contains(StatxFlags::BTIME) {
+            timestamp(self.statx.stx_btime).as_nanos() as u64
         } else {
             0
         }

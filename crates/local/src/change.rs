@@ -18,6 +18,7 @@ use crate::handles::Parsed;
 use crate::io::stat_regular;
 use crate::locks::{Blocked, Held, Stripe};
 use crate::make::{chown, peek_locked};
+use crate::opens::Ground;
 use crate::tree::{Described, Tree};
 
 /// Why a change did not come about.
@@ -44,7 +45,7 @@ impl From<Blocked> for Stop {
 /// Sets attributes, if the guard holds.
 pub(crate) fn set_attributes(
     tree: &Tree,
-    principal: &Principal,
+    (principal, ground): (&Principal, Ground),
     node: &Node,
     set: &SetAttributes,
     guard: Option<Timestamp>,
@@ -54,9 +55,26 @@ pub(crate) fn set_attributes(
     if guard.is_some_and(|ctime| ctime != before.ctime()) {
         return Err(Status::NotSync.into());
     }
+    if *set == SetAttributes::default() {
+        return Ok(Wcc { before: Some(before.wcc()), after: Some(before.attributes(node.mount.fsid)) });
+    }
+    let done = apply(tree, (principal, ground), node, set);
+    let wcc = Wcc { before: Some(before.wcc()), after: tree.changed(node) };
+    done?;
+    drop(held);
+    tree.persist_if_sync(node)?;
+    Ok(wcc)
+}
+
+fn apply(
+    tree: &Tree,
+    (principal, ground): (&Principal, Ground),
+    node: &Node,
+    set: &SetAttributes,
+) -> Result<(), Status> {
     if let Some(size) = set.size {
         let stat = stat_regular(tree, node)?;
-        node.check_write(principal, &stat)?;
+        ground.check_write(&tree.opens, node, principal, &stat)?;
         cut_or_extend(tree, node, &stat, size)?;
     }
     if set.uid.is_some() || set.gid.is_some() {
@@ -65,13 +83,7 @@ pub(crate) fn set_attributes(
     if let Some(mode) = set.mode {
         set_mode(tree, node, mode)?;
     }
-    set_times(&node.path, set)?;
-    let wcc = Wcc { before: Some(before.wcc()), after: tree.attributes(node) };
-    drop(held);
-    if *set != SetAttributes::default() {
-        tree.persist_if_sync(node)?;
-    }
-    Ok(wcc)
+    set_times(&node.path, set).map(drop)
 }
 
 /// Sets the size of a file that others may be reading.
@@ -138,6 +150,7 @@ pub(crate) fn remove(
         Errno::EXIST => Status::NotEmpty, // how some file systems say it
         other => errno::status(other),
     })?;
+    tree.changed_beside(&victim);
     tree.gone(directory, name, &victim, &path);
     let wcc = wcc(tree, directory, &before);
     drop(held);
@@ -166,6 +179,9 @@ pub(crate) fn rename(tree: &Tree, from: End<'_>, to: End<'_>, mut held: Held) ->
     };
     let (old, new) = (from.name.as_bytes(), to.name.as_bytes());
     rustix::fs::renameat(&from.directory.path, old, &to.directory.path, new).map_err(errno::status)?;
+    for (file, _) in [Some(&moved), victim.as_ref()].into_iter().flatten() {
+        tree.changed_beside(file);
+    }
     if victim.as_ref().is_none_or(|victim| victim.0.handle != moved.0.handle) {
         follow(tree, from, to, &moved, victim.as_ref())?;
     }
@@ -199,5 +215,5 @@ fn follow(
 }
 
 fn wcc(tree: &Tree, node: &Node, before: &Stat) -> Wcc {
-    Wcc { before: Some(before.wcc()), after: tree.attributes(node) }
+    Wcc { before: Some(before.wcc()), after: tree.changed(node) }
 }

@@ -11,14 +11,17 @@ use std::hash::{BuildHasher, RandomState};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 use vfs::{FileType, Handle};
 
 use crate::attributes::Stat;
+use crate::change_attribute::{ChangeCounter, Forgotten};
+use crate::guard::Guard;
+use crate::identity;
 use crate::mounts::Mount;
 use crate::permission::Grants;
 use crate::ranges::Ranges;
@@ -35,8 +38,21 @@ pub(crate) struct Node {
     pub(crate) data: Mutex<OpenFiles>,
     pub(crate) grants: Mutex<Grants>,
     pub(crate) ranges: Arc<Ranges>,
+    pub(crate) change: ChangeCounter,
+    /// How many opens and leases there are of it. Only changed with the lock of its shard.
+    opens: AtomicUsize,
+    leases: AtomicUsize,
     /// Time of last use, in ticks of the sweeper.
     used: AtomicU32,
+}
+
+/// What a node is kept for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Use {
+    /// An open, which also keeps a file without a name.
+    Open,
+    /// A lease.
+    Lease,
 }
 
 /// Descriptors for data, opened when first needed.
@@ -46,6 +62,10 @@ pub(crate) struct OpenFiles {
     pub(crate) writing: Option<Arc<File>>,
     /// When `writing` was last asked for, in ticks of the sweeper.
     pub(crate) wrote: u32,
+    /// Then both are its descriptor.
+    pub(crate) guard: Option<Guard>,
+    /// There was a guard, and it had to be given up.
+    pub(crate) guard_lost: bool,
 }
 
 impl Node {
@@ -58,12 +78,32 @@ impl Node {
             data: Mutex::default(),
             grants: Mutex::default(),
             ranges: Arc::default(),
+            change: ChangeCounter::new(stat),
+            opens: AtomicUsize::new(0),
+            leases: AtomicUsize::new(0),
             used: AtomicU32::new(0),
         }
     }
 
     pub(crate) fn is_dir(&self) -> bool {
         self.file_type == FileType::Directory
+    }
+
+    /// Has anybody an open of it?
+    pub(crate) fn is_open(&self) -> bool {
+        self.opens.load(Ordering::Relaxed) > 0
+    }
+
+    /// Must it stay in use?
+    fn is_kept(&self) -> bool {
+        self.is_open() || self.leases.load(Ordering::Relaxed) > 0
+    }
+
+    fn uses(&self, what: Use) -> &AtomicUsize {
+        match what {
+            Use::Open => &self.opens,
+            Use::Lease => &self.leases,
+        }
     }
 }
 
@@ -72,6 +112,10 @@ pub(crate) struct Descriptors {
     shards: Vec<Mutex<Shard>>,
     hasher: RandomState,
     per_shard_max: usize,
+    /// Files with opens and leases, which are kept beyond that.
+    kept: AtomicUsize,
+    kept_max: usize,
+    pub(crate) forgotten: Forgotten,
     now: AtomicU32,
 }
 
@@ -81,6 +125,8 @@ struct Shard {
     slots: Vec<Option<Slot>>,
     free: Vec<usize>,
     hand: usize,
+    /// Nodes with opens and leases: neither counted nor evicted.
+    kept: usize,
 }
 
 struct Slot {
@@ -90,12 +136,15 @@ struct Slot {
 }
 
 impl Descriptors {
-    /// A cache of at most about `nodes_max` nodes.
-    pub(crate) fn new(nodes_max: usize) -> Descriptors {
+    /// A cache of at most about `nodes_max` nodes, and at most `kept_max` that are open or leased.
+    pub(crate) fn new(nodes_max: usize, kept_max: usize) -> Descriptors {
         Descriptors {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             hasher: RandomState::new(),
             per_shard_max: nodes_max.div_ceil(SHARDS).max(1),
+            kept: AtomicUsize::new(0),
+            kept_max,
+            forgotten: Forgotten::default(),
             now: AtomicU32::new(1),
         }
     }
@@ -115,32 +164,65 @@ impl Descriptors {
         if let Some(slot) = shard.index.get(&node.handle).and_then(|&at| shard.slots.get(at)?.as_ref()) {
             return slot.node.clone();
         }
-        if shard.index.len() >= self.per_shard_max {
+        if shard.index.len().saturating_sub(shard.kept) >= self.per_shard_max {
             evicted = shard.evict();
+        }
+        if let Some(evicted) = &evicted {
+            evicted.change.forget(&self.forgotten);
         }
         node.used.store(self.now.load(Ordering::Relaxed), Ordering::Relaxed);
         let node = Arc::new(node);
-        let slot = Some(Slot { node: node.clone(), again: AtomicBool::new(false) });
-        let at = shard.free.pop().unwrap_or(shard.slots.len());
-        if at == shard.slots.len() {
-            shard.slots.push(slot);
-        } else {
-            shard.slots[at] = slot;
-        }
-        shard.index.insert(node.handle, at);
+        shard.add(node.clone());
         drop(shard);
         drop(evicted); // its descriptors are closed without the lock
         node
     }
 
-    /// Closes what is kept of a file.
+    /// Keeps a node, and gives the one that is kept: where it was forgotten meanwhile, another may be.
+    /// `None` if too many are kept.
+    pub(crate) fn pin(&self, node: &Arc<Node>, what: Use) -> Option<Arc<Node>> {
+        let mut shard = self.shard(&node.handle).lock();
+        let kept = match shard.get(&node.handle) {
+            Some(kept) => kept,
+            None => node.clone(),
+        };
+        if !kept.is_kept() {
+            let reserve = |kept| (kept < self.kept_max).then_some(kept + 1);
+            self.kept.fetch_update(Ordering::Relaxed, Ordering::Relaxed, reserve).ok()?;
+            shard.kept += 1;
+        }
+        if !shard.index.contains_key(&node.handle) {
+            shard.add(kept.clone());
+        }
+        kept.uses(what).fetch_add(1, Ordering::Relaxed);
+        Some(kept)
+    }
+
+    /// Lets go of what [`Descriptors::pin`] gave.
+    pub(crate) fn unpin(&self, node: &Node, what: Use) {
+        let mut shard = self.shard(&node.handle).lock();
+        node.uses(what).fetch_sub(1, Ordering::Relaxed);
+        if !node.is_kept() {
+            self.kept.fetch_sub(1, Ordering::Relaxed);
+            shard.kept = shard.kept.saturating_sub(1);
+            node.used.store(self.now.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+
+    /// Closes what is kept of a file, unless it is open.
     pub(crate) fn forget(&self, handle: &Handle) {
-        let forgotten = self.shard(handle).lock().remove(handle);
+        let mut shard = self.shard(handle).lock();
+        if shard.get(handle).is_some_and(|node| node.is_open()) {
+            return;
+        }
+        let forgotten = shard.remove(handle);
+        drop(shard);
         drop(forgotten);
     }
 
     /// Time goes on: closes what was not used for so many ticks, and descriptors for writing much sooner.
     pub(crate) fn tick(&self, idle_max: u32, idle_writing_max: u32) {
+        let reopens = identity::is_privileged();
         let now = self.now.fetch_add(1, Ordering::Relaxed) + 1;
         for shard in &self.shards {
             let mut closing = Vec::new();
@@ -148,11 +230,23 @@ impl Descriptors {
             let mut shard = shard.lock();
             let nodes: Vec<Arc<Node>> = shard.slots.iter().flatten().map(|slot| slot.node.clone()).collect();
             for node in nodes {
-                if now.saturating_sub(node.used.load(Ordering::Relaxed)) > idle_max {
+                let is_idle = now.saturating_sub(node.used.load(Ordering::Relaxed)) > idle_max;
+                if is_idle && !node.is_kept() {
+                    node.change.forget(&self.forgotten);
                     closing.extend(shard.remove(&node.handle));
                     continue;
                 }
+                // Without privileges, what an open allowed could not be opened again.
+                if node.is_open() && !reopens {
+                    continue;
+                }
                 let mut data = node.data.lock();
+                if data.guard.is_some() {
+                    continue;
+                }
+                if is_idle {
+                    closing_data.extend(data.reading.take());
+                }
                 if now.saturating_sub(data.wrote) > idle_writing_max {
                     closing_data.extend(data.writing.take());
                 }
@@ -179,6 +273,22 @@ impl Descriptors {
 }
 
 impl Shard {
+    fn get(&self, handle: &Handle) -> Option<Arc<Node>> {
+        Some(self.slots.get(*self.index.get(handle)?)?.as_ref()?.node.clone())
+    }
+
+    fn add(&mut self, node: Arc<Node>) {
+        let handle = node.handle;
+        let slot = Some(Slot { node, again: AtomicBool::new(false) });
+        let at = self.free.pop().unwrap_or(self.slots.len());
+        if at == self.slots.len() {
+            self.slots.push(slot);
+        } else {
+            self.slots[at] = slot;
+        }
+        self.index.insert(handle, at);
+    }
+
     fn remove(&mut self, handle: &Handle) -> Option<Arc<Node>> {
         let at = self.index.remove(handle)?;
         self.free.push(at);
@@ -190,7 +300,7 @@ impl Shard {
         for _ in 0..2 * self.slots.len() {
             self.hand = (self.hand + 1) % self.slots.len();
             let Some(slot) = &self.slots[self.hand] else { continue };
-            if !slot.again.swap(false, Ordering::Relaxed) {
+            if !slot.node.is_kept() && !slot.again.swap(false, Ordering::Relaxed) {
                 let handle = slot.node.handle;
                 return self.remove(&handle);
             }
@@ -225,12 +335,43 @@ impl Proc {
         rustix::fs::linkat(&self.0, name(file), directory, to, rustix::fs::AtFlags::SYMLINK_FOLLOW)
     }
 
+    /// The value of an extended attribute; its length alone, if the buffer is empty.
+    pub(crate) fn getxattr(&self, file: impl AsFd, name: &[u8], buffer: &mut [u8]) -> Result<usize, Errno> {
+        rustix::fs::getxattr(path(file), name, buffer)
+    }
+
+    /// Sets an extended attribute.
+    pub(crate) fn setxattr(
+        &self,
+        file: impl AsFd,
+        name: &[u8],
+        value: &[u8],
+        flags: XattrFlags,
+    ) -> Result<(), Errno> {
+        rustix::fs::setxattr(path(file), name, value, flags)
+    }
+
+    /// Removes an extended attribute.
+    pub(crate) fn removexattr(&self, file: impl AsFd, name: &[u8]) -> Result<(), Errno> {
+        rustix::fs::removexattr(path(file), name)
+    }
+
+    /// All names of extended attributes, each with a NUL behind it.
+    pub(crate) fn listxattr(&self, file: impl AsFd, buffer: &mut [u8]) -> Result<usize, Errno> {
+        rustix::fs::listxattr(path(file), buffer)
+    }
+
     /// Where a file is, as far as the kernel knows.
     pub(crate) fn path_of(&self, file: impl AsFd) -> Result<PathBuf, Errno> {
         use std::os::unix::ffi::OsStringExt;
         let path = rustix::fs::readlinkat(&self.0, name(file), Vec::new())?;
         Ok(PathBuf::from(std::ffi::OsString::from_vec(path.into_bytes())))
     }
+}
+
+/// The calls for extended attributes take no directory to start from.
+fn path(file: impl AsFd) -> String {
+    format!("/proc/self/fd/{}", file.as_fd().as_raw_fd())
 }
 
 fn name(file: impl AsFd) -> String {

@@ -28,6 +28,8 @@ pub(crate) fn status(errno: Errno) -> Status {
         Errno::DQUOT => Status::Dquot,
         Errno::STALE => Status::Stale,
         Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY => Status::NotSupp,
+        Errno::NODATA => Status::NoXattr,
+        Errno::TOOBIG | Errno::RANGE => Status::XattrTooBig,
         Errno::AGAIN | Errno::NOMEM | Errno::MFILE | Errno::NFILE | Errno::INTR | Errno::TIMEDOUT => {
             Status::Delay
         }

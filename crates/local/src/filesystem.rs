@@ -10,18 +10,23 @@ use rustix::fs::AtFlags;
 use rustix::time::ClockId;
 use vfs::replay::{self, Made};
 use vfs::{
-    AccessMask, Accessed, Attributes, By, Caller, Commit, CreateHow, Created, Data, Device, Error,
-    FileSystem, FileType, FsLimits, FsStat, Handle, Listing, Looked, Name, Principal, Read, ReadDir, Renamed,
-    Result, SetAttributes, Stability, Status, Timestamp, Wcc, Written,
+    AccessMask, Accessed, Attributes, By, Callbacks, Caller, Commit, Copied, CreateHow, Created, Data,
+    Device, Error, Extent, FileSystem, FileType, FsLimits, FsStat, Handle, LeaseId, ListedXattrs, Listing,
+    Lock, LockRequest, Locked, Looked, Name, OpenId, OpenRequest, Opened, Owner, Place, Principal, Read,
+    ReadDir, Renamed, Result, SetAttributes, Share, Sought, Stability, Status, Timestamp, Wcc, Written,
+    XattrHow, XattrName,
 };
 
 use crate::change::{self, End, Stop};
 use crate::descriptors::Node;
+use crate::extents::{self, Reservation};
 use crate::io::{self, Wait};
 use crate::locks::{Held, Stripe};
 use crate::make::Making;
+use crate::opening::{self, ToMake};
+use crate::opens::Ground;
 use crate::tree::Tree;
-use crate::{LocalFs, directory, errno, identity, lookup, workers};
+use crate::{LocalFs, copy, directory, errno, identity, lookup, workers, xattr};
 
 /// With locks of so many files, a change no longer insists on more.
 const LOCKS_MAX: usize = 8;
@@ -98,6 +103,83 @@ impl LocalFs {
         }
     }
 
+    async fn try_open(
+        &self,
+        caller: &Caller,
+        node: &Arc<Node>,
+        request: &OpenRequest,
+    ) -> Result<Opened, Status> {
+        let (target, request, holder) = (node.clone(), request.clone(), caller.holder);
+        let Some((how, set)) = request.create else {
+            return self
+                .work(caller, move |tree, principal| {
+                    opening::open(tree, principal, holder, &target, &request)
+                })
+                .await;
+        };
+        let name = request.name.clone().ok_or(Status::Inval)?;
+        self.change(caller, &[node], move |tree, principal, held| {
+            let make = ToMake { directory: &target, name: &name, how, set: &set };
+            opening::create(tree, principal, holder, &make, &request, held)
+        })
+        .await
+    }
+
+    /// A resent OPEN finds its name there: if that is what it would have made, it did, and is answered so.
+    async fn open_made_before(
+        &self,
+        caller: &Caller,
+        directory: &Arc<Node>,
+        request: &OpenRequest,
+    ) -> Result<Opened> {
+        let failed = self.failed(directory, Status::Exist);
+        let (Some(name), Some((_, set))) = (&request.name, &request.create) else { return Err(failed) };
+        let made = Made::Node { file_type: FileType::Regular, set };
+        let made = replay::made(self, caller, &directory.handle, name, failed, made).await?;
+        let there = OpenRequest { handle: made.node.handle, name: None, create: None, ..request.clone() };
+        let node = self.node(&there.handle).await?;
+        let opened = self.try_open(caller, &node, &there).await?;
+        Ok(Opened { created: true, directory: made.directory, ..opened })
+    }
+
+    async fn reserve(&self, caller: &Caller, at: Place, length: u64, what: Reservation) -> Result<Wcc> {
+        let node = self.node(&at.handle).await?;
+        let ground = self.tree.opens.ground(at.by, &at.handle, None)?;
+        let file = node.clone();
+        let done = self
+            .change(caller, &[&node], move |tree, principal, held| {
+                let range = (at.offset, length);
+                Ok(extents::reserve(tree, (principal, ground), &file, range, what, held)?)
+            })
+            .await;
+        done.map_err(|status| self.failed(&node, status))
+    }
+
+    /// Runs what moves data between two files, with that which changes locked.
+    async fn between<T: Send + 'static>(
+        &self,
+        caller: &Caller,
+        from: Place,
+        to: Place,
+        job: impl Fn(&Tree, &Principal, &copy::End<'_>, &copy::End<'_>, Held) -> Result<T, Status>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Result<T> {
+        let (source, target) = (self.node(&from.handle).await?, self.node(&to.handle).await?);
+        let read = self.tree.opens.ground(from.by, &from.handle, None)?;
+        let write = self.tree.opens.ground(to.by, &to.handle, None)?;
+        let changed = target.clone();
+        let done = self
+            .change(caller, &[&target], move |tree, principal, held| {
+                let from = copy::End { node: &source, ground: read, offset: from.offset };
+                let to = copy::End { node: &changed, ground: write, offset: to.offset };
+                Ok(job(tree, principal, &from, &to, held)?)
+            })
+            .await;
+        done.map_err(|status| self.failed(&target, status))
+    }
+
     async fn remove_name(
         &self,
         caller: &Caller,
@@ -141,10 +223,10 @@ impl FileSystem for LocalFs {
         guard: Option<Timestamp>,
     ) -> Result<Wcc> {
         let node = self.node(handle).await?;
-        let (file, wanted) = (node.clone(), *set);
+        let (file, wanted, ground) = (node.clone(), *set, Ground::Anonymous(caller.holder));
         let done = self
             .change(caller, &[&node], move |tree, principal, held| {
-                change::set_attributes(tree, principal, &file, &wanted, guard, held)
+                change::set_attributes(tree, (principal, ground), &file, &wanted, guard, held)
             })
             .await;
         match done {
@@ -195,14 +277,17 @@ impl FileSystem for LocalFs {
         Ok((target.into_bytes().into(), Some(stat.attributes(node.mount.fsid))))
     }
 
-    async fn read(&self, caller: &Caller, handle: &Handle, _by: By, offset: u64, count: u32) -> Result<Read> {
+    async fn read(&self, caller: &Caller, handle: &Handle, by: By, offset: u64, count: u32) -> Result<Read> {
         let node = self.node(handle).await?;
+        let ground = self.tree.opens.ground(by, handle, None)?;
         let part = (offset, count);
-        let done = match io::read(&self.tree, &caller.principal, &node, part, Wait::No) {
+        let done = match io::read(&self.tree, (&caller.principal, ground), &node, part, Wait::No) {
             Ok(None) => {
                 let file = node.clone();
-                self.work(caller, move |tree, principal| io::read(tree, principal, &file, part, Wait::Yes))
-                    .await
+                self.work(caller, move |tree, principal| {
+                    io::read(tree, (principal, ground), &file, part, Wait::Yes)
+                })
+                .await
             }
             other => other,
         };
@@ -218,16 +303,17 @@ impl FileSystem for LocalFs {
         &self,
         caller: &Caller,
         handle: &Handle,
-        _by: By,
+        by: By,
         offset: u64,
         data: Bytes,
         stability: Stability,
     ) -> Result<Written> {
         let node = self.node(handle).await?;
+        let ground = self.tree.opens.ground(by, handle, None)?;
         let file = node.clone();
         let done = self
             .change(caller, &[&node], move |tree, principal, held| {
-                Ok(io::write(tree, principal, &file, (offset, &data), stability, held)?)
+                Ok(io::write(tree, (principal, ground), &file, (offset, &data), stability, held)?)
             })
             .await;
         done.map_err(|status| self.failed(&node, status))
@@ -235,8 +321,9 @@ impl FileSystem for LocalFs {
 
     async fn commit(&self, caller: &Caller, handle: &Handle, _offset: u64, _count: u32) -> Result<Commit> {
         let node = self.node(handle).await?;
-        let file = node.clone();
-        let done = self.work(caller, move |tree, principal| io::commit(tree, principal, &file)).await;
+        let (file, ground) = (node.clone(), Ground::Anonymous(caller.holder));
+        let done =
+            self.work(caller, move |tree, principal| io::commit(tree, (principal, ground), &file)).await;
         done.map_err(|status| self.failed(&node, status))
     }
 
@@ -250,7 +337,8 @@ impl FileSystem for LocalFs {
     ) -> Result<Created> {
         let made = Made::Node { file_type: FileType::Regular, set };
         let set = *set;
-        self.make(caller, directory, name, made, move |making| making.file(how, &set)).await
+        self.make(caller, directory, name, made, move |making| Ok(making.file(how, &set, Share::empty())?.0))
+            .await
     }
 
     async fn mkdir(
@@ -382,12 +470,149 @@ impl FileSystem for LocalFs {
             write_preferred: io::TRANSFER_MAX,
             name_max: (space.f_namemax as u32).min(Name::MAX as u32),
             time_delta_nanoseconds: tick.tv_sec as u64 * 1_000_000_000 + tick.tv_nsec as u64,
+            features: node.mount.features(&self.tree.proc),
             ..FsLimits::default()
         })
     }
 
+    async fn open(&self, caller: &Caller, request: &OpenRequest) -> Result<Opened> {
+        let node = self.node(&request.handle).await?;
+        match self.try_open(caller, &node, request).await {
+            Err(Status::Exist) if caller.resent => self.open_made_before(caller, &node, request).await,
+            done => done.map_err(|status| self.failed(&node, status)),
+        }
+    }
+
+    async fn downgrade(&self, _caller: &Caller, open: OpenId, access: Share, deny: Share) -> Result<()> {
+        Ok(self.tree.opens.downgrade(open, access, deny)?)
+    }
+
+    async fn close(&self, _caller: &Caller, open: OpenId) -> Result<()> {
+        Ok(opening::close(&self.tree, open)?)
+    }
+
+    /// Locks among our clients are settled above; processes of this machine do not see them.
+    async fn lock(&self, _caller: &Caller, open: OpenId, _request: &LockRequest) -> Result<Locked> {
+        self.tree.opens.get(open)?;
+        Ok(Locked::Granted)
+    }
+
+    async fn unlock(&self, _caller: &Caller, open: OpenId, _owner: &Owner, _range: (u64, u64)) -> Result<()> {
+        self.tree.opens.get(open)?;
+        Ok(())
+    }
+
+    async fn test(&self, _caller: &Caller, handle: &Handle, _lock: &Lock) -> Result<Option<Lock>> {
+        self.tree.stat(&*self.node(handle).await?)?;
+        Ok(None)
+    }
+
+    fn callbacks(&self) -> Option<Callbacks> {
+        self.tree.leases.callbacks()
+    }
+
+    async fn returned(&self, _caller: &Caller, lease: LeaseId) -> Result<()> {
+        let tree = self.tree.clone();
+        let done = workers::run(Principal::Machine, move || {
+            tree.leases.returned(&tree, lease);
+            Ok::<_, Status>(())
+        });
+        Ok(done.await?)
+    }
+
+    async fn getxattr(&self, caller: &Caller, handle: &Handle, name: &XattrName) -> Result<Bytes> {
+        let node = self.node(handle).await?;
+        let (file, name) = (node.clone(), name.clone());
+        let done = self.work(caller, move |tree, _| xattr::get(tree, &file, &name)).await;
+        done.map_err(|status| self.failed(&node, status))
+    }
+
+    async fn setxattr(
+        &self,
+        caller: &Caller,
+        handle: &Handle,
+        name: &XattrName,
+        value: Bytes,
+        how: XattrHow,
+    ) -> Result<Wcc> {
+        let node = self.node(handle).await?;
+        let (file, name) = (node.clone(), name.clone());
+        let done = self
+            .change(caller, &[&node], move |tree, _, held| {
+                Ok(xattr::set(tree, &file, &name, &value, how, held)?)
+            })
+            .await;
+        done.map_err(|status| self.failed(&node, status))
+    }
+
+    async fn listxattrs(
+        &self,
+        caller: &Caller,
+        handle: &Handle,
+        cookie: u64,
+        bytes: u32,
+    ) -> Result<ListedXattrs> {
+        let node = self.node(handle).await?;
+        let file = node.clone();
+        let done = self
+            .work(caller, move |tree, principal| xattr::list(tree, principal, &file, cookie, bytes))
+            .await;
+        done.map_err(|status| self.failed(&node, status))
+    }
+
+    async fn removexattr(&self, caller: &Caller, handle: &Handle, name: &XattrName) -> Result<Wcc> {
+        let node = self.node(handle).await?;
+        let (file, name) = (node.clone(), name.clone());
+        let done = self
+            .change(caller, &[&node], move |tree, _, held| Ok(xattr::remove(tree, &file, &name, held)?))
+            .await;
+        done.map_err(|status| self.failed(&node, status))
+    }
+
+    async fn seek(
+        &self,
+        caller: &Caller,
+        handle: &Handle,
+        by: By,
+        offset: u64,
+        what: Extent,
+    ) -> Result<Sought> {
+        let node = self.node(handle).await?;
+        let ground = self.tree.opens.ground(by, handle, None)?;
+        let file = node.clone();
+        let done = self
+            .work(caller, move |tree, principal| {
+                extents::seek(tree, (principal, ground), &file, offset, what)
+            })
+            .await;
+        done.map_err(|status| self.failed(&node, status))
+    }
+
+    async fn allocate(&self, caller: &Caller, at: Place, length: u64) -> Result<Wcc> {
+        self.reserve(caller, at, length, Reservation::Allocate).await
+    }
+
+    async fn deallocate(&self, caller: &Caller, at: Place, length: u64) -> Result<Wcc> {
+        self.reserve(caller, at, length, Reservation::Deallocate).await
+    }
+
+    async fn copy(&self, caller: &Caller, from: Place, to: Place, count: u64) -> Result<Copied> {
+        self.between(caller, from, to, move |tree, principal, from, to, held| {
+            copy::copy(tree, principal, from, to, count, held)
+        })
+        .await
+    }
+
+    async fn clone_range(&self, caller: &Caller, from: Place, to: Place, count: u64) -> Result<Wcc> {
+        self.between(caller, from, to, move |tree, principal, from, to, held| {
+            copy::clone_range(tree, principal, from, to, count, held)
+        })
+        .await
+    }
+
     async fn shutdown(&self) {
         self.tree.sync_table();
+        self.tree.leases.end_all();
         self.tree.descriptors.clear();
     }
 }

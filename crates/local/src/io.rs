@@ -16,6 +16,7 @@ use vfs::{Commit, Data, FileRange, FileType, Principal, Read, Stability, Status,
 use crate::attributes::Stat;
 use crate::descriptors::Node;
 use crate::locks::Held;
+use crate::opens::Ground;
 use crate::tree::Tree;
 use crate::{errno, identity};
 
@@ -36,11 +37,12 @@ pub(crate) enum Wait {
 impl Tree {
     /// The file open for reading, which is shared: permission was checked before.
     pub(crate) fn reading(&self, node: &Node) -> Result<Arc<File>, Status> {
-        if let Some(file) = &node.data.lock().reading {
+        let mut data = node.data.lock();
+        if let Some(file) = &data.reading {
             return Ok(file.clone());
         }
         let file = self.open_data(node, OFlags::RDONLY)?;
-        Ok(node.data.lock().reading.get_or_insert(file).clone())
+        Ok(data.reading.insert(file).clone())
     }
 
     /// The file open for writing, which is shared: permission was checked before.
@@ -50,9 +52,13 @@ impl Tree {
         if let Some(file) = &data.writing {
             return Ok(file.clone());
         }
-        drop(data);
+        if data.guard.is_some()
+            && let Ok(file) = self.open_guarded_for_writing(node, &mut data)
+        {
+            return Ok(file);
+        }
         let file = self.open_data(node, OFlags::WRONLY)?;
-        Ok(node.data.lock().writing.get_or_insert(file).clone())
+        Ok(data.writing.insert(file).clone())
     }
 
     /// With our own rights, because the owner's and the executing caller's exceptions are ours and not the kernel's;
@@ -70,14 +76,14 @@ impl Tree {
 /// Reads; `None` if that would have to wait and must not.
 pub(crate) fn read(
     tree: &Tree,
-    principal: &Principal,
+    (principal, ground): (&Principal, Ground),
     node: &Node,
     (offset, count): (u64, u32),
     wait: Wait,
 ) -> Result<Option<Read>, Status> {
     // Taken before the data: whoever compares it later sees any change since.
     let stat = stat_regular(tree, node)?;
-    node.check_read(principal, &stat)?;
+    ground.check_read(&tree.opens, node, principal, &stat)?;
     let attributes = Some(stat.attributes(node.mount.fsid));
     let left = stat.size().saturating_sub(offset);
     let length = left.min(count.min(TRANSFER_MAX).into()) as u32;
@@ -133,14 +139,14 @@ fn fill(file: &File, buffer: &mut [u8], offset: u64, wait: Wait) -> Result<usize
 /// Writes, with the caller's identity worn: set-id bits fall, and reserves and quotas hold, as for the caller.
 pub(crate) fn write(
     tree: &Tree,
-    principal: &Principal,
+    (principal, ground): (&Principal, Ground),
     node: &Node,
     (offset, data): (u64, &Bytes),
     stability: Stability,
     held: Held,
 ) -> Result<Written, Status> {
     let before = stat_regular(tree, node)?;
-    node.check_write(principal, &before)?;
+    ground.check_write(&tree.opens, node, principal, &before)?;
     if offset.checked_add(data.len() as u64).is_none_or(|end| end > i64::MAX as u64) {
         return Err(Status::FBig);
     }
@@ -149,7 +155,7 @@ pub(crate) fn write(
     let verifier = tree.verifier();
     let count =
         write_all(&file, &data[..data.len().min(TRANSFER_MAX as usize)], offset).map_err(errno::status)?;
-    let wcc = Wcc { before: Some(before.wcc()), after: tree.attributes(node) };
+    let wcc = Wcc { before: Some(before.wcc()), after: tree.changed(node) };
     drop(held);
     let synced = match stability {
         Stability::Unstable => Ok(()),
@@ -176,9 +182,13 @@ fn write_all(file: &File, data: &[u8], offset: u64) -> Result<usize, Errno> {
 }
 
 /// Makes unstable writes durable: those of the whole file, whatever the range.
-pub(crate) fn commit(tree: &Tree, principal: &Principal, node: &Node) -> Result<Commit, Status> {
+pub(crate) fn commit(
+    tree: &Tree,
+    (principal, ground): (&Principal, Ground),
+    node: &Node,
+) -> Result<Commit, Status> {
     let stat = stat_regular(tree, node)?;
-    node.check_write(principal, &stat)?;
+    ground.check_write(&tree.opens, node, principal, &stat)?;
     let open = node.data.lock().writing.clone();
     let file = match open {
         Some(file) => file,

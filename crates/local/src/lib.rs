@@ -25,23 +25,31 @@
 
 mod attributes;
 mod change;
+mod change_attribute;
+mod copy;
 mod descriptors;
 mod directory;
 mod errno;
+mod extents;
 mod filesystem;
+mod guard;
 mod handles;
 mod identity;
 mod io;
+mod leases;
 mod locks;
 mod lookup;
 mod make;
 mod mounts;
+mod opening;
+mod opens;
 mod permission;
 mod ranges;
 mod sweeper;
 mod sys;
 mod tree;
 mod workers;
+mod xattr;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

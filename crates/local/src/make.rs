@@ -10,7 +10,8 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Gid, Uid};
 use vfs::{
-    CreateHow, Created, Device, FileType, Name, Principal, SetAttributes, Status, Timestamp, Verifier, Wcc,
+    CreateHow, Created, Device, FileType, Name, Principal, SetAttributes, Share, Status, Timestamp, Verifier,
+    Wcc,
 };
 
 use crate::attributes::Stat;
@@ -34,18 +35,24 @@ pub(crate) struct Making<'a> {
 }
 
 impl Making<'_> {
-    /// A regular file.
-    pub(crate) fn file(mut self, how: CreateHow, set: &SetAttributes) -> Result<Created, Stop> {
+    /// A regular file, and whether it was made. One that is there must allow `access`.
+    pub(crate) fn file(
+        mut self,
+        how: CreateHow,
+        set: &SetAttributes,
+        access: Share,
+    ) -> Result<(Created, bool), Stop> {
         let before = self.tree.stat_directory(self.directory)?;
         let exclusive = matches!(how, CreateHow::Exclusive(_));
         let mode = mode(if exclusive { None } else { set.mode }, 0o600);
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOCTTY | OFlags::CLOEXEC;
         for _ in 0..TRIES_MAX {
             match rustix::fs::openat(&self.directory.path, self.name.as_bytes(), flags, mode) {
-                Ok(file) => return Ok(self.new_file(&before, file, how, set)?),
-                Err(Errno::EXIST) => match self.existing(&before, how, set) {
+                Ok(file) => return Ok((self.new_file(&before, file, how, set)?, true)),
+                Err(Errno::EXIST) => match self.existing(&before, how, set, access) {
                     Err(Stop::Failed(Status::NoEnt)) => {}
-                    other => return other,
+                    // One with the verifier of an exclusive create was made by this very request, sent before.
+                    other => return other.map(|found| (found, exclusive)),
                 },
                 Err(errno) => return Err(errno::status(errno).into()),
             }
@@ -108,7 +115,13 @@ impl Making<'_> {
     }
 
     /// The name is there already: does that do?
-    fn existing(&mut self, before: &Stat, how: CreateHow, set: &SetAttributes) -> Result<Created, Stop> {
+    fn existing(
+        &mut self,
+        before: &Stat,
+        how: CreateHow,
+        set: &SetAttributes,
+        access: Share,
+    ) -> Result<Created, Stop> {
         if how == CreateHow::Guarded {
             return Err(Status::Exist.into());
         }
@@ -122,8 +135,10 @@ impl Making<'_> {
                 return Err(Status::Exist.into());
             }
         } else if let Some(size) = set.size {
+            node.check_open(self.principal, access)?;
             node.check_write(self.principal, &stat)?;
             change::cut_or_extend(self.tree, &node, &stat, size)?;
+            self.tree.changed(&node);
             self.tree.persist_if_sync(&node)?;
         }
         let attributes = self.tree.attributes(&node);
@@ -175,6 +190,7 @@ impl Making<'_> {
             return Err(Status::IsDir.into());
         }
         self.tree.proc.link(&file.path, &self.directory.path, self.name.as_bytes()).map_err(errno::status)?;
+        self.tree.changed(file);
         let path = open_child(&self.directory.path, self.name).map_err(errno::status)?;
         let found = self.tree.describe(self.directory, Some(self.name), &path)?;
         Ok(self.finish(&before, &found, None)?)
@@ -198,7 +214,7 @@ impl Making<'_> {
     /// it was made: else it reaches the disk with the directory.
     fn finish(self, before: &Stat, found: &Described, touched: Option<&Node>) -> Result<Created, Status> {
         let Making { tree, directory, held, .. } = self;
-        let wcc = Wcc { before: Some(before.wcc()), after: tree.attributes(directory) };
+        let wcc = Wcc { before: Some(before.wcc()), after: tree.changed(directory) };
         let attributes = Some(found.attributes());
         drop(held);
         if let Some(touched) = touched {

@@ -16,11 +16,11 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use siphasher::sip::SipHasher24;
 use tokio::time::Instant;
-use vfs::{FileType, Status};
+use vfs::{Features, FileType, Status};
 
 use crate::attributes::Stat;
 use crate::descriptors::Proc;
-use crate::{errno, identity, sys};
+use crate::{change_attribute, errno, identity, sys};
 
 /// Handles of unknown file systems make us read the mount table at most this often.
 const RESCAN_MIN: Duration = Duration::from_secs(1);
@@ -30,6 +30,10 @@ const UNUSED_MAX: Duration = Duration::from_secs(5);
 /// `f_type` of file systems in memory.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 const RAMFS_MAGIC: u64 = 0x8584_58f6;
+/// `f_type` of file systems that make holes and reserve space (ext4, XFS, Btrfs, F2FS, bcachefs, and tmpfs), and of
+/// those that share blocks. Where one of them does not after all (XFS without `reflink`), the operation says so.
+const WITH_EXTENTS: [u64; 6] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0xca45_1a4e, TMPFS_MAGIC];
+const WITH_SHARED_BLOCKS: [u64; 3] = [0x5846_5342, 0x9123_683e, 0xca45_1a4e];
 /// Most file systems that are served at a time.
 const MOUNTS_MAX: usize = 4096;
 
@@ -46,6 +50,8 @@ pub(crate) struct Mount {
     pub(crate) by_handle: bool,
     /// Its data is in memory: reading never waits for a disk (but for one that is swapped to).
     pub(crate) in_memory: bool,
+    /// ctime tells every change of ours from the one before: see [`crate::change_attribute`].
+    pub(crate) fine_stamps: bool,
     /// When it was last found in the mount table or entered.
     seen: Mutex<Instant>,
     /// Something open in it: what `open_by_handle_at` starts from.
@@ -60,7 +66,20 @@ impl Mount {
         let in_memory = rustix::fs::fstatfs(&anchor)
             .is_ok_and(|is| [TMPFS_MAGIC, RAMFS_MAGIC].contains(&(is.f_type as u64)));
         let by_handle = tried.is_ok();
-        Mount { id, fsid, tag, by_handle, in_memory, seen: Mutex::new(Instant::now()), anchor }
+        let fine_stamps =
+            identity::as_self(|| change_attribute::has_fine_stamps(anchor.as_fd())).unwrap_or(false);
+        Mount { id, fsid, tag, by_handle, in_memory, fine_stamps, seen: Mutex::new(Instant::now()), anchor }
+    }
+
+    /// What it can do beyond v3.
+    pub(crate) fn features(&self, proc: &Proc) -> Features {
+        let kind = rustix::fs::fstatfs(&self.anchor).map_or(0, |is| is.f_type as u64);
+        let mut features = Features::STATE | Features::SEEK | Features::COPY;
+        features.set(Features::ALLOCATE | Features::DEALLOCATE, WITH_EXTENTS.contains(&kind));
+        features.set(Features::CLONE, WITH_SHARED_BLOCKS.contains(&kind));
+        let asked = identity::as_self(|| proc.getxattr(&self.anchor, b"user.leasehold", &mut []));
+        features.set(Features::XATTR, !matches!(asked, Ok(Err(Errno::OPNOTSUPP)) | Err(_)));
+        features
     }
 
     pub(crate) fn anchor(&self) -> BorrowedFd<'_> {

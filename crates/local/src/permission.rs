@@ -11,7 +11,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use rustix::time::ClockId;
-use vfs::{AccessMask, Credential, FileType, Principal, Status, Timestamp};
+use vfs::{AccessMask, Credential, FileType, Principal, Share, Status, Timestamp};
 
 use crate::attributes::Stat;
 use crate::descriptors::Node;
@@ -25,7 +25,7 @@ pub(crate) const EXECUTE: u8 = 1;
 /// Credentials remembered per file.
 const GRANTS_MAX: usize = 8;
 /// Longer than a tick of any kernel's clock (10 ms at 100 Hz).
-const TICK_NANOSECONDS: i128 = 20_000_000;
+pub(crate) const TICK_NANOSECONDS: i128 = 20_000_000;
 
 /// Answers of the kernel about one file.
 #[derive(Default)]
@@ -124,6 +124,19 @@ impl Node {
         self.check(principal, stat, WRITE)
     }
 
+    /// May the caller open this regular file so?
+    ///
+    /// # Errors
+    /// `Access`, or why nobody may.
+    pub(crate) fn check_open(&self, principal: &Principal, access: Share) -> Result<(), Status> {
+        let _worn = identity::wear(principal)?;
+        let may = |right| sys::may_access(self.path.as_fd(), right).map_err(errno::status);
+        if access.contains(Share::READ) {
+            may(READ).or_else(|status| may(EXECUTE).map_err(|_| status))?;
+        }
+        if access.contains(Share::WRITE) { may(WRITE) } else { Ok(()) }
+    }
+
     /// Which rights of ACCESS the caller has.
     pub(crate) fn rights(&self, principal: &Principal, stat: &Stat) -> Result<AccessMask, Status> {
         Ok(access_mask(self.file_type, self.bits(principal, stat)?))
@@ -171,7 +184,7 @@ fn is_owner(principal: &Principal, stat: &Stat) -> bool {
 
 /// Will a later change of the file have another ctime? This compares with the clock that file systems take their time
 /// stamps from, which no seam could stand in for.
-fn is_settled(ctime: Timestamp) -> bool {
+pub(crate) fn is_settled(ctime: Timestamp) -> bool {
     let now = rustix::time::clock_gettime(ClockId::RealtimeCoarse);
     let age = Timestamp::new(now.tv_sec, now.tv_nsec as u32).as_nanos() - ctime.as_nanos();
     age > TICK_NANOSECONDS

@@ -5,6 +5,7 @@
 //! for another identity than asked (`faccessat`).
 #![allow(unsafe_code)] // file handles and per-thread identity are not wrapped by rustix
 
+use std::fs::File;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use libc::{c_int, c_long};
@@ -148,6 +149,66 @@ pub(crate) fn set_thread_groups(groups: &[u32]) -> Result<(), Errno> {
 pub(crate) fn unshare_umask() -> Result<(), Errno> {
     // SAFETY: only the sharing of `umask`, root and current directory ends; nothing relies on it.
     result(unsafe { c_long::from(libc::unshare(libc::CLONE_FS)) }).map(drop)
+}
+
+/// Makes `length` bytes (zero: to the end) of a file share the blocks of another (`FICLONERANGE`).
+///
+/// # Errors
+/// `OPNOTSUPP` if the file system does not share blocks, `XDEV` between two, `INVAL` if the range does not end with a
+/// block or with both files.
+pub(crate) fn clone_range(
+    from: &File,
+    offset: u64,
+    length: u64,
+    to: &File,
+    to_offset: u64,
+) -> Result<(), Errno> {
+    let range = libc::file_clone_range {
+        src_fd: from.as_raw_fd().into(),
+        src_offset: offset,
+        src_length: length,
+        dest_offset: to_offset,
+    };
+    // SAFETY: the call reads `range`, whose size is part of its number, and descriptors that live across it.
+    result(unsafe { libc::syscall(libc::SYS_ioctl, to.as_raw_fd(), libc::FICLONERANGE, &raw const range) })
+        .map(drop)
+}
+
+/// What a lease of the kernel holds back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum KernelLease {
+    /// Nobody (`F_UNLCK`).
+    None,
+    /// Whoever would write (`F_RDLCK`).
+    Read,
+    /// Whoever would open the file (`F_WRLCK`).
+    Write,
+}
+
+/// Takes, changes or ends the lease of an open file. Whoever it holds back is announced with `SIGIO`, for which the
+/// process must have a handler.
+///
+/// # Errors
+/// `AGAIN` if the file is open elsewhere, `ACCESS` to others than its owner, `INVAL` if it can have none.
+pub(crate) fn set_lease(file: BorrowedFd<'_>, lease: KernelLease) -> Result<(), Errno> {
+    let kind = match lease {
+        KernelLease::None => libc::F_UNLCK,
+        KernelLease::Read => libc::F_RDLCK,
+        KernelLease::Write => libc::F_WRLCK,
+    };
+    // SAFETY: no memory is passed.
+    result(unsafe { c_long::from(libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, kind)) }).map(drop)
+}
+
+/// The lease of an open file: while it is being broken, what is to be left of it.
+pub(crate) fn lease(file: BorrowedFd<'_>) -> Result<KernelLease, Errno> {
+    // SAFETY: no memory is passed.
+    let kind = result(unsafe { c_long::from(libc::fcntl(file.as_raw_fd(), libc::F_GETLEASE)) })?;
+    Ok(match kind as c_int {
+        libc::F_RDLCK => KernelLease::Read,
+        libc::F_WRLCK => KernelLease::Write,
+        _ => KernelLease::None,
+    })
 }
 
 /// The UUID of the file system, where the kernel tells (`FS_IOC_GETFSUUID`, Linux 6.9).

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
@@ -18,8 +19,11 @@ use crate::attributes::Stat;
 use crate::descriptors::{Descriptors, Node, Proc};
 use crate::handles::table::{Place, Table};
 use crate::handles::{Key, Parsed};
+use crate::leases::Leases;
 use crate::locks::Locks;
 use crate::mounts::{self, Mount, Mounts};
+use crate::opens::Opens;
+use crate::permission::{TICK_NANOSECONDS, is_settled};
 use crate::sys::KernelHandle;
 use crate::{HandleKind, OpenError, Options, errno, identity, sys};
 
@@ -37,8 +41,10 @@ pub(crate) struct Tree {
     pub(crate) root: Arc<Node>,
     pub(crate) proc: Proc,
     pub(crate) mounts: Mounts,
-    pub(crate) descriptors: Descriptors,
+    pub(crate) descriptors: Arc<Descriptors>,
     pub(crate) locks: Locks,
+    pub(crate) opens: Opens,
+    pub(crate) leases: Arc<Leases>,
     /// Metadata is durable before it is acknowledged.
     pub(crate) sync: bool,
     /// What the root is to the table.
@@ -83,12 +89,16 @@ impl Tree {
             .or_else(|| Parsed::Table(root_key).handle())
             .ok_or(OpenError::Kernel)?;
         let root = Arc::new(Node::new(handle, mounts.root().clone(), &stat, path));
+        let allowed = descriptors_allowed();
+        let descriptors = Arc::new(Descriptors::new(options.descriptors_max.min(allowed / 2), allowed / 2));
         let tree = Tree {
             root,
             proc,
             mounts,
-            descriptors: Descriptors::new(options.descriptors_max.min(descriptors_allowed())),
+            leases: Arc::new(Leases::new(descriptors.clone(), options.descriptors_max.min(allowed / 8))),
+            descriptors,
             locks: Locks::new(),
+            opens: Opens::default(),
             sync: options.sync,
             root_key,
             handles: options.handles,
@@ -97,6 +107,10 @@ impl Tree {
             table: Mutex::new(None),
             verifier: AtomicU64::new(random()),
         };
+        if !tree.root.mount.fine_stamps {
+            // What was counted before a restart belongs to ticks that are over.
+            std::thread::sleep(Duration::from_nanos(TICK_NANOSECONDS as u64));
+        }
         if matches!(Parsed::parse(&tree.root.handle), Some(Parsed::Table(_))) {
             tree.open_table().map_err(|cause| OpenError::State { path: tree.state.clone(), cause })?;
         }
@@ -204,6 +218,7 @@ impl Tree {
             Some(handle) => handle,
             None => self.table_handle(directory, name, &mount, &stat)?,
         };
+        let stat = self.numbered(stat, &mount, self.cached(&handle).as_deref());
         Ok(Described { handle, mount, stat })
     }
 
@@ -243,12 +258,13 @@ impl Tree {
     /// What a file is now.
     ///
     /// # Errors
-    /// `Stale` if no name leads to it any more.
+    /// `Stale` if no name leads to it any more and nobody has it open.
     pub(crate) fn stat(&self, node: &Node) -> Result<Stat, Status> {
         let stat = Stat::of(&node.path).map_err(errno::status)?;
-        if stat.is_linked() {
-            return Ok(stat);
+        if stat.is_linked() || node.is_open() {
+            return Ok(self.numbered(stat, &node.mount, Some(node)));
         }
+        self.leases.gone(&node.handle);
         self.descriptors.forget(&node.handle);
         Err(Status::Stale)
     }
@@ -267,6 +283,37 @@ impl Tree {
         self.stat(node).ok().map(|stat| stat.attributes(node.mount.fsid))
     }
 
+    /// Attributes of a file that was just changed by us.
+    pub(crate) fn changed(&self, node: &Node) -> Option<Attributes> {
+        if !node.mount.fine_stamps {
+            let stat = Stat::of(&node.path).ok()?;
+            node.change.changed(stat.ctime().as_nanos() as u64, &self.descriptors.forgotten);
+        }
+        self.attributes(node)
+    }
+
+    /// As [`Tree::changed`], of a file that may be in use or not.
+    pub(crate) fn changed_beside(&self, file: &Described) {
+        if !file.mount.fine_stamps
+            && let Some(node) = self.cached(&file.handle)
+        {
+            self.changed(&node);
+        }
+    }
+
+    /// The same with the change attribute that goes with it.
+    fn numbered(&self, stat: Stat, mount: &Mount, node: Option<&Node>) -> Stat {
+        if mount.fine_stamps {
+            return stat;
+        }
+        let (ctime, settled) = (stat.ctime().as_nanos() as u64, is_settled(stat.ctime()));
+        let forgotten = &self.descriptors.forgotten;
+        stat.with_change(match node {
+            Some(node) => node.change.look(ctime, settled, forgotten),
+            None => forgotten.look(ctime, settled),
+        })
+    }
+
     /// A name went from a directory: what must be forgotten with it.
     pub(crate) fn gone(&self, directory: &Node, name: &Name, file: &Described, path: &OwnedFd) {
         if let Some(Parsed::Table(key)) = Parsed::parse(&file.handle)
@@ -278,6 +325,7 @@ impl Tree {
             }
         }
         if !Stat::of(path).is_ok_and(|stat| stat.is_linked()) {
+            self.leases.gone(&file.handle);
             self.descriptors.forget(&file.handle);
         }
     }

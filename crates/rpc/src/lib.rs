@@ -26,7 +26,7 @@ mod udp;
 
 pub use auth::{AuthSys, Credential};
 pub use connection::Connection;
-pub use link::{Answer, CallError, Link, LinkOptions, Outgoing, Patience, SourcePort, Transport};
+pub use link::{Answer, CallError, Connected, Link, LinkOptions, Outgoing, Patience, SourcePort, Transport};
 pub use replay::ReplyCache;
 pub use server::{Server, ServerOptions};
 pub use service::{Call, Outcome, Remember, Service};

@@ -13,7 +13,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 use parking_lot::Mutex;
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 use xdr::{Decoder, Message};
@@ -110,6 +110,15 @@ pub struct Answer {
     pub retransmitted: bool,
 }
 
+/// Which connection a link has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Connected {
+    /// How many connections it has made so far: a new number is a new connection.
+    pub generation: u64,
+    /// The last of them has not been lost.
+    pub up: bool,
+}
+
 /// Why a call brought no results.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
@@ -145,6 +154,7 @@ struct Shared {
     estimator: Mutex<Estimator>,
     answering: AtomicBool,
     dispatcher: Option<Arc<Dispatcher>>,
+    connected: watch::Sender<Connected>,
 }
 
 impl std::fmt::Debug for Shared {
@@ -190,6 +200,7 @@ impl Link {
             estimator: Mutex::new(Estimator::new(options.timeo)),
             answering: AtomicBool::new(true),
             dispatcher,
+            connected: watch::Sender::default(),
         });
         let task = match options.transport {
             Transport::Tcp => tokio::spawn(keep_connected(shared.clone())),
@@ -201,6 +212,17 @@ impl Link {
     /// Where it leads.
     pub fn server(&self) -> SocketAddr {
         self.shared.options.server
+    }
+
+    /// Which connection it has, as it changes: what is tied to a connection must be tied to the next one. Over datagrams
+    /// it never has one.
+    pub fn watch(&self) -> watch::Receiver<Connected> {
+        self.shared.connected.subscribe()
+    }
+
+    /// Which connection it has now.
+    pub fn connected(&self) -> Connected {
+        *self.shared.connected.borrow()
     }
 
     /// Makes a call and waits for its results. Dropping the future forgets the call, which may be carried out still.
@@ -324,9 +346,14 @@ async fn keep_connected(shared: Arc<Shared>) {
         };
         match started {
             Ok(connection) => {
+                // Before anything is sent: a call that was answered under a generation was sent under it, or earlier.
+                shared.connected.send_modify(|connected| {
+                    *connected = Connected { generation: connected.generation + 1, up: true };
+                });
                 shared.adopt(Way::Stream(connection.clone()));
                 watch(&shared, &connection).await;
                 *shared.way.lock() = None;
+                shared.connected.send_modify(|connected| connected.up = false);
                 if connection.last_received() > Instant::now() - Duration::from_secs(1) {
                     backoff = Duration::from_millis(50);
                 }

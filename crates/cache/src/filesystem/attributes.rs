@@ -9,13 +9,12 @@ use crate::object::{Opening, Seen};
 use crate::table::Object;
 
 impl Core {
-    /// GETATTR: from memory within the timeouts, else one GETATTR.
+    /// GETATTR: from memory within the timeouts or under a lease, else one GETATTR.
     pub async fn getattr(&self, caller: &Caller, handle: &Handle) -> Result<Attributes> {
         let arrived = self.policy.event();
         let object = self.object(handle);
-        if !self.policy.is_open(caller)
-            && let Some(attributes) = self.with(&object, |state| state.current().copied())
-        {
+        let open = self.policy.is_open(caller);
+        if let Some(attributes) = self.with(&object, |state| state.believed(open).copied()) {
             self.counters.attributes.hit();
             return Ok(attributes);
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use vfs::{
-    AccessMask, Attributes, By, Caller, Commit, Data, FileRange, Handle, Read, Result, Stability, Wcc,
+    AccessMask, Attributes, Caller, Commit, Data, FileRange, Handle, Read, Result, Share, Stability, Wcc,
     Written,
 };
 
@@ -29,7 +29,6 @@ const OFFSET_MAX: u64 = i64::MAX as u64;
 struct Request<'a> {
     caller: &'a Caller,
     object: &'a Arc<Object>,
-    by: By,
     range: Range<u64>,
     /// When it came, in the order of events.
     arrived: u64,
@@ -61,7 +60,6 @@ impl Core {
         &self,
         caller: &Caller,
         handle: &Handle,
-        by: By,
         offset: u64,
         count: u32,
     ) -> Result<Read> {
@@ -69,7 +67,10 @@ impl Core {
         let object = self.object(handle);
         self.know_limits(caller, handle).await;
         let range = offset..offset.saturating_add(u64::from(count));
-        let request = Request { caller, object: &object, by, range, arrived };
+        let request = Request { caller, object: &object, range, arrived };
+        if self.wants_open(&request) {
+            self.open_for_reading(caller, &object).await;
+        }
         let fresh = self.believable(&request).await?;
         match self.plan(&request) {
             Answer::AskAccess => {
@@ -81,6 +82,23 @@ impl Core {
             }
             answer => self.answer(&request, answer, fresh).await,
         }
+    }
+
+    /// Is the origin to be asked, where it has state, for a file that is not open there? An open may bring a lease, and
+    /// brings attributes at any rate.
+    fn wants_open(&self, request: &Request) -> bool {
+        if self.has_state() != Some(true) {
+            return false;
+        }
+        self.with(request.object, |state| {
+            let Some(size) = state.current().map(|known| known.size) else {
+                return !state.opens.covers(Share::READ.into()) && !state.opens.is_refused();
+            };
+            let want = request.range.start.min(size)..request.range.end.min(size);
+            !state.data.valid().contains(&want)
+                && !state.opens.covers(Share::READ.into())
+                && !state.opens.is_refused()
+        })
     }
 
     /// Sees to it that the known attributes are no older than their timeout: a file that is held open for days must
@@ -167,7 +185,7 @@ impl Core {
     ) -> Result<Read> {
         let range = pin.range();
         let length = range.end - range.start;
-        self.read_ahead(request.caller, request.object, request.by, &range);
+        self.read_ahead(request.caller, request.object, &range);
         let data = if length >= FILE_RANGE_MIN_BYTES {
             match pin.open() {
                 Ok(file) => {
@@ -199,9 +217,9 @@ impl Core {
     /// this: bytes of two states of a file never go into one answer.
     async fn fill(&self, request: &Request<'_>, fill: Fill, fresh: Option<Attributes>) -> Result<Read> {
         for fetch in &fill.send {
-            self.start(request.caller, request.object, request.by, fetch.clone(), None);
+            self.start(request.caller, request.object, fetch.clone(), None);
         }
-        self.read_ahead(request.caller, request.object, request.by, &fill.want);
+        self.read_ahead(request.caller, request.object, &fill.want);
         let mut parts = Vec::with_capacity(fill.fetches.len());
         for fetch in &fill.fetches {
             let mine = fill.send.iter().any(|sent| Arc::ptr_eq(sent, fetch));
@@ -236,10 +254,8 @@ impl Core {
         let object = request.object;
         let before = self.with(object, |state| Before::of(state));
         let sent = self.policy.sending();
-        self.counters.read.bump();
         let count = (request.range.end - request.range.start) as u32;
-        let mut read =
-            self.below.read(request.caller, &object.handle, request.by, request.range.start, count).await;
+        let mut read = self.read_below(request.caller, object, request.range.start, count).await;
         match &mut read {
             Ok(read) => {
                 clip(&mut read.data, count);
@@ -307,7 +323,6 @@ impl Core {
         &self,
         caller: &Caller,
         handle: &Handle,
-        by: By,
         offset: u64,
         data: Bytes,
         stability: Stability,
@@ -316,8 +331,7 @@ impl Core {
         let range = offset..offset.saturating_add(data.len() as u64);
         let own = OwnWrite::begin(self, &object, range)?;
         let change = Change::begin(self, &object);
-        self.counters.write.bump();
-        let result = self.below.write(caller, handle, by, offset, data.clone(), stability).await;
+        let result = self.write_below(caller, &object, offset, data.clone(), stability).await;
         change.ended(result.as_ref().map(|written| &written.wcc));
         if let Ok(written) = &result {
             let kept = data.slice(..data.len().min(written.count as usize));

@@ -41,6 +41,12 @@ impl<'a> Change<'a> {
         self.core.with(&self.object, |state| state.end_change(&self.core.policy, wcc, &self.sent));
     }
 
+    /// It was done, and has changed nothing.
+    pub fn unchanged(mut self, attributes: Option<&Attributes>) {
+        self.ended = true;
+        self.core.with(&self.object, |state| state.end_failed(&self.core.policy, attributes, &self.sent));
+    }
+
     /// It failed.
     pub fn failed(mut self, error: &Error) {
         self.ended = true;
@@ -77,7 +83,7 @@ impl Drop for Change<'_> {
 }
 
 /// A failure that was asked of two objects, without attributes: they may be those of either.
-fn nameless(error: &Error) -> Error {
+pub fn nameless(error: &Error) -> Error {
     error.status.into()
 }
 
@@ -96,7 +102,7 @@ fn changed_nothing(status: Status) -> bool {
 }
 
 /// A change of ours of one name in a directory.
-struct NameChange<'a> {
+pub struct NameChange<'a> {
     core: &'a Core,
     directory: Arc<Object>,
     name: Name,
@@ -109,7 +115,8 @@ struct NameChange<'a> {
 }
 
 impl<'a> NameChange<'a> {
-    fn begin(core: &'a Core, directory: &Arc<Object>, name: &Name) -> NameChange<'a> {
+    /// About to be sent.
+    pub fn begin(core: &'a Core, directory: &Arc<Object>, name: &Name) -> NameChange<'a> {
         let (ticket, epoch) = core.with(directory, |state| (state.begin_name(name), state.epoch()));
         let child = match core.name_entry(&directory.handle, name) {
             Some(NameEntry { leads: Leads::To(child), .. }) => Some(core.object(&child)),
@@ -133,13 +140,13 @@ impl<'a> NameChange<'a> {
     }
 
     /// It is over; the index is to say this of the name.
-    fn end(mut self, entry: Option<NameEntry>) {
+    pub fn end(mut self, entry: Option<NameEntry>) {
         self.ended = true;
         self.set(entry);
     }
 
     /// It failed, and the name is what it was.
-    fn failed(mut self, error: &Error) {
+    pub fn failed(mut self, error: &Error) {
         self.ended = true;
         if changed_nothing(error.status) {
             self.core.with(&self.directory, |state| state.end_name(self.ticket));
@@ -178,14 +185,14 @@ impl Core {
         let rights = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
         let _cut = set.size.map(|size| OwnWrite::begin(self, &object, size..u64::MAX)).transpose()?;
         if rights {
-            self.with(&object, State::touch_rights);
+            self.with(&object, |state| state.touch_rights(&self.policy));
         }
         let change = Change::begin(self, &object);
         self.counters.setattr.bump();
         let result = self.below.setattr(caller, handle, set, guard).await;
         change.ended(result.as_ref());
         if rights {
-            self.with(&object, State::touch_rights);
+            self.with(&object, |state| state.touch_rights(&self.policy));
         }
         result
     }
@@ -284,14 +291,19 @@ impl Core {
     /// A name of this object is gone: its last one, or one of several.
     fn unlinked(&self, child: Option<&Arc<Object>>) {
         let Some(child) = child else { return };
-        self.with(child, |state| {
+        let gone = self.with(child, |state| {
             let last = |attributes: &Attributes| attributes.is_dir() || attributes.nlink <= 1;
-            if state.attributes().is_none_or(last) {
+            let gone = state.attributes().is_none_or(last);
+            if gone {
                 state.forget(&self.policy);
             } else {
                 state.lose_names(&self.policy);
             }
+            gone
         });
+        if gone {
+            self.lost_its_name(child);
+        }
     }
 
     /// LINK.

@@ -72,7 +72,7 @@ impl Core {
     }
 
     /// What the index says of a name, unless one of us is changing it.
-    fn steady_entry(&self, directory: &Arc<Object>, name: &Name) -> Option<NameEntry> {
+    pub fn steady_entry(&self, directory: &Arc<Object>, name: &Name) -> Option<NameEntry> {
         let busy = self.with(directory, |state| state.is_busy_name(name));
         self.name_entry(&directory.handle, name).filter(|_| !busy)
     }
@@ -137,7 +137,12 @@ impl Core {
     }
 
     fn may_look(&self, caller: &Caller, directory: &Arc<Object>) -> bool {
-        self.with(directory, |state| self.may(state, &caller.principal, AccessMask::LOOKUP)) == Some(true)
+        self.look_right(caller, directory) == Some(true)
+    }
+
+    /// May the caller look up names, as far as is remembered?
+    pub fn look_right(&self, caller: &Caller, directory: &Arc<Object>) -> Option<bool> {
+        self.with(directory, |state| self.may(state, &caller.principal, AccessMask::LOOKUP))
     }
 
     /// Asks the origin what a name leads to, and remembers it.
@@ -156,16 +161,28 @@ impl Core {
                 let entry = self.learn_child(&child, looked.node.attributes.as_ref(), &sent, Opening::Yes);
                 self.remember_name(directory, name, entry, before.names_generation);
             }
-            Err(error) if error.status == Status::NoEnt => {
-                let seen = self.observe(directory, error.attributes.as_deref(), &sent, Opening::No);
-                // That a name is not there is told to those who may look only.
-                self.remember_success(caller, directory, AccessMask::LOOKUP, &sent, &before);
-                let entry = self.learn_absence(directory, seen, &sent, &before);
-                self.remember_name(directory, name, entry, before.names_generation);
-            }
-            Err(error) => self.note_error(directory, error, &sent),
+            Err(error) => self.note_not_found(caller, directory, name, error, (&sent, &before)),
         }
         found
+    }
+
+    /// A name was asked for in vain.
+    pub fn note_not_found(
+        &self,
+        caller: &Caller,
+        directory: &Arc<Object>,
+        name: &Name,
+        error: &Error,
+        (sent, before): (&Sent, &Before),
+    ) {
+        if error.status != Status::NoEnt {
+            return self.note_error(directory, error, sent);
+        }
+        let seen = self.observe(directory, error.attributes.as_deref(), sent, Opening::No);
+        // That a name is not there is told to those who may look only.
+        self.remember_success(caller, directory, AccessMask::LOOKUP, sent, before);
+        let entry = self.learn_absence(directory, seen, sent, before);
+        self.remember_name(directory, name, entry, before.names_generation);
     }
 
     /// Takes note of the attributes of a child that a name was just seen to lead to, and makes the entry for the name.
@@ -204,7 +221,13 @@ impl Core {
 
     /// Writes what was learnt of a name to the index, unless names in the directory were changed by us meanwhile.
     /// Without an entry, what the index says is taken out.
-    fn remember_name(&self, directory: &Arc<Object>, name: &Name, entry: Option<NameEntry>, generation: u64) {
+    pub fn remember_name(
+        &self,
+        directory: &Arc<Object>,
+        name: &Name,
+        entry: Option<NameEntry>,
+        generation: u64,
+    ) {
         let mut batch = Batch::default();
         put_name(&mut batch, &directory.handle, name, entry);
         let _names = directory.names.lock();

@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "each test program uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+pub mod state;
 pub mod tree;
 
 use std::collections::BTreeMap;
@@ -17,9 +18,10 @@ use cache::{Cache, Options};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Semaphore;
 use vfs::{
-    AccessMask, Accessed, Attributes, By, Caller, Clock, Commit, CreateHow, Created, Device, FileSystem,
-    FileType, Freshness, FsLimits, FsStat, Handle, Listing, Looked, Name, Node, Read, ReadDir, Renamed,
-    Result, SetAttributes, Stability, Timestamp, Wcc, Written,
+    AccessMask, Accessed, Attributes, By, Callbacks, Caller, Clock, Commit, CreateHow, Created, Device,
+    Features, FileSystem, FileType, Freshness, FsLimits, FsStat, Handle, LeaseId, Listing, Lock, LockRequest,
+    Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Owner, Read, ReadDir, Renamed, Result,
+    SetAttributes, Share, Stability, Timestamp, Wcc, Written,
 };
 
 #[allow(unused_imports, reason = "each test program uses a part of it")]
@@ -99,6 +101,8 @@ pub struct Origin {
     pub seed: AtomicU64,
     /// What happens after the next call has taken effect, and before its reply.
     pub after_effect: Mutex<Option<Hook>>,
+    /// Opens, locks and leases, if it has state.
+    pub state: Mutex<state::State>,
 }
 
 type Hook = Box<dyn FnOnce() + Send>;
@@ -122,6 +126,7 @@ impl Origin {
             jitter: AtomicU64::new(0),
             seed: AtomicU64::new(1),
             after_effect: Mutex::new(None),
+            state: Mutex::default(),
         })
     }
 
@@ -264,21 +269,29 @@ impl FileSystem for Origin {
         self.call("READLINK", work).await
     }
 
-    async fn read(&self, caller: &Caller, handle: &Handle, _: By, offset: u64, count: u32) -> Result<Read> {
+    async fn read(&self, caller: &Caller, handle: &Handle, by: By, offset: u64, count: u32) -> Result<Read> {
         let count = count.min(self.read_max.load(Ordering::Relaxed) as u32);
-        self.call("READ", |tree| tree.read(&caller.principal, handle, offset, count)).await
+        let work = |tree: &mut Tree| {
+            self.state.lock().check(by, handle, Share::READ)?;
+            tree.read(&caller.principal, handle, offset, count)
+        };
+        self.call("READ", work).await
     }
 
     async fn write(
         &self,
         _: &Caller,
         handle: &Handle,
-        _: By,
+        by: By,
         offset: u64,
         data: Bytes,
         _: Stability,
     ) -> Result<Written> {
-        let wcc = self.call("WRITE", |tree| tree.write(handle, offset, &data)).await?;
+        let work = |tree: &mut Tree| {
+            self.state.lock().check(by, handle, Share::WRITE)?;
+            tree.write(handle, offset, &data)
+        };
+        let wcc = self.call("WRITE", work).await?;
         let count = data.len() as u32;
         Ok(Written { count, stability: Stability::FileSync, verifier: [0; 8], wcc: self.told(wcc) })
     }
@@ -377,7 +390,41 @@ impl FileSystem for Origin {
     async fn limits(&self, _: &Caller, _: &Handle) -> Result<FsLimits> {
         let time_delta_nanoseconds = self.tree().granule_nanos as u64;
         let read_max = self.read_max.load(Ordering::Relaxed) as u32;
-        Ok(FsLimits { time_delta_nanoseconds, read_max, ..FsLimits::default() })
+        let features = if self.state.lock().policy.is_some() { Features::STATE } else { Features::empty() };
+        Ok(FsLimits { time_delta_nanoseconds, read_max, features, ..FsLimits::default() })
+    }
+
+    async fn open(&self, caller: &Caller, request: &OpenRequest) -> Result<Opened> {
+        self.call("OPEN", |tree| self.state.lock().open(tree, caller, request)).await
+    }
+
+    async fn downgrade(&self, _: &Caller, open: OpenId, access: Share, deny: Share) -> Result<()> {
+        self.call("DOWNGRADE", |_| self.state.lock().downgrade(open, access, deny)).await
+    }
+
+    async fn close(&self, _: &Caller, open: OpenId) -> Result<()> {
+        self.call("CLOSE", |_| self.state.lock().close(open)).await
+    }
+
+    async fn lock(&self, _: &Caller, open: OpenId, request: &LockRequest) -> Result<Locked> {
+        self.call("LOCK", |_| self.state.lock().lock(open, &request.lock)).await
+    }
+
+    async fn unlock(&self, _: &Caller, open: OpenId, owner: &Owner, range: (u64, u64)) -> Result<()> {
+        self.call("UNLOCK", |_| self.state.lock().unlock(open, owner, range)).await
+    }
+
+    async fn test(&self, _: &Caller, handle: &Handle, lock: &Lock) -> Result<Option<Lock>> {
+        self.call("TEST", |_| Ok(self.state.lock().conflict(handle, lock))).await
+    }
+
+    fn callbacks(&self) -> Option<Callbacks> {
+        self.state.lock().listen()
+    }
+
+    async fn returned(&self, _: &Caller, lease: LeaseId) -> Result<()> {
+        self.call("RETURN", |_| self.state.lock().leases.retain(|held| held.id != lease)).await;
+        Ok(())
     }
 }
 
@@ -497,4 +544,38 @@ pub async fn read(cache: &Cache, caller: &Caller, handle: &Handle, offset: u64, 
 pub async fn write(cache: &Cache, caller: &Caller, handle: &Handle, offset: u64, data: &[u8]) -> Written {
     let data = Bytes::copy_from_slice(data);
     cache.write(caller, handle, By::Anonymous, offset, data, Stability::Unstable).await.unwrap()
+}
+
+/// A v4 client's OPEN.
+pub fn v4_opener(uid: u32, client: u64) -> Caller {
+    Caller { holder: Some(vfs::HolderId(client)), ..opener(uid) }
+}
+
+/// Any other request of a v4 client.
+pub fn v4(uid: u32, client: u64) -> Caller {
+    v4_opener(uid, client).with_freshness(Freshness::Timeout)
+}
+
+/// The open owner of a v4 client.
+pub fn owner(client: u64) -> Owner {
+    Owner(Bytes::copy_from_slice(&client.to_be_bytes()))
+}
+
+/// An OPEN for reading by name.
+pub fn open_request(directory: &Handle, text: &str, client: u64, access: Share) -> OpenRequest {
+    OpenRequest {
+        handle: *directory,
+        name: Some(name(text)),
+        owner: owner(client),
+        access,
+        deny: Share::empty(),
+        create: None,
+        want: vfs::Want::Any,
+        reclaim: false,
+    }
+}
+
+/// The same by handle.
+pub fn open_handle(handle: &Handle, client: u64, access: Share) -> OpenRequest {
+    OpenRequest { name: None, ..open_request(handle, "x", client, access) }
 }

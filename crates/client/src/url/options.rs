@@ -18,6 +18,41 @@ pub enum Proto {
     Udp,
 }
 
+/// `vers`: which version of NFS to speak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// `3`
+    V3,
+    /// `4`: the highest minor version of 4 that the origin speaks.
+    V4,
+    /// `4.1`
+    V41,
+    /// `4.2`
+    V42,
+    /// `auto`: the highest that the origin speaks.
+    Auto,
+}
+
+impl Version {
+    /// What is spoken if nothing is said.
+    pub const DEFAULT: Version = Version::V3;
+
+    /// The minor versions of 4 to try, the first first.
+    pub fn minors(self) -> &'static [u32] {
+        match self {
+            Version::V3 => &[],
+            Version::V41 => &[1],
+            Version::V42 => &[2],
+            Version::V4 | Version::Auto => &[2, 1],
+        }
+    }
+
+    /// Is version 3 good enough?
+    pub fn takes_v3(self) -> bool {
+        matches!(self, Version::V3 | Version::Auto)
+    }
+}
+
 /// Options, with nfs(5)'s defaults where it has them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -27,6 +62,8 @@ pub struct Options {
     pub mountport: Option<u16>,
     /// `mountproto`: if not given, as `proto`.
     pub mountproto: Option<Proto>,
+    /// `vers`
+    pub vers: Version,
     /// `proto`
     pub proto: Proto,
     /// `nconnect`: connections to the server, 1 to 16.
@@ -97,6 +134,7 @@ impl Default for Options {
             port: None,
             mountport: None,
             mountproto: None,
+            vers: Version::DEFAULT,
             proto: Proto::Tcp,
             nconnect: 1,
             rsize: None,
@@ -145,9 +183,8 @@ impl Options {
             "proto" => self.proto = option.proto()?,
             "tcp" => self.proto = option.flag(Proto::Tcp)?,
             "udp" => self.proto = option.flag(Proto::Udp)?,
-            "vers" | "nfsvers" | "mountvers" => {
-                option.one_of(&["3"], "only version 3 is spoken: write `3`")?;
-            }
+            "vers" | "nfsvers" => self.vers = option.version()?,
+            "mountvers" => option.one_of(&["3"], "only version 3 is spoken: write `3`")?,
             "sec" => option.one_of(&["sys"], "only `sys` is offered")?,
             "nolock" => option.flag(())?,
             "nconnect" => {
@@ -238,6 +275,17 @@ impl Word<'_> {
             Some("tcp" | "tcp6") => Ok(Proto::Tcp),
             Some("udp" | "udp6") => Ok(Proto::Udp),
             _ => Err(self.wants("`tcp` or `udp`")),
+        }
+    }
+
+    fn version(self) -> Result<Version, UrlError> {
+        match self.value {
+            Some("3") => Ok(Version::V3),
+            Some("4") => Ok(Version::V4),
+            Some("4.1") => Ok(Version::V41),
+            Some("4.2") => Ok(Version::V42),
+            Some("auto") => Ok(Version::Auto),
+            _ => Err(self.wants("`3`, `4`, `4.1`, `4.2`, or `auto` for the highest that the server speaks")),
         }
     }
 

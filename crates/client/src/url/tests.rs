@@ -58,11 +58,22 @@ fn what_is_wrong_is_named() {
         message("nfs://h/x?nconnect=17"),
         "option `nconnect=17`: a number of connections from 1 to 16"
     );
-    assert_eq!(message("nfs://h/x?vers=4"), "option `vers=4`: only version 3 is spoken: write `3`");
+    assert!(message("nfs://h/x?vers=2").starts_with("option `vers=2`: `3`, `4`, `4.1`, `4.2`, or `auto`"));
     assert_eq!(message("nfs://h/x?hard=1"), "option `hard=1`: takes no value");
     assert!(message("nfs://h/x?rszie=1").starts_with("unknown option `rszie=1`: known are port, mountport"));
     assert!(message("nfs://h/%2").contains("`/%2` is not an export path"));
     assert!(message("nfs://h/%00").contains("no NUL"));
+}
+
+#[test]
+fn versions_are_tried_from_the_highest_down() {
+    let vers = |word: &str| Url::parse(&format!("nfs://h/x?{word}")).unwrap().options.vers;
+    assert_eq!(vers(""), Version::V3);
+    assert_eq!((vers("vers=3").minors(), vers("vers=3").takes_v3()), (&[][..], true));
+    assert_eq!((vers("nfsvers=4.1").minors(), vers("vers=4.1").takes_v3()), (&[1][..], false));
+    assert_eq!((vers("vers=4.2").minors(), vers("vers=4.2").takes_v3()), (&[2][..], false));
+    assert_eq!((vers("vers=4").minors(), vers("vers=4").takes_v3()), (&[2, 1][..], false));
+    assert_eq!((vers("vers=auto").minors(), vers("vers=auto").takes_v3()), (&[2, 1][..], true));
 }
 
 #[test]

@@ -18,11 +18,12 @@ use crate::scripted::name;
 
 const CONFIGURATION: &str = r#"
 NFS_CORE_PARAM {
-  Protocols = 3; Bind_addr = 127.0.0.1; NFS_Port = @PORT@; MNT_Port = @MOUNTPORT@; Rquota_Port = @RQUOTAPORT@;
+  Protocols = 3, 4; Bind_addr = 127.0.0.1; NFS_Port = @PORT@; MNT_Port = @MOUNTPORT@; Rquota_Port = @RQUOTAPORT@;
   Enable_NLM = false; Enable_RQUOTA = false; Enable_UDP = false;
 }
+NFSv4 { Minor_Versions = 1, 2; Lease_Lifetime = 4; Grace_Period = 8; Delegations = true; RecoveryRoot = "@STATE@/recovery"; }
 EXPORT_DEFAULTS { Access_Type = RW; Squash = No_Root_Squash; SecType = sys; }
-EXPORT { Export_Id = 1; Path = "@STATE@/export"; Pseudo = /export; Protocols = 3; FSAL { Name = VFS; } }
+EXPORT { Export_Id = 1; Path = "@STATE@/export"; Pseudo = /srv/export; Protocols = 3, 4; Delegations = RW; FSAL { Name = VFS; } }
 "#;
 
 /// Ganesha wants an rpcbind to register with; this one is its alone, and out of everybody's way.
@@ -33,23 +34,39 @@ until test -S /run/rpcbind.sock; do sleep 0.05; done
 exec ganesha.nfsd -F -f "$0/ganesha.conf" -p "$0/pid" -L "$0/log"
 "#;
 
-struct Ganesha {
+pub struct Ganesha {
     child: Child,
     state: tempfile::TempDir,
-    port: u16,
+    pub port: u16,
     mountport: u16,
 }
 
 impl Drop for Ganesha {
     fn drop(&mut self) {
-        // `unshare --kill-child` takes the others along.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.kill();
     }
 }
 
 impl Ganesha {
-    fn start() -> Option<Ganesha> {
+    /// As `kill -9` does.
+    pub fn kill(&mut self) {
+        // `unshare --kill-child` takes the others along.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Starts it again, with all that it has on disk.
+    pub fn start_again(&mut self) {
+        self.child = spawn(self.state.path());
+        self.wait();
+    }
+
+    /// What it exports.
+    pub fn export(&self) -> std::path::PathBuf {
+        self.state.path().join("export")
+    }
+
+    pub fn start() -> Option<Ganesha> {
         if !Path::new("/usr/bin/ganesha.nfsd").exists() || !Path::new("/usr/sbin/rpcbind").exists() {
             eprintln!("skipped: apt-get install nfs-ganesha nfs-ganesha-vfs rpcbind");
             return None;
@@ -68,13 +85,8 @@ impl Ganesha {
             .replace("@RQUOTAPORT@", &rquotaport.to_string())
             .replace("@STATE@", &state.path().to_string_lossy());
         std::fs::write(state.path().join("ganesha.conf"), configuration).unwrap();
-        let child = Command::new("unshare")
-            .args(["--mount", "--pid", "--fork", "--kill-child", "sh", "-c", START])
-            .arg(state.path())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
+        std::fs::create_dir(state.path().join("recovery")).unwrap();
+        let child = spawn(state.path());
         let ganesha = Ganesha { child, state, port, mountport };
         ganesha.wait();
         Some(ganesha)
@@ -97,6 +109,16 @@ impl Ganesha {
         let url = format!("nfs://127.0.0.1:{port}{}?mountport={mountport}{options}", export.display());
         Nfs3::connect(&Url::parse(&url).unwrap()).await.unwrap()
     }
+}
+
+fn spawn(state: &Path) -> Child {
+    Command::new("unshare")
+        .args(["--mount", "--pid", "--fork", "--kill-child", "sh", "-c", START])
+        .arg(state)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
 }
 
 fn free_ports() -> [u16; 3] {

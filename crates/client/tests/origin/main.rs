@@ -4,6 +4,7 @@
 
 mod connecting;
 mod ganesha;
+mod ganesha4;
 mod nonsense;
 mod operations;
 mod resends;

@@ -9,6 +9,13 @@ pub const V3: &str = "vers=3,proto=tcp,nolock,hard";
 /// The same in version 2.
 pub const V2: &str = "vers=2,proto=tcp,nolock,hard";
 
+/// Version 4, minor version 0.
+pub const V4_0: &str = "vers=4.0,proto=tcp,hard";
+/// Version 4, minor version 1.
+pub const V4_1: &str = "vers=4.1,proto=tcp,hard";
+/// Version 4, minor version 2.
+pub const V4_2: &str = "vers=4.2,proto=tcp,hard";
+
 /// How long mounting may take: mount.nfs itself tries for two minutes, which only hides a wrong address.
 const MOUNT_PATIENCE: Duration = Duration::from_secs(45);
 

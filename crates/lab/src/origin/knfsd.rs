@@ -50,6 +50,11 @@ impl Knfsd {
         self.link().origin()
     }
 
+    /// The same for version 4, whose root is what is exported.
+    pub fn origin_v4(&self) -> Origin {
+        Origin { export: "/".to_owned(), ..self.origin() }
+    }
+
     /// The way to it, to be cut or slowed.
     pub fn link(&self) -> &Link {
         self.link.as_ref().unwrap_or_else(|| panic!("lab: the server never came up"))

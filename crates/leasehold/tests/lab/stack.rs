@@ -18,9 +18,10 @@ pub struct Leasehold {
     state: PathBuf,
 }
 
-/// The program under test.
+/// The program under test. It logs what `LEASEHOLD_LOG` says, if that is set.
 pub fn program() -> Program {
-    Program::new(env!("CARGO_BIN_EXE_leasehold")).env("LEASEHOLD_LOG", "info,fjall=off,lsm_tree=off")
+    let log = std::env::var("LEASEHOLD_LOG").unwrap_or_else(|_| "info".to_owned());
+    Program::new(env!("CARGO_BIN_EXE_leasehold")).env("LEASEHOLD_LOG", format!("{log},fjall=off,lsm_tree=off"))
 }
 
 /// Serves a directory to everybody, root as root.
@@ -37,8 +38,13 @@ pub fn serve(lab: &Lab, directory: &Path) -> Leasehold {
     start(lab, program, address, "/export", state)
 }
 
-/// Puts a proxy before an origin, with its cache in the directory `cache` of the lab.
+/// Puts a proxy before an origin, which it speaks to in version 3, with its cache in the directory `cache` of the lab.
 pub fn proxy(lab: &Lab, origin: &Origin, cache: &str, more: &[&str]) -> Leasehold {
+    proxy_in(lab, origin, "3", cache, more)
+}
+
+/// The same in another version.
+pub fn proxy_in(lab: &Lab, origin: &Origin, vers: &str, cache: &str, more: &[&str]) -> Leasehold {
     let state = lab.subdirectory(cache);
     let address = lab.free_address();
     let program = program()
@@ -48,7 +54,7 @@ pub fn proxy(lab: &Lab, origin: &Origin, cache: &str, more: &[&str]) -> Leasehol
         .arg("--cache")
         .arg(&state)
         .args(more)
-        .arg(format!("{}&nconnect=2&timeo=50", origin.url()));
+        .arg(format!("{}&vers={vers}&nconnect=2&timeo=50", origin.url()));
     start(lab, program, address, &origin.export, state)
 }
 

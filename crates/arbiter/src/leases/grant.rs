@@ -1,0 +1,137 @@
+//! When a lease is granted, and which is taken back to make room.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+use vfs::{Handle, HolderId, Lease, LeaseId, LeaseKind, Share, Want};
+
+use super::{Delegations, Effect, Grant, Leases};
+use crate::shares::Others;
+
+/// Room is made when all but one in so many leases are out.
+const RESERVE_DIVISOR: usize = 16;
+/// No more than so many are recalled for one that is granted.
+const ROOM_AT_ONCE_MAX: usize = 16;
+/// How often a holder is asked to return what it likes least.
+const ASK_ANY_INTERVAL: Duration = Duration::from_secs(10);
+
+/// An open that might get a lease.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted {
+    /// For whom.
+    pub holder: Option<HolderId>,
+    /// What it does.
+    pub access: Share,
+    /// What it would like.
+    pub want: Want,
+    /// What others do with the file.
+    pub others: Others,
+    /// The change attribute that came with the open.
+    pub change: u64,
+}
+
+impl Leases {
+    /// Grants a lease with an open that was entered, if that is allowed and wise. The open is [`Leases::clear`] of what
+    /// others hold, and what the layer below gave with it has [landed](Leases::land).
+    pub fn grant(&mut self, now: Instant, handle: &Handle, wanted: &Wanted) -> Option<Lease> {
+        let holder = wanted.holder?;
+        let (kind, until) = self.allowed(now, handle, holder, wanted)?;
+        self.make_room(now);
+        if self.grants.len() >= self.max {
+            return None;
+        }
+        let used = self.stamp();
+        let id = LeaseId(self.stamp());
+        let change = wanted.change;
+        let lease = Lease { id, kind, until, change };
+        let grant =
+            Grant { holder, handle: *handle, kind, until, change, told: change, used, recalled: None };
+        if let Some(ends) = grant.ends() {
+            self.ends.insert((ends, id));
+        }
+        self.files.get_mut(handle)?.grants.push(id);
+        self.grants.insert(id, grant);
+        self.idle.insert(used, id);
+        *self.holders.entry(holder).or_default() += 1;
+        self.writes += usize::from(kind == LeaseKind::Write);
+        self.counts.granted += 1;
+        Some(lease)
+    }
+
+    /// The attributes that go with a grant were read anew.
+    pub fn vouch(&mut self, id: LeaseId, change: u64) {
+        if let Some(grant) = self.grants.get_mut(&id) {
+            (grant.change, grant.told) = (change, change);
+        }
+    }
+
+    /// The holder uses the file: its lease on it is useful.
+    pub fn touch(&mut self, handle: &Handle, holder: Option<HolderId>) {
+        let used = self.stamp();
+        let Some(file) = self.files.get(handle) else { return };
+        for id in &file.grants {
+            if let Some(grant) = self.grants.get_mut(id)
+                && Some(grant.holder) == holder
+                && grant.recalled.is_none()
+            {
+                self.idle.remove(&grant.used);
+                grant.used = used;
+                self.idle.insert(used, *id);
+            }
+        }
+    }
+
+    fn allowed(
+        &self,
+        now: Instant,
+        handle: &Handle,
+        holder: HolderId,
+        wanted: &Wanted,
+    ) -> Option<(LeaseKind, Option<Instant>)> {
+        if self.delegations == Delegations::Never || wanted.want == Want::None || self.nameless > 0 {
+            return None;
+        }
+        let file = self.files.get(handle)?;
+        let under = file.under.filter(|under| !under.recalled)?;
+        let quiet =
+            file.quiet_until.is_some_and(|until| until > now) && self.delegations == Delegations::Auto;
+        let lapsed = under.lease.until.is_some_and(|until| until <= now);
+        if quiet || lapsed || file.changing > 0 || file.claims > 0 {
+            return None;
+        }
+        let mut grants = file.grants.iter().filter_map(|id| self.grants.get(id));
+        if grants.clone().any(|grant| grant.holder == holder || grant.kind == LeaseKind::Write) {
+            return None;
+        }
+        let kind = match wanted.access.contains(Share::WRITE) {
+            true if wanted.want == Want::Read || wanted.others.open || grants.next().is_some() => {
+                return None;
+            }
+            true => LeaseKind::Write,
+            false if wanted.others.write => return None,
+            false => LeaseKind::Read,
+        };
+        (under.lease.kind >= kind).then_some((kind, under.lease.until))
+    }
+
+    /// Recalls the least useful leases when the bound is near.
+    fn make_room(&mut self, now: Instant) {
+        let reserve = (self.max / RESERVE_DIVISOR).max(1);
+        let high = self.max.saturating_sub(reserve);
+        if self.grants.len() < high {
+            return;
+        }
+        let excess = (self.idle.len() + 1).saturating_sub(high).min(ROOM_AT_ONCE_MAX);
+        let oldest: Vec<LeaseId> = self.idle.values().take(excess).copied().collect();
+        for id in oldest {
+            self.recall(now, id, now + self.recall_deadline);
+        }
+        if self.asked_any.is_none_or(|at| now.duration_since(at) >= ASK_ANY_INTERVAL)
+            && let Some((holder, count)) =
+                self.holders.iter().max_by_key(|(holder, count)| (**count, **holder))
+        {
+            self.asked_any = Some(now);
+            self.effects.push(Effect::RecallAny(*holder, (*count - count.div_ceil(4)) as u32));
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! Byte-range locks (RFC 8881, section 9), by file and owner, and who waits for one.
+//!
+//! A pure table. An owner's ranges split, merge, and change their kind as POSIX has it; a lock conflicts with those of
+//! other owners where either is exclusive. Owners are unique among all clients. A denied lock may leave a waiter, which
+//! is told once, when a release has made way; it then asks again, against whoever else does.
+
+mod ranges;
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use vfs::{Handle, HolderId, Lock, OpenId, Owner, Status};
+
+use ranges::{Range, Ranges};
+
+/// Ranges of one owner on one file at most.
+const RANGES_PER_OWNER_MAX: usize = 16_384;
+/// Ranges in all.
+const RANGES_MAX: usize = 1 << 20;
+/// Waiters for one file at most. Those beyond ask again by themselves, as every client does.
+const WAITERS_PER_FILE_MAX: usize = 1024;
+/// Waiters in all.
+const WAITERS_MAX: usize = 1 << 16;
+/// For how long a waiter is remembered; one that is still interested has asked again.
+const WAIT_MAX: Duration = Duration::from_secs(300);
+
+/// What comes of asking for a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is held.
+    Granted(Before),
+    /// This one is in the way.
+    Denied(Lock),
+}
+
+/// What the owner held of the range before, for [`Locks::undo`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Before(Ranges);
+
+/// Somebody who waits, told that the lock would be granted now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// Whose front is to be told.
+    pub holder: HolderId,
+    /// For what owner.
+    pub owner: Owner,
+    /// On which file.
+    pub handle: Handle,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    holder: HolderId,
+    lock: Lock,
+    since: Instant,
+}
+
+/// What one owner has of one file.
+#[derive(Debug, Default)]
+struct Owned {
+    ranges: Ranges,
+    /// The opens that it locked through.
+    through: Vec<OpenId>,
+}
+
+#[derive(Debug, Default)]
+struct File {
+    owners: HashMap<Owner, Owned>,
+    waiters: VecDeque<Waiter>,
+}
+
+impl File {
+    fn conflict(&self, lock: &Lock) -> Option<Lock> {
+        let others = self.owners.iter().filter(|(owner, _)| **owner != lock.owner);
+        let (owner, range) = others
+            .filter_map(|(owner, owned)| Some((owner, owned.ranges.conflict(lock)?)))
+            .min_by_key(|(owner, range)| (range.start, *owner))?;
+        Some(range.lock(owner))
+    }
+
+    /// Who can have what they wait for, first come first; they wait no more.
+    fn told(&mut self, now: Instant, handle: &Handle) -> Vec<Notice> {
+        let mut told = Vec::new();
+        let mut still = VecDeque::with_capacity(self.waiters.len());
+        for waiter in std::mem::take(&mut self.waiters) {
+            if now.duration_since(waiter.since) >= WAIT_MAX {
+                continue;
+            }
+            if self.conflict(&waiter.lock).is_some() {
+                still.push_back(waiter);
+            } else {
+                told.push(Notice { holder: waiter.holder, owner: waiter.lock.owner, handle: *handle });
+            }
+        }
+        self.waiters = still;
+        told
+    }
+}
+
+/// All locks.
+#[derive(Debug, Default)]
+pub struct Locks {
+    files: HashMap<Handle, File>,
+    held: usize,
+    waiting: usize,
+}
+
+impl Locks {
+    /// Takes a lock through an open, if no other owner's is in the way. The owner's own ranges change their kind.
+    ///
+    /// # Errors
+    /// `Inval` for a range that is empty or goes beyond the largest offset; `Delay` if there are too many.
+    pub fn lock(&mut self, handle: &Handle, open: OpenId, lock: &Lock) -> Result<Outcome, Status> {
+        check_range(lock.offset, lock.length)?;
+        if self.held >= RANGES_MAX {
+            return Err(Status::Delay);
+        }
+        let file = self.files.entry(*handle).or_default();
+        if let Some(other) = file.conflict(lock) {
+            return Ok(Outcome::Denied(other));
+        }
+        let owned = file.owners.entry(lock.owner.clone()).or_default();
+        if owned.ranges.len() >= RANGES_PER_OWNER_MAX {
+            return Err(Status::Delay);
+        }
+        let before = owned.ranges.within(lock.offset, lock.end());
+        let count = owned.ranges.len();
+        owned.ranges.set(lock.offset, lock.end(), Some(lock.kind));
+        self.held = self.held + owned.ranges.len() - count;
+        if !owned.through.contains(&open) {
+            owned.through.push(open);
+        }
+        let waiters = file.waiters.len();
+        file.waiters.retain(|waiter| waiter.lock != *lock);
+        self.waiting -= waiters - file.waiters.len();
+        Ok(Outcome::Granted(Before(before)))
+    }
+
+    /// Makes a range what it was before a lock that the layer below refused.
+    pub fn undo(&mut self, now: Instant, handle: &Handle, lock: &Lock, before: &Before) -> Vec<Notice> {
+        self.change(now, handle, &lock.owner, |ranges| {
+            ranges.set(lock.offset, lock.end(), None);
+            for range in before.0.iter() {
+                ranges.set(range.start, range.end, Some(range.kind));
+            }
+        })
+    }
+
+    /// Gives up whatever an owner holds of a range, and says who can lock now.
+    ///
+    /// # Errors
+    /// `Inval`, as for [`Locks::lock`].
+    pub fn unlock(
+        &mut self,
+        now: Instant,
+        handle: &Handle,
+        owner: &Owner,
+        (offset, length): (u64, u64),
+    ) -> Result<Vec<Notice>, Status> {
+        check_range(offset, length)?;
+        let end = offset.saturating_add(length);
+        Ok(self.change(now, handle, owner, |ranges| ranges.set(offset, end, None)))
+    }
+
+    /// Gives up all locks on a file of owners that locked through an open that ends, and says who can lock now.
+    pub fn close(&mut self, now: Instant, handle: &Handle, open: OpenId) -> Vec<Notice> {
+        let Some(file) = self.files.get(handle) else { return Vec::new() };
+        let through = file.owners.iter().filter(|(_, owned)| owned.through.contains(&open));
+        let owners: Vec<Owner> = through.map(|(owner, _)| owner.clone()).collect();
+        owners
+            .iter()
+            .flat_map(|owner| self.change(now, handle, owner, |ranges| ranges.set(0, u64::MAX, None)))
+            .collect()
+    }
+
+    /// Says who can lock now, after an owner has made its exclusive lock a shared one.
+    pub fn tell(&mut self, now: Instant, handle: &Handle) -> Vec<Notice> {
+        let Some(file) = self.files.get_mut(handle) else { return Vec::new() };
+        let waiters = file.waiters.len();
+        let told = file.told(now, handle);
+        self.waiting -= waiters - file.waiters.len();
+        told
+    }
+
+    /// The lock that would deny this one.
+    ///
+    /// # Errors
+    /// `Inval`, as for [`Locks::lock`].
+    pub fn test(&self, handle: &Handle, lock: &Lock) -> Result<Option<Lock>, Status> {
+        check_range(lock.offset, lock.length)?;
+        Ok(self.files.get(handle).and_then(|file| file.conflict(lock)))
+    }
+
+    /// Does the owner hold any lock of the file?
+    pub fn holds(&self, handle: &Handle, owner: &Owner) -> bool {
+        self.files.get(handle).is_some_and(|file| file.owners.contains_key(owner))
+    }
+
+    /// Were locks that are held taken through this open?
+    pub fn any_through(&self, handle: &Handle, open: OpenId) -> bool {
+        self.files
+            .get(handle)
+            .is_some_and(|file| file.owners.values().any(|owned| owned.through.contains(&open)))
+    }
+
+    /// Remembers that a holder waits for a lock that was denied. One who waits already keeps its place.
+    pub fn wait(&mut self, now: Instant, handle: &Handle, holder: HolderId, lock: &Lock) {
+        if self.waiting >= WAITERS_MAX {
+            self.forget_old_waiters(now);
+        }
+        let Some(file) = self.files.get_mut(handle) else { return };
+        if let Some(mine) = file.waiters.iter_mut().find(|waiter| waiter.lock == *lock) {
+            mine.since = now;
+            return;
+        }
+        if file.waiters.len() < WAITERS_PER_FILE_MAX && self.waiting < WAITERS_MAX {
+            file.waiters.push_back(Waiter { holder, lock: lock.clone(), since: now });
+            self.waiting += 1;
+        }
+    }
+
+    /// Ranges held.
+    pub fn len(&self) -> usize {
+        self.held
+    }
+
+    /// None held?
+    pub fn is_empty(&self) -> bool {
+        self.held == 0
+    }
+
+    /// Number of waiters.
+    pub fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    fn change(
+        &mut self,
+        now: Instant,
+        handle: &Handle,
+        owner: &Owner,
+        change: impl FnOnce(&mut Ranges),
+    ) -> Vec<Notice> {
+        let Some(file) = self.files.get_mut(handle) else { return Vec::new() };
+        if let Some(owned) = file.owners.get_mut(owner) {
+            let before = owned.ranges.len();
+            change(&mut owned.ranges);
+            self.held = self.held + owned.ranges.len() - before;
+            if owned.ranges.is_empty() {
+                file.owners.remove(owner);
+            }
+        }
+        let waiters = file.waiters.len();
+        let told = file.told(now, handle);
+        self.waiting -= waiters - file.waiters.len();
+        if file.owners.is_empty() && file.waiters.is_empty() {
+            self.files.remove(handle);
+        }
+        told
+    }
+
+    fn forget_old_waiters(&mut self, now: Instant) {
+        for file in self.files.values_mut() {
+            file.waiters.retain(|waiter| now.duration_since(waiter.since) < WAIT_MAX);
+        }
+        self.files.retain(|_, file| !file.owners.is_empty() || !file.waiters.is_empty());
+        self.waiting = self.files.values().map(|file| file.waiters.len()).sum();
+    }
+}
+
+fn check_range(offset: u64, length: u64) -> Result<(), Status> {
+    let fits = length == u64::MAX || offset.checked_add(length).is_some();
+    if length != 0 && fits { Ok(()) } else { Err(Status::Inval) }
+}
+
+impl Range {
+    fn lock(&self, owner: &Owner) -> Lock {
+        let length = if self.end == u64::MAX { u64::MAX } else { self.end - self.start };
+        Lock { owner: owner.clone(), kind: self.kind, offset: self.start, length }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,248 @@
+//! The shell of the state machines: one lock around them, what to do with their effects, and tasks for what goes on
+//! without being asked.
+//!
+//! The lock is never held across a wait. A count of what matters to each kind of operation lies beside it, so that
+//! nothing is locked for an operation while nothing is held that could be in its way.
+
+mod admission;
+mod attributes;
+mod changes;
+mod locking;
+mod opens;
+mod tasks;
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use parking_lot::{Mutex, MutexGuard};
+use tokio::sync::{Notify, mpsc};
+use tokio::time::Instant;
+use vfs::{Callback, Callbacks, Caller, FileSystem, Handle, LeaseId, Name, OpenId};
+
+use crate::held::{Held, HeldLease};
+use crate::leases::{Effect, Leases};
+use crate::locks::{Locks, Notice};
+use crate::options::{Delegations, Options};
+use crate::shares::Shares;
+
+pub(crate) use attributes::Asked;
+pub(crate) use opens::Below;
+pub(crate) use tasks::Tasks;
+
+/// Callbacks under way to the front, before the rest waits here.
+const CALLBACKS_MAX: usize = 1024;
+
+/// What is held.
+pub(crate) struct State {
+    pub(crate) shares: Shares,
+    pub(crate) locks: Locks,
+    pub(crate) leases: Leases,
+    /// What the opens of clients are at the layer below.
+    below: HashMap<OpenId, Vec<Below>>,
+    /// Who waits for leases on a file to be returned.
+    waiting: HashMap<Handle, Arc<Notify>>,
+    /// Names whose meaning is about to change, by directory.
+    names: HashSet<(Handle, Name)>,
+    /// Questions about write leases, by lease.
+    asked: HashMap<LeaseId, Arc<Asked>>,
+    /// Callbacks that the front has not taken yet: at most some for each lease and each waiter for a lock.
+    outbox: VecDeque<Callback>,
+    /// When the task that watches deadlines wakes next.
+    alarm: Option<Instant>,
+}
+
+/// What is held, in numbers that can be looked at without the lock.
+#[derive(Default)]
+struct Gauges {
+    leases: AtomicUsize,
+    write_leases: AtomicUsize,
+    denying_opens: AtomicUsize,
+    questions: AtomicU64,
+}
+
+/// See the module.
+pub(crate) struct Shell {
+    pub(crate) below: Arc<dyn FileSystem>,
+    options: Options,
+    state: Mutex<State>,
+    gauges: Gauges,
+    next_open: AtomicU64,
+    /// The layer below has no opens.
+    stateless: AtomicBool,
+    /// Somebody can be called back, so that leases may be granted.
+    granting: AtomicBool,
+    up: mpsc::Sender<Callback>,
+    callbacks: Mutex<Option<Callbacks>>,
+    /// A name may be changed again.
+    names_freed: Notify,
+    /// There is something in the outbox.
+    outbox_filled: Notify,
+    /// There is an earlier deadline than the one that is waited for.
+    deadlines_changed: Notify,
+}
+
+impl Shell {
+    pub(crate) fn new(below: Arc<dyn FileSystem>, options: Options) -> Shell {
+        let (up, callbacks) = mpsc::channel(CALLBACKS_MAX);
+        let state = State {
+            shares: Shares::default(),
+            locks: Locks::default(),
+            leases: Leases::new(&options),
+            below: HashMap::new(),
+            waiting: HashMap::new(),
+            names: HashSet::new(),
+            asked: HashMap::new(),
+            outbox: VecDeque::new(),
+            alarm: None,
+        };
+        Shell {
+            below,
+            options,
+            state: Mutex::new(state),
+            gauges: Gauges::default(),
+            next_open: AtomicU64::new(1),
+            stateless: AtomicBool::new(false),
+            granting: AtomicBool::new(false),
+            up,
+            callbacks: Mutex::new(Some(callbacks)),
+            names_freed: Notify::new(),
+            outbox_filled: Notify::new(),
+            deadlines_changed: Notify::new(),
+        }
+    }
+
+    /// The callbacks to the front, once. From then on leases are granted.
+    pub(crate) fn callbacks(&self) -> Option<Callbacks> {
+        let callbacks = self.callbacks.lock().take()?;
+        self.granting.store(self.options.delegations != Delegations::Never, Ordering::Release);
+        Some(callbacks)
+    }
+
+    /// The front has a lease no more.
+    pub(crate) fn returned(self: &Arc<Shell>, lease: LeaseId) {
+        self.with(|state, now| state.leases.returned(now, lease));
+    }
+
+    pub(crate) fn held(&self) -> Held {
+        let state = self.state.lock();
+        let counts = state.leases.counts();
+        Held {
+            opens: state.shares.len(),
+            denying_opens: state.shares.denying(),
+            locks: state.locks.len(),
+            lock_waiters: state.locks.waiting(),
+            read_leases: state.leases.len() - state.leases.writes(),
+            write_leases: state.leases.writes(),
+            granted: counts.granted,
+            recalls: counts.recalled,
+            returned: counts.returned,
+            revoked: counts.revoked,
+            recall_time: counts.recall_time,
+            recall_time_max: counts.recall_time_max,
+            questions: self.gauges.questions.load(Ordering::Relaxed),
+        }
+    }
+
+    pub(crate) fn leases(&self, behind: Option<LeaseId>, limit: usize) -> Vec<HeldLease> {
+        let now = Instant::now();
+        let listed = self.state.lock().leases.list(behind, limit);
+        let lease = |lease: crate::leases::Listed| HeldLease {
+            id: lease.id,
+            holder: lease.holder,
+            handle: lease.handle,
+            kind: lease.kind,
+            recalled: lease.recalled.map(|at| now.duration_since(at)),
+        };
+        listed.into_iter().map(lease).collect()
+    }
+
+    fn is_granting(&self) -> bool {
+        self.granting.load(Ordering::Acquire)
+    }
+
+    /// Does something with what is held, and what follows from it.
+    fn with<T>(self: &Arc<Shell>, event: impl FnOnce(&mut State, Instant) -> T) -> T {
+        let mut state = self.state.lock();
+        let now = Instant::now();
+        let result = event(&mut state, now);
+        self.settle(&mut state, now);
+        result
+    }
+
+    /// Carries out the effects of what was done.
+    fn settle(self: &Arc<Shell>, state: &mut MutexGuard<'_, State>, now: Instant) {
+        loop {
+            let effects = state.leases.effects();
+            if effects.is_empty() {
+                break;
+            }
+            for effect in &effects {
+                self.carry_out(state, now, effect);
+            }
+        }
+        let expiry = state.leases.next_expiry();
+        if expiry.is_some_and(|at| state.alarm.is_none_or(|alarm| at < alarm)) {
+            state.alarm = expiry;
+            self.deadlines_changed.notify_one();
+        }
+        self.gauges.leases.store(state.leases.len(), Ordering::Release);
+        self.gauges.write_leases.store(state.leases.writes(), Ordering::Release);
+        self.gauges.denying_opens.store(state.shares.denying(), Ordering::Release);
+    }
+
+    fn carry_out(self: &Arc<Shell>, state: &mut MutexGuard<'_, State>, now: Instant, effect: &Effect) {
+        match *effect {
+            Effect::Recall(recall) => self.post(state, Callback::Recall(recall)),
+            Effect::Revoked(id, handle) => self.post(state, Callback::Revoked { id, handle }),
+            Effect::RecallAny(holder, keep) => {
+                self.post(state, Callback::RecallAny { holder: Some(holder), keep });
+            }
+            Effect::Gone(id, handle) => {
+                state.asked.remove(&id);
+                if let Some(waiting) = state.waiting.get(&handle) {
+                    waiting.notify_waiters();
+                }
+                if !state.shares.is_open(&handle) {
+                    state.leases.closed(now, &handle);
+                }
+            }
+            Effect::GiveBack(id) => self.give_back(id),
+        }
+    }
+
+    /// Gives a lease back to the layer below, whoever of ours goes away meanwhile.
+    fn give_back(self: &Arc<Shell>, id: LeaseId) {
+        let shell = self.clone();
+        let give_back = async move {
+            if let Err(error) = shell.below.returned(&Caller::machine(), id).await {
+                tracing::debug!(?id, %error, "the layer below did not take a lease back");
+            }
+            shell.with(|state, _| state.leases.gave_back(id));
+        };
+        detach(give_back);
+    }
+
+    /// Calls the front back, after everything that it has been told before.
+    fn post(&self, state: &mut State, callback: Callback) {
+        if !state.outbox.is_empty() {
+            state.outbox.push_back(callback);
+        } else if let Err(mpsc::error::TrySendError::Full(callback)) = self.up.try_send(callback) {
+            state.outbox.push_back(callback);
+            self.outbox_filled.notify_one();
+        }
+    }
+
+    fn notify(&self, state: &mut State, notices: Vec<Notice>) {
+        for Notice { holder, owner, handle } in notices {
+            self.post(state, Callback::NotifyLock { holder, owner, handle });
+        }
+    }
+}
+
+/// Runs to its end whatever becomes of the one who asked for it.
+fn detach(work: impl Future<Output = ()> + Send + 'static) {
+    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+        drop(runtime.spawn(work));
+    }
+}

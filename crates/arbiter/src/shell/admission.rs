@@ -1,0 +1,131 @@
+//! May it go on? Holding an asker while what is in its way is recalled.
+
+use std::sync::Arc;
+
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout_at};
+use vfs::{By, Caller, Handle, Result, Share, Status};
+
+use super::{Shell, State};
+use crate::leases::Use;
+
+use std::sync::atomic::Ordering;
+
+/// An asker that is held: nothing new is granted on its file meanwhile.
+struct Claim {
+    shell: Arc<Shell>,
+    handle: Handle,
+    gone: Arc<Notify>,
+}
+
+impl Claim {
+    fn new(shell: &Arc<Shell>, handle: &Handle) -> Claim {
+        let gone = shell.with(|state, _| {
+            state.leases.claim(handle);
+            state.waiting.entry(*handle).or_default().clone()
+        });
+        Claim { shell: shell.clone(), handle: *handle, gone }
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.shell.with(|state, now| {
+            state.leases.unclaim(now, &self.handle);
+            // One of the two is ours, the other the table's.
+            if Arc::strong_count(&self.gone) <= 2 {
+                state.waiting.remove(&self.handle);
+            }
+        });
+    }
+}
+
+impl Shell {
+    /// Does `enter` in the moment in which nothing that others hold is in the way of this use of a file, having recalled
+    /// what was. Says with its result whether that took any time.
+    ///
+    /// # Errors
+    /// `Delay` if that moment does not come before the asker's patience ends. The recall goes on.
+    pub(super) async fn when_clear<T>(
+        self: &Arc<Shell>,
+        caller: &Caller,
+        handle: &Handle,
+        usage: Use,
+        enter: impl FnOnce(&mut State, Instant) -> T,
+    ) -> Result<(T, bool)> {
+        let mut enter = Some(enter);
+        let mut attempt = || {
+            self.with(|state, now| {
+                let clear = state.leases.clear(now, handle, caller.holder, usage);
+                if clear { enter.take().map(|enter| enter(state, now)) } else { None }
+            })
+        };
+        if let Some(done) = attempt() {
+            return Ok((done, false));
+        }
+        let claim = Claim::new(self, handle);
+        let limit = self.patience_of(caller);
+        loop {
+            let gone = claim.gone.notified();
+            tokio::pin!(gone);
+            gone.as_mut().enable();
+            if let Some(done) = attempt() {
+                return Ok((done, true));
+            }
+            if timeout_at(limit, gone).await.is_err() {
+                return Err(Status::Delay.into());
+            }
+        }
+    }
+
+    /// Until when this asker is held, at most.
+    pub(super) fn patience_of(&self, caller: &Caller) -> Instant {
+        let patience = Instant::now() + self.options.patience;
+        caller.deadline.map_or(patience, |deadline| deadline.min(patience))
+    }
+
+    /// A READ, or whatever else looks at data. Gives the ground on which it goes on below.
+    ///
+    /// # Errors
+    /// `BadStateId`, `ShareDenied`, `Delay`.
+    pub(crate) async fn admit_read(
+        self: &Arc<Shell>,
+        caller: &Caller,
+        handle: &Handle,
+        by: By,
+    ) -> Result<By> {
+        let denied = self.gauges.denying_opens.load(Ordering::Acquire) > 0;
+        let written = self.gauges.write_leases.load(Ordering::Acquire) > 0;
+        if by == By::Anonymous && !denied && !written {
+            return Ok(by);
+        }
+        if !written {
+            return self.state.lock().ground(caller, handle, by, Share::READ).map_err(Into::into);
+        }
+        let (ground, _) = self
+            .when_clear(caller, handle, Use::Read, |state, _| state.ground(caller, handle, by, Share::READ))
+            .await?;
+        ground.map_err(Into::into)
+    }
+}
+
+impl State {
+    /// May a READ or WRITE go on, on this ground? And on which does it go on below?
+    ///
+    /// A holder comes without an open when it comes under its lease, too: what its own opens deny does not count then.
+    pub(super) fn ground(
+        &self,
+        caller: &Caller,
+        handle: &Handle,
+        by: By,
+        share: Share,
+    ) -> Result<By, Status> {
+        match by {
+            By::Anonymous => self.shares.admit(handle, share, caller.holder).map(|()| by),
+            By::Open(id) => {
+                self.shares.admit_open(handle, id, share)?;
+                Ok(self.below_of(id, share).map_or(By::Anonymous, By::Open))
+            }
+        }
+    }
+}

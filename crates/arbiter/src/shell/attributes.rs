@@ -1,0 +1,101 @@
+//! Attributes of a file that another holder writes to on its own: that holder is asked (CB_GETATTR).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout_at};
+use vfs::{Attributes, Callback, Caller, Handle, Held, Node, Query, Result};
+
+use super::Shell;
+use crate::leases::{Use, Writer};
+
+/// Questions about one lease: many who ask at a time share the next answer.
+#[derive(Default)]
+pub(crate) struct Asked {
+    asks: AtomicU64,
+    /// The last answer, and how many had asked when its question left.
+    last: tokio::sync::Mutex<(u64, Option<Held>)>,
+}
+
+impl Shell {
+    /// Attributes of a file as they are for everybody.
+    pub(crate) async fn getattr(self: &Arc<Shell>, caller: &Caller, handle: &Handle) -> Result<Attributes> {
+        loop {
+            let Some(writer) = self.writer(caller, handle) else {
+                return self.below.getattr(caller, handle).await;
+            };
+            let Some(held) = self.ask(handle, writer).await else {
+                self.when_clear(caller, handle, Use::Read, |_, _| ()).await?;
+                return self.below.getattr(caller, handle).await;
+            };
+            let below = self.below.getattr(caller, handle).await?;
+            if let Some(merged) = self.merge(below, writer, held) {
+                return Ok(merged);
+            }
+        }
+    }
+
+    /// Attributes that came along with something else: asked for anew if another holder knows better.
+    pub(crate) async fn refreshed(self: &Arc<Shell>, caller: &Caller, node: &mut Node) -> Result<()> {
+        if node.attributes.is_some() && self.writer(caller, &node.handle).is_some() {
+            node.attributes = Some(self.getattr(caller, &node.handle).await?);
+        }
+        Ok(())
+    }
+
+    /// Attributes that came along with something else: left out if another holder knows better.
+    pub(crate) fn trusted(
+        &self,
+        caller: &Caller,
+        handle: &Handle,
+        attributes: Option<Attributes>,
+    ) -> Option<Attributes> {
+        attributes.filter(|_| self.writer(caller, handle).is_none())
+    }
+
+    fn writer(&self, caller: &Caller, handle: &Handle) -> Option<Writer> {
+        if self.gauges.write_leases.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        self.state.lock().leases.writer(Instant::now(), handle, caller.holder)
+    }
+
+    /// What the holder of a write lease has made of the file; `None` if it does not say in time, or is to return the
+    /// lease anyway.
+    async fn ask(self: &Arc<Shell>, handle: &Handle, writer: Writer) -> Option<Held> {
+        let asked = {
+            let mut state = self.state.lock();
+            if !state.leases.may_be_asked(writer.id) {
+                return None;
+            }
+            state.asked.entry(writer.id).or_default().clone()
+        };
+        let mine = asked.asks.fetch_add(1, Ordering::SeqCst) + 1;
+        let mut last = asked.last.lock().await;
+        if last.0 < mine {
+            let all = asked.asks.load(Ordering::Acquire);
+            *last = (all, self.question(handle, writer).await);
+        }
+        last.1
+    }
+
+    async fn question(self: &Arc<Shell>, handle: &Handle, writer: Writer) -> Option<Held> {
+        let deadline = Instant::now() + self.options.getattr_deadline;
+        let (answer, answered) = oneshot::channel();
+        let query = Query { id: writer.id, handle: *handle, answer, deadline };
+        self.gauges.questions.fetch_add(1, Ordering::Relaxed);
+        self.with(|state, _| self.post(state, Callback::Getattr(query)));
+        timeout_at(deadline, answered).await.ok()?.ok()
+    }
+
+    /// What the layer below says of a file with what its holder says; `None` if the lease is out no more.
+    fn merge(&self, below: Attributes, writer: Writer, held: Held) -> Option<Attributes> {
+        if held.change == writer.change && held.size == below.size {
+            return Some(below);
+        }
+        let change = self.state.lock().leases.modified(writer.id, below.change)?;
+        let now = self.options.clock.wall();
+        Some(Attributes { size: held.size, change, mtime: now, ctime: now, ..below })
+    }
+}

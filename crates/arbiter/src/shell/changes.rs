@@ -1,0 +1,196 @@
+//! Changes on their way through: while one is, nothing is granted that it would break.
+//!
+//! An open whose answer overtakes a change would otherwise grant a lease that vouches for what the change is about to
+//! end, and nobody would recall it. A change by name (REMOVE, RENAME, a CREATE that truncates) is of a file that only the
+//! layer below will know; while no lease is out it goes on like that, and holds back grants for as long as it takes. While
+//! any is out the name is looked up first, and nobody else changes what it leads to until the change has ended.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tokio::time::timeout_at;
+use vfs::{By, Caller, Handle, Name, Result, Share, Status};
+
+use super::{Shell, State};
+use crate::leases::Use;
+
+/// A change that is under way until this is dropped.
+#[must_use]
+pub(crate) struct Change {
+    shell: Arc<Shell>,
+    files: Vec<Handle>,
+    names: Vec<(Handle, Name)>,
+    nameless: bool,
+}
+
+impl Change {
+    fn new(shell: &Arc<Shell>) -> Change {
+        Change { shell: shell.clone(), files: Vec::new(), names: Vec::new(), nameless: false }
+    }
+
+    /// Ends it. Gives how many changes that was to the state machine.
+    pub(super) fn ends(self) -> u64 {
+        self.files.len() as u64 + u64::from(self.nameless)
+    }
+}
+
+impl Drop for Change {
+    fn drop(&mut self) {
+        if self.files.is_empty() && self.names.is_empty() && !self.nameless {
+            return;
+        }
+        self.shell.with(|state, now| {
+            for file in &self.files {
+                state.leases.end_change(now, file);
+            }
+            if self.nameless {
+                state.leases.end_nameless_change();
+            }
+            for name in &self.names {
+                state.names.remove(name);
+            }
+        });
+        if !self.names.is_empty() {
+            self.shell.names_freed.notify_waiters();
+        }
+    }
+}
+
+impl Shell {
+    /// A change of a file, if `admitted` in the moment in which nothing is in its way. Gives what that gives.
+    ///
+    /// # Errors
+    /// Those of `admitted`; `Delay`.
+    pub(crate) async fn change<T>(
+        self: &Arc<Shell>,
+        caller: &Caller,
+        handle: &Handle,
+        admitted: impl FnOnce(&State) -> Result<T, Status>,
+    ) -> Result<(Change, T)> {
+        let mut change = Change::new(self);
+        if !self.is_granting() {
+            let admitted = admitted(&self.state.lock())?;
+            return Ok((change, admitted));
+        }
+        let enter = |state: &mut State, _| {
+            let admitted = admitted(state)?;
+            state.leases.begin_change(handle);
+            change.files.push(*handle);
+            Ok::<T, Status>(admitted)
+        };
+        let (admitted, _) = self.when_clear(caller, handle, Use::Change, enter).await?;
+        let admitted = admitted?;
+        Ok((change, admitted))
+    }
+
+    /// A WRITE, or whatever else changes data. Gives the ground on which it goes on below.
+    ///
+    /// # Errors
+    /// `BadStateId`, `OpenMode`, `ShareDenied`, `Delay`.
+    pub(crate) async fn admit_write(
+        self: &Arc<Shell>,
+        caller: &Caller,
+        handle: &Handle,
+        by: By,
+    ) -> Result<(Change, By)> {
+        let unheld = self.gauges.denying_opens.load(Ordering::Acquire) == 0 && !self.is_granting();
+        if by == By::Anonymous && unheld {
+            return Ok((Change::new(self), by));
+        }
+        self.change(caller, handle, |state| state.ground(caller, handle, by, Share::WRITE)).await
+    }
+
+    /// A change of attributes; `share` is what of the data changes with them. What the caller's own opens deny does not
+    /// count: a SETATTR of a v4 client does not say here for which of them it comes.
+    pub(crate) async fn admit_change(
+        self: &Arc<Shell>,
+        caller: &Caller,
+        handle: &Handle,
+        share: Share,
+    ) -> Result<Change> {
+        let admit = |state: &State| state.shares.admit(handle, share, caller.holder);
+        self.change(caller, handle, admit).await.map(|(change, ())| change)
+    }
+
+    /// A change of whatever these names lead to. Only if any lease is out does it cost a LOOKUP each.
+    pub(crate) async fn change_names(
+        self: &Arc<Shell>,
+        caller: &Caller,
+        names: &[(&Handle, &Name)],
+    ) -> Result<Change> {
+        let mut change = Change::new(self);
+        if !self.is_granting() || names.is_empty() {
+            return Ok(change);
+        }
+        // First of all, so that what is not out now will not be when the change comes.
+        self.with(|state, _| state.leases.begin_nameless_change());
+        change.nameless = true;
+        if self.gauges.leases.load(Ordering::Acquire) == 0 {
+            return Ok(change);
+        }
+        self.reserve_names(caller, names, &mut change).await?;
+        let mut files: Vec<Handle> = Vec::with_capacity(names.len());
+        for (directory, name) in names {
+            if let Ok(looked) = self.below.lookup(caller, directory, name).await {
+                files.push(looked.node.handle);
+            }
+        }
+        if files.len() == names.len() {
+            // From here on the files are known, and no others need to suffer.
+            change.nameless = false;
+            self.with(|state, _| state.leases.end_nameless_change());
+        }
+        for file in files {
+            let enter = |state: &mut State, _| {
+                state.leases.begin_change(&file);
+                change.files.push(file);
+            };
+            self.when_clear(caller, &file, Use::Change, enter).await?;
+        }
+        Ok(change)
+    }
+
+    /// A LINK: a change of the file, and of what the name leads to.
+    pub(crate) async fn change_link(
+        self: &Arc<Shell>,
+        caller: &Caller,
+        file: &Handle,
+        name: (&Handle, &Name),
+    ) -> Result<(Change, Change)> {
+        let mut named = Change::new(self);
+        if self.gauges.leases.load(Ordering::Acquire) > 0 {
+            self.reserve_names(caller, &[name], &mut named).await?;
+        }
+        Ok((named, self.admit_change(caller, file, Share::empty()).await?))
+    }
+
+    /// Waits until nobody else changes what these names lead to, and lets nobody until the change has ended: otherwise a
+    /// name could lead to another file than the one whose leases were recalled.
+    async fn reserve_names(
+        self: &Arc<Shell>,
+        caller: &Caller,
+        names: &[(&Handle, &Name)],
+        change: &mut Change,
+    ) -> Result<()> {
+        let wanted: Vec<(Handle, Name)> =
+            names.iter().map(|(directory, name)| (**directory, (*name).clone())).collect();
+        let limit = self.patience_of(caller);
+        loop {
+            let freed = self.names_freed.notified();
+            tokio::pin!(freed);
+            freed.as_mut().enable();
+            let reserved = self.with(|state, _| {
+                let free = !wanted.iter().any(|name| state.names.contains(name));
+                if free {
+                    state.names.extend(wanted.iter().cloned());
+                }
+                free
+            });
+            if reserved {
+                change.names = wanted;
+                return Ok(());
+            }
+            timeout_at(limit, freed).await.map_err(|_| Status::Delay)?;
+        }
+    }
+}

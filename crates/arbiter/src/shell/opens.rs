@@ -1,0 +1,316 @@
+//! Opens: at the layer below first, then against what our clients hold, then with what is granted.
+//!
+//! The layer below knows which file a name leads to, so its answer comes first; the check against shares and leases of
+//! others, the entry, and the grant are one moment after it. Nobody has learnt of the open before that, and one that is
+//! denied is closed below again. An open that truncates is a change as well, and takes its turn as one before.
+
+mod stateless;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use tokio::time::Instant;
+use vfs::{
+    Caller, CreateHow, Handle, Lease, OpenId, OpenRequest, Opened, Owner, Result, Share, Status, Want,
+};
+
+use super::changes::Change;
+use super::{Shell, State, detach};
+use crate::leases::{Flight, Use, Wanted};
+use crate::shares::Opening;
+
+/// What an open is at the layer below. One that was widened is several there: each came with its own permission check.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Below {
+    id: OpenId,
+    access: Share,
+    deny: Share,
+}
+
+/// An open that has not been entered: undone unless it is.
+struct UnderWay {
+    shell: Arc<Shell>,
+    caller: Caller,
+    flight: Option<Flight>,
+    handle: Option<Handle>,
+    below: Option<Below>,
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        if self.flight.is_some() || self.handle.is_some() {
+            self.shell.with(|state, now| {
+                if let Some(flight) = self.flight.take() {
+                    state.leases.end_open(flight);
+                }
+                if let Some(handle) = &self.handle {
+                    state.let_go(now, handle);
+                }
+            });
+        }
+        if let Some(below) = self.below.take() {
+            let (shell, caller) = (self.shell.clone(), self.caller.clone());
+            detach(async move { shell.close_below(&caller, &[below.id]).await.unwrap_or_default() });
+        }
+    }
+}
+
+/// What came of entering an open.
+struct Entered {
+    id: OpenId,
+    /// The open below does something that those before it do not.
+    useful: bool,
+    lease: Option<Lease>,
+    /// Its attributes may be older than a change that has ended.
+    outdated: bool,
+}
+
+impl Shell {
+    pub(crate) async fn open(self: &Arc<Shell>, caller: &Caller, request: &OpenRequest) -> Result<Opened> {
+        let opening = Opening {
+            holder: caller.holder,
+            owner: request.owner.clone(),
+            access: request.access,
+            deny: request.deny,
+        };
+        if request.name.is_none() {
+            self.state.lock().shares.check(&request.handle, &opening)?;
+        }
+        let truncation = self.truncation(caller, request).await?;
+        let mut flight = self.with(|state, _| state.leases.begin_open());
+        let mut under_way = UnderWay {
+            shell: self.clone(),
+            caller: caller.clone(),
+            flight: Some(flight),
+            handle: None,
+            below: None,
+        };
+        let mut opened = self.open_below(caller, request, &mut under_way).await?;
+        self.with(|state, _| {
+            state.leases.land(&opened.handle, opened.lease.take());
+            state.leases.end_open(flight);
+        });
+        (under_way.flight, under_way.handle) = (None, Some(opened.handle));
+        // Our own change is in what we know already.
+        flight.allow(truncation.map_or(0, Change::ends));
+        let (entered, waited) = self.enter(caller, request, opening, &opened, &under_way, flight).await?;
+        under_way.handle = None;
+        if entered.useful {
+            under_way.below = None;
+        }
+        (opened.id, opened.lease) = (entered.id, entered.lease);
+        if waited || (entered.outdated && entered.lease.is_some()) {
+            self.read_anew(caller, &mut opened).await;
+        }
+        Ok(opened)
+    }
+
+    /// In one moment: nothing of others is in the way, the open is entered, and a lease granted with it.
+    async fn enter(
+        self: &Arc<Shell>,
+        caller: &Caller,
+        request: &OpenRequest,
+        opening: Opening,
+        opened: &Opened,
+        under_way: &UnderWay,
+        flight: Flight,
+    ) -> Result<(Entered, bool)> {
+        let changes = opening.access.contains(Share::WRITE) || !opening.deny.is_empty();
+        let usage = if changes { Use::Change } else { Use::Read };
+        let (handle, fresh) = (opened.handle, self.open_id());
+        // A front that cannot be called back any more would be waited for in vain.
+        let (below, granting) = (under_way.below, self.is_granting() && !self.up.is_closed());
+        let (entered, waited) = self
+            .when_clear(caller, &handle, usage, |state, now| {
+                let access = opening.access;
+                let id = state.shares.open(&handle, fresh, opening)?;
+                let useful = below.is_some_and(|below| state.add_below(id, below));
+                if !granting {
+                    return Ok(Entered { id, useful, lease: None, outdated: false });
+                }
+                let others = state.shares.others(&handle, caller.holder);
+                let change = opened.attributes.change;
+                let wanted = Wanted { holder: caller.holder, access, want: request.want, others, change };
+                state.leases.touch(&handle, caller.holder);
+                let lease = state.leases.grant(now, &handle, &wanted);
+                let outdated = state.leases.changed_since(flight);
+                Ok::<Entered, Status>(Entered { id, useful, lease, outdated })
+            })
+            .await?;
+        Ok((entered?, waited))
+    }
+
+    /// Attributes of an open from after it was entered. Without them there is no lease.
+    async fn read_anew(self: &Arc<Shell>, caller: &Caller, opened: &mut Opened) {
+        match self.below.getattr(caller, &opened.handle).await {
+            Ok(attributes) => {
+                opened.attributes = attributes;
+                if let Some(lease) = &mut opened.lease {
+                    lease.change = attributes.change;
+                    self.with(|state, _| state.leases.vouch(lease.id, attributes.change));
+                }
+            }
+            Err(_) => {
+                if let Some(lease) = opened.lease.take() {
+                    self.returned(lease.id);
+                }
+            }
+        }
+    }
+
+    /// The change that an open makes before it is one, if it may make any.
+    async fn truncation(self: &Arc<Shell>, caller: &Caller, request: &OpenRequest) -> Result<Option<Change>> {
+        match (&request.name, &request.create) {
+            (Some(name), Some((CreateHow::Unchecked, set))) if set.size.is_some() => {
+                self.change_names(caller, &[(&request.handle, name)]).await.map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    async fn open_below(
+        self: &Arc<Shell>,
+        caller: &Caller,
+        request: &OpenRequest,
+        under_way: &mut UnderWay,
+    ) -> Result<Opened> {
+        if self.stateless.load(Ordering::Relaxed) {
+            return self.open_stateless(caller, request).await;
+        }
+        let useful = self.is_granting() && caller.holder.is_some() && request.want != Want::None;
+        let passed = OpenRequest {
+            owner: Owner(Bytes::copy_from_slice(&self.open_id().0.to_be_bytes())),
+            want: if useful { Want::Any } else { Want::None },
+            ..request.clone()
+        };
+        match self.below.open(caller, &passed).await {
+            Ok(opened) => {
+                under_way.below = Some(Below { id: opened.id, access: request.access, deny: request.deny });
+                Ok(opened)
+            }
+            Err(error) if error.status == Status::NotSupp => {
+                self.stateless.store(true, Ordering::Relaxed);
+                self.open_stateless(caller, request).await
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Narrows an open, and what it is at the layer below as far as that can follow.
+    pub(crate) async fn downgrade(
+        self: &Arc<Shell>,
+        caller: &Caller,
+        open: OpenId,
+        access: Share,
+        deny: Share,
+    ) -> Result<()> {
+        let (below, locked) = self.with(|state, _| {
+            state.shares.downgrade(open, access, deny)?;
+            let handle = state.shares.of(open).map(|(handle, _)| *handle);
+            let locked = handle.is_some_and(|handle| state.locks.any_through(&handle, open));
+            Ok::<_, Status>((state.below.get(&open).cloned().unwrap_or_default(), locked))
+        })?;
+        for part in below {
+            let narrower = Below { access: part.access & access, deny: part.deny & deny, ..part };
+            if narrower.access.is_empty() || self.state.lock().does_for(open, &narrower) {
+                // Closing would drop locks that were taken through it; a share wider than needed does no harm.
+                if !locked {
+                    self.with(|state, _| state.forget_below(open, part.id));
+                    self.close_below(caller, &[part.id]).await?;
+                }
+            } else if (narrower.access, narrower.deny) != (part.access, part.deny)
+                && self.below.downgrade(caller, part.id, narrower.access, narrower.deny).await.is_ok()
+            {
+                self.with(|state, _| state.replace_below(open, narrower));
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends an open, and whatever was locked through it.
+    pub(crate) async fn close(self: &Arc<Shell>, caller: &Caller, open: OpenId) -> Result<()> {
+        let below = self.with(|state, now| {
+            let handle = state.shares.close(open)?;
+            let notices = state.locks.close(now, &handle, open);
+            self.notify(state, notices);
+            state.let_go(now, &handle);
+            Ok::<_, Status>(state.below.remove(&open).unwrap_or_default())
+        })?;
+        if below.is_empty() {
+            return Ok(());
+        }
+        // It is gone here: it must go below, even if the asker does not wait for that.
+        let (shell, caller) = (self.clone(), caller.clone());
+        let close = async move {
+            let below: Vec<OpenId> = below.iter().map(|below| below.id).collect();
+            shell.close_below(&caller, &below).await
+        };
+        tokio::spawn(close).await.unwrap_or_else(|_| Err(Status::ServerFault.into()))
+    }
+
+    async fn close_below(&self, caller: &Caller, opens: &[OpenId]) -> Result<()> {
+        let mut result = Ok(());
+        for open in opens {
+            match self.below.close(caller, *open).await {
+                Err(error) if error.status != Status::BadStateId => result = Err(error),
+                _ => {}
+            }
+        }
+        result
+    }
+
+    fn open_id(&self) -> OpenId {
+        OpenId(self.next_open.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+impl State {
+    /// The open at the layer below on which an open of ours reads or writes.
+    pub(super) fn below_of(&self, open: OpenId, share: Share) -> Option<OpenId> {
+        let below = self.below.get(&open)?;
+        below.iter().find(|below| below.access.contains(share)).or(below.first()).map(|below| below.id)
+    }
+
+    /// All opens at the layer below that an open of ours is.
+    pub(super) fn all_below_of(&self, open: OpenId) -> Vec<OpenId> {
+        self.below.get(&open).into_iter().flatten().map(|below| below.id).collect()
+    }
+
+    /// If nobody has the file open any more, a lease from below may be of no use.
+    fn let_go(&mut self, now: Instant, handle: &Handle) {
+        if !self.shares.is_open(handle) {
+            self.leases.closed(now, handle);
+        }
+    }
+
+    /// Adds an open at the layer below to one of ours, unless another there does for it. So there are never more of
+    /// them than there are combinations of shares, however often a client opens a file.
+    fn add_below(&mut self, open: OpenId, below: Below) -> bool {
+        let useful = !self.does_for(open, &below);
+        if useful {
+            self.below.entry(open).or_default().push(below);
+        }
+        useful
+    }
+
+    /// Does another open at the layer below do whatever this one does?
+    fn does_for(&self, open: OpenId, below: &Below) -> bool {
+        let others = self.below.get(&open).into_iter().flatten().filter(|part| part.id != below.id);
+        others.into_iter().any(|part| part.access.contains(below.access) && part.deny.contains(below.deny))
+    }
+
+    fn forget_below(&mut self, open: OpenId, below: OpenId) {
+        if let Some(parts) = self.below.get_mut(&open) {
+            parts.retain(|part| part.id != below);
+        }
+    }
+
+    fn replace_below(&mut self, open: OpenId, below: Below) {
+        if let Some(part) =
+            self.below.get_mut(&open).and_then(|parts| parts.iter_mut().find(|part| part.id == below.id))
+        {
+            *part = below;
+        }
+    }
+}

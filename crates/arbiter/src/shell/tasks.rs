@@ -1,0 +1,104 @@
+//! What goes on without being asked: callbacks from below, callbacks to the front, deadlines.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until};
+use vfs::{Callback, Caller, Held, LeaseId, Query};
+
+use super::{Shell, State, detach};
+
+/// The tasks of one arbiter. They end when this is dropped.
+#[derive(Default)]
+pub(crate) struct Tasks(Mutex<Vec<JoinHandle<()>>>);
+
+impl Tasks {
+    /// Starts them, if there is a runtime and they have not been started.
+    pub(crate) fn start(&self, shell: &Arc<Shell>) {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let mut tasks = self.0.lock();
+        if !tasks.is_empty() {
+            return;
+        }
+        tasks.push(runtime.spawn(shell.clone().deliver()));
+        tasks.push(runtime.spawn(shell.clone().watch_deadlines()));
+        if let Some(callbacks) = shell.below.callbacks() {
+            tasks.push(runtime.spawn(shell.clone().attend(callbacks)));
+        }
+    }
+}
+
+impl Drop for Tasks {
+    fn drop(&mut self) {
+        for task in self.0.lock().drain(..) {
+            task.abort();
+        }
+    }
+}
+
+impl Shell {
+    /// Brings to the front what did not fit into its queue.
+    async fn deliver(self: Arc<Shell>) {
+        loop {
+            self.outbox_filled.notified().await;
+            while let Ok(permit) = self.up.reserve().await {
+                let mut state = self.state.lock();
+                match state.outbox.pop_front() {
+                    Some(callback) => permit.send(callback),
+                    None => break,
+                }
+            }
+        }
+    }
+
+    async fn watch_deadlines(self: Arc<Shell>) {
+        loop {
+            let next = self.with(|state, now| {
+                state.leases.expire(now);
+                state.alarm = state.leases.next_expiry();
+                state.alarm
+            });
+            match next {
+                Some(at) => tokio::select! {
+                    () = sleep_until(at) => {}
+                    () = self.deadlines_changed.notified() => {}
+                },
+                None => self.deadlines_changed.notified().await,
+            }
+        }
+    }
+
+    /// Attends to what the layer below says.
+    async fn attend(self: Arc<Shell>, mut callbacks: vfs::Callbacks) {
+        while let Some(callback) = callbacks.recv().await {
+            match callback {
+                Callback::Recall(recall) => self.with(|state, now| state.leases.recalled_below(now, &recall)),
+                Callback::Revoked { id, .. } => self.with(|state, now| state.leases.revoked_below(now, id)),
+                Callback::RecallAny { keep, .. } => {
+                    self.with(|state, now| state.leases.keep_below(now, keep as usize));
+                }
+                Callback::Getattr(query) => self.answer(query),
+                notify @ Callback::NotifyLock { .. } => self.with(|state, _| self.post(state, notify)),
+            }
+        }
+    }
+
+    /// The layer below asks what has become of a file that it gave a write lease on.
+    fn answer(self: &Arc<Shell>, query: Query) {
+        let writer = |state: &mut State, now: Instant| state.leases.writer_under(now, query.id);
+        let writer: Option<LeaseId> = self.with(writer);
+        if let Some(id) = writer {
+            self.with(|state, _| self.post(state, Callback::Getattr(Query { id, ..query })));
+            return;
+        }
+        // Whatever was written has gone through us, so the layer below has it.
+        let shell = self.clone();
+        detach(async move {
+            if let Ok(attributes) = shell.below.getattr(&Caller::machine(), &query.handle).await {
+                // It may have given up waiting.
+                let _ = query.answer.send(Held { change: attributes.change, size: attributes.size });
+            }
+        });
+    }
+}

@@ -1,0 +1,346 @@
+//! Leases between clients: what is recalled by what, who waits for how long, and what is granted to begin with.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod below;
+
+use std::time::Duration;
+
+use arbiter::{Delegations, Options};
+use below::{
+    ROOT, RW, Stage, anonymous, by_name, client, handle, name, open, options, request, settle, truncating,
+};
+use bytes::Bytes;
+use tokio::time::{Instant, sleep};
+use vfs::{
+    By, Callback, Caller, FileSystem, Handle, LeaseKind, SetAttributes, Share, Stability, Status, Want,
+};
+
+async fn write(arbiter: &dyn FileSystem, caller: &Caller, file: &Handle) -> vfs::Result<vfs::Written> {
+    arbiter.write(caller, file, By::Anonymous, 0, Bytes::from_static(b"x"), Stability::FileSync).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_asker_goes_on_in_the_moment_the_lease_is_returned() {
+    let mut stage = Stage::new(options());
+    let file = stage.below.add("a");
+    let lease = open(&stage, &client(1), &file, RW).await.unwrap().lease.unwrap();
+    assert_eq!(lease.kind, LeaseKind::Write);
+    let began = Instant::now();
+    let asker = stage.start(|arbiter| async move {
+        arbiter.open(&client(2), &request(&client(2), &file, Share::READ)).await
+    });
+    let recall = stage.recall().await;
+    assert_eq!((recall.id, recall.handle), (lease.id, file));
+    settle().await;
+    assert!(!asker.is_finished());
+    stage.give_back(lease.id).await;
+    let opened = asker.await.unwrap().unwrap();
+    assert_eq!(Instant::now(), began, "no time has passed");
+    assert_eq!(opened.lease, None, "the file changed hands");
+    stage.is_silent().await;
+    assert_eq!(stage.arbiter.held().recalls, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn attributes_of_an_open_that_waited_are_from_after_the_wait() {
+    let mut stage = Stage::new(options());
+    let file = stage.below.add("a");
+    let lease = open(&stage, &client(1), &file, RW).await.unwrap().lease.unwrap();
+    let asker = stage.start(|arbiter| async move {
+        arbiter.open(&client(2), &request(&client(2), &file, Share::READ)).await
+    });
+    stage.recall().await;
+    // The holder flushes what it has.
+    stage
+        .arbiter
+        .write(&client(1), &file, By::Anonymous, 0, vec![0; 77].into(), Stability::FileSync)
+        .await
+        .unwrap();
+    stage.give_back(lease.id).await;
+    assert_eq!(asker.await.unwrap().unwrap().attributes.size, 77);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_holder_that_never_answers_is_revoked_at_the_deadline() {
+    let mut stage = Stage::new(options());
+    let file = stage.below.add("a");
+    let lease = open(&stage, &client(1), &file, RW).await.unwrap().lease.unwrap();
+    let began = Instant::now();
+    let asker = stage.start(|arbiter| async move { write(&*arbiter, &anonymous(), &file).await });
+    assert_eq!(stage.recall().await.deadline, began + Duration::from_secs(20));
+    asker.await.unwrap().unwrap();
+    assert!(began.elapsed() >= Duration::from_secs(20) && began.elapsed() < Duration::from_millis(20_100));
+    assert!(matches!(stage.callback().await, Callback::Revoked { id, .. } if id == lease.id));
+    let held = stage.arbiter.held();
+    assert_eq!((held.revoked, held.write_leases, held.recall_time_max.as_secs()), (1, 0, 20));
+    // It comes back too late, and nothing happens.
+    stage.give_back(lease.id).await;
+    assert_eq!(stage.arbiter.held().returned, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_asker_whose_patience_ends_is_told_to_come_again_while_the_recall_goes_on() {
+    let patience = Duration::from_secs(5);
+    let mut stage = Stage::new(Options { patience, ..options() });
+    let file = stage.below.add("a");
+    let lease = open(&stage, &client(1), &file, Share::READ).await.unwrap().lease.unwrap();
+    let began = Instant::now();
+    assert_eq!(write(&*stage.arbiter, &anonymous(), &file).await.unwrap_err().status, Status::Delay);
+    assert!(began.elapsed() >= patience && began.elapsed() < patience * 2);
+    assert_eq!(stage.recall().await.id, lease.id);
+    let mut hurried = anonymous();
+    hurried.deadline = Some(Instant::now() + Duration::from_secs(1));
+    assert_eq!(write(&*stage.arbiter, &hurried, &file).await.unwrap_err().status, Status::Delay);
+    assert!(began.elapsed() < Duration::from_secs(7));
+    stage.is_silent().await;
+    stage.give_back(lease.id).await;
+    write(&*stage.arbiter, &anonymous(), &file).await.unwrap();
+    assert_eq!(stage.below.count("write"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_holder_does_never_recalls_its_own_lease() {
+    let mut stage = Stage::new(options());
+    let (a, me) = (stage.below.add("a"), client(1));
+    let opened = stage.arbiter.open(&me, &by_name(&me, "a", RW)).await.unwrap();
+    assert!(opened.lease.is_some());
+    write(&*stage.arbiter, &me, &a).await.unwrap();
+    stage.arbiter.read(&me, &a, By::Open(opened.id), 0, 1).await.unwrap();
+    stage.arbiter.getattr(&me, &a).await.unwrap();
+    let set = SetAttributes { size: Some(1), ..SetAttributes::default() };
+    stage.arbiter.setattr(&me, &a, &set, None).await.unwrap();
+    stage.arbiter.open(&me, &truncating(by_name(&me, "a", RW))).await.unwrap();
+    stage.arbiter.link(&me, &a, &handle(ROOT), &name("b")).await.unwrap();
+    stage.arbiter.rename(&me, &handle(ROOT), &name("b"), &handle(ROOT), &name("c")).await.unwrap();
+    stage.arbiter.remove(&me, &handle(ROOT), &name("c")).await.unwrap();
+    stage.arbiter.close(&me, opened.id).await.unwrap();
+    stage.is_silent().await;
+    assert_eq!(stage.arbiter.held().write_leases, 1);
+}
+
+/// Each of these by somebody else recalls a read lease, and takes effect only after it was returned.
+#[tokio::test(start_paused = true)]
+async fn every_change_recalls_a_read_lease_first() {
+    let changes = [
+        "write",
+        "setattr",
+        "remove",
+        "rename",
+        "rename over",
+        "link",
+        "truncating create",
+        "truncating open",
+    ];
+    for change in changes {
+        let mut stage = Stage::new(options());
+        let a = stage.below.add("a");
+        stage.below.add("b");
+        let opened = stage.arbiter.open(&client(1), &by_name(&client(1), "a", Share::READ)).await.unwrap();
+        let lease = opened.lease.unwrap();
+        let before = stage.below.files.lock().by_id[&1].change;
+        let asker = stage.start(|arbiter| async move {
+            let (root, size) = (handle(ROOT), SetAttributes { size: Some(0), ..SetAttributes::default() });
+            let me = anonymous();
+            match change {
+                "write" => write(&*arbiter, &me, &a).await.map(|_| ()),
+                "setattr" => arbiter.setattr(&me, &a, &size, None).await.map(|_| ()),
+                "remove" => arbiter.remove(&me, &root, &name("a")).await.map(|_| ()),
+                "rename" => arbiter.rename(&me, &root, &name("a"), &root, &name("c")).await.map(|_| ()),
+                "rename over" => arbiter.rename(&me, &root, &name("b"), &root, &name("a")).await.map(|_| ()),
+                "link" => arbiter.link(&me, &a, &root, &name("c")).await.map(|_| ()),
+                "truncating create" => {
+                    arbiter.create(&me, &root, &name("a"), vfs::CreateHow::Unchecked, &size).await.map(|_| ())
+                }
+                _ => arbiter.open(&me, &truncating(by_name(&me, "a", RW))).await.map(|_| ()),
+            }
+        });
+        assert_eq!(stage.recall().await.id, lease.id, "{change}");
+        settle().await;
+        {
+            let files = stage.below.files.lock();
+            assert_eq!((files.by_id[&1].change, files.names.len()), (before, 2), "{change} went ahead");
+            assert!(!asker.is_finished(), "{change}");
+        }
+        stage.give_back(lease.id).await;
+        asker.await.unwrap().unwrap();
+        stage.is_silent().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn changes_by_name_cost_nothing_more_while_nothing_is_held() {
+    let stage = Stage::new(options());
+    stage.below.add("a");
+    let (me, root) = (anonymous(), handle(ROOT));
+    stage.arbiter.rename(&me, &root, &name("a"), &root, &name("b")).await.unwrap();
+    stage.arbiter.remove(&me, &root, &name("b")).await.unwrap();
+    assert_eq!(stage.below.all_calls(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_may_read_under_leases_and_only_one_may_write() {
+    let mut stage = Stage::new(options());
+    let file = stage.below.add("a");
+    let leases = [
+        open(&stage, &client(1), &file, Share::READ).await.unwrap().lease.unwrap(),
+        open(&stage, &client(2), &file, Share::READ).await.unwrap().lease.unwrap(),
+    ];
+    assert!(leases.iter().all(|lease| lease.kind == LeaseKind::Read));
+    stage.arbiter.getattr(&anonymous(), &file).await.unwrap();
+    stage.arbiter.read(&anonymous(), &file, By::Anonymous, 0, 1).await.unwrap();
+    stage.is_silent().await;
+    let asker =
+        stage.start(|arbiter| async move { arbiter.open(&client(3), &request(&client(3), &file, RW)).await });
+    let recalled = [stage.recall().await.id, stage.recall().await.id];
+    assert_eq!(recalled, leases.map(|lease| lease.id));
+    for lease in leases {
+        stage.give_back(lease.id).await;
+    }
+    assert_eq!(asker.await.unwrap().unwrap().lease, None, "others have it open");
+}
+
+#[tokio::test(start_paused = true)]
+async fn policies_and_wishes_are_followed() {
+    for (delegations, want, expected) in [
+        (Delegations::Never, Want::Any, None),
+        (Delegations::Auto, Want::None, None),
+        (Delegations::Auto, Want::Any, Some(LeaseKind::Write)),
+        (Delegations::Auto, Want::Read, None),
+        (Delegations::Always, Want::Write, Some(LeaseKind::Write)),
+    ] {
+        let stage = Stage::new(Options { delegations, ..options() });
+        let file = stage.below.add("a");
+        let mut wish = request(&client(1), &file, RW);
+        wish.want = want;
+        let opened = stage.arbiter.open(&client(1), &wish).await.unwrap();
+        assert_eq!(opened.lease.map(|lease| lease.kind), expected, "{delegations:?} {want:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_read_lease_from_below_allows_no_more_than_reading() {
+    let stage = Stage::new(options());
+    *stage.below.grants.lock() = Some(LeaseKind::Read);
+    let file = stage.below.add("a");
+    assert_eq!(open(&stage, &client(1), &file, RW).await.unwrap().lease, None);
+    let other = stage.below.add("b");
+    assert!(open(&stage, &client(1), &other, Share::READ).await.unwrap().lease.is_some());
+    *stage.below.grants.lock() = None;
+    let third = stage.below.add("c");
+    assert_eq!(open(&stage, &client(1), &third, Share::READ).await.unwrap().lease, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_that_changed_hands_gets_no_lease_until_it_is_quiet() {
+    let mut stage = Stage::new(options());
+    let file = stage.below.add("a");
+    let opened = open(&stage, &client(1), &file, Share::READ).await.unwrap();
+    let asker = stage.start(|arbiter| async move { write(&*arbiter, &anonymous(), &file).await });
+    let id = stage.recall().await.id;
+    stage.give_back(id).await;
+    asker.await.unwrap().unwrap();
+    stage.arbiter.close(&client(1), opened.id).await.unwrap();
+    assert_eq!(open(&stage, &client(1), &file, Share::READ).await.unwrap().lease, None);
+    sleep(Duration::from_secs(101)).await;
+    assert!(open(&stage, &client(1), &file, Share::READ).await.unwrap().lease.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_thousand_files_share_ten_leases() {
+    let mut stage = Stage::new(Options { leases_max: 10, ..options() });
+    for number in 0..250 {
+        stage.below.add(&format!("{number}"));
+    }
+    let (mut recalled, mut asked) = (0, 0);
+    for number in 0..1000 {
+        let me = client(number / 250);
+        let file = format!("{}", number % 250);
+        let opened = stage.arbiter.open(&me, &by_name(&me, &file, Share::READ)).await.unwrap();
+        stage.arbiter.close(&me, opened.id).await.unwrap();
+        let held = stage.arbiter.held();
+        assert!(held.read_leases <= 10);
+        // Of every other two, the holder returns one at once.
+        while let Ok(callback) = tokio::time::timeout(Duration::from_micros(1), stage.callback()).await {
+            match callback {
+                Callback::Recall(recall) => {
+                    recalled += 1;
+                    stage.give_back(recall.id).await;
+                }
+                Callback::RecallAny { holder, keep } => {
+                    assert!(holder.is_some() && keep < 10);
+                    asked += 1;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    assert!(recalled >= 900 && asked >= 1, "{recalled} recalled, {asked} asked");
+    assert_eq!(stage.arbiter.held().granted, 1000, "each open got one");
+    assert_eq!(
+        stage.below.files.lock().leases.len(),
+        stage.arbiter.held().read_leases,
+        "none is kept below in vain"
+    );
+    assert_eq!(stage.arbiter.leases(None, 4).len(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_that_an_open_overtakes_is_in_the_attributes_that_its_lease_vouches_for() {
+    let stage = Stage::new(options());
+    let file = stage.below.add("a");
+    let (opens, writes) = (stage.below.hold("open"), stage.below.hold("write"));
+    let writer = stage.start(|arbiter| async move { write(&*arbiter, &anonymous(), &file).await });
+    let opener = stage.start(|arbiter| async move {
+        arbiter.open(&client(1), &request(&client(1), &file, Share::READ)).await
+    });
+    settle().await;
+    // The open has read the attributes, and its answer is on its way when the change takes effect.
+    writes.add_permits(1);
+    writer.await.unwrap().unwrap();
+    opens.add_permits(1);
+    let opened = opener.await.unwrap().unwrap();
+    assert_eq!(opened.lease.unwrap().change, 101);
+    assert_eq!(opened.attributes.change, 101);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_granted_while_a_change_is_under_way() {
+    for by_name in [false, true] {
+        let stage = Stage::new(options());
+        let file = stage.below.add("a");
+        let gate = stage.below.hold(if by_name { "remove" } else { "write" });
+        let change = stage.start(|arbiter| async move {
+            if by_name {
+                arbiter.remove(&anonymous(), &handle(ROOT), &name("a")).await.map(|_| ())
+            } else {
+                write(&*arbiter, &anonymous(), &file).await.map(|_| ())
+            }
+        });
+        settle().await;
+        assert_eq!(open(&stage, &client(1), &file, Share::READ).await.unwrap().lease, None);
+        gate.add_permits(1);
+        change.await.unwrap().unwrap();
+        assert!(open(&stage, &client(1), &file, Share::READ).await.unwrap().lease.is_some());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_asker_that_goes_away_leaves_nothing_behind() {
+    let mut stage = Stage::new(options());
+    let file = stage.below.add("a");
+    let opened = open(&stage, &client(1), &file, RW).await.unwrap();
+    let asker = stage.start(|arbiter| async move {
+        arbiter.open(&client(2), &request(&client(2), &file, Share::READ)).await
+    });
+    let recall = stage.recall().await;
+    settle().await;
+    asker.abort();
+    settle().await;
+    assert_eq!(stage.below.files.lock().opens.len(), 1, "what it opened below is closed");
+    stage.give_back(recall.id).await;
+    stage.arbiter.close(&client(1), opened.id).await.unwrap();
+    settle().await;
+    assert_eq!(stage.arbiter.held().opens, 0);
+    assert!(stage.below.files.lock().opens.is_empty() && stage.below.files.lock().leases.is_empty());
+}

@@ -1,0 +1,228 @@
+//! What the layer below says without being asked: recalls, questions, and leases that are no more.
+//!
+//! A recalled lease is first recalled from the layer above, if that has it. It vouches for what is known until it is
+//! returned, which nothing of ours may hold up for longer than the deadline: locks that the origin does not know of are
+//! told, trust ends, and then it is returned. Opens need not be made again: the origin has one for all of them.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use vfs::{Callback, Callbacks, Caller, Held, LeaseId, LockRequest, Locked, Query, Recall};
+
+use crate::core::Core;
+use crate::lease::Early;
+use crate::table::Object;
+
+/// How long the layer above has for a lease that we want to be rid of ourselves.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// A recall is answered this long before its deadline, or a quarter of the time before it, if that is less.
+const MARGIN: Duration = Duration::from_secs(1);
+/// Leases returned at a time, when there are too many.
+const RETURNS_MAX: usize = 32;
+
+/// Listens to the layer below, for as long as the cache lives.
+pub async fn listener(core: Weak<Core>, mut callbacks: Callbacks) {
+    while let Some(callback) = callbacks.recv().await {
+        let Some(core) = core.upgrade() else { return };
+        core.on_callback(callback).await;
+    }
+}
+
+impl Core {
+    async fn on_callback(&self, callback: Callback) {
+        match callback {
+            Callback::Recall(recall) => match self.leases.find(recall.id, Early::Recall(recall)) {
+                Ok(Some(object)) => self.start_recall(&object, recall),
+                Ok(None) => {}
+                Err(()) => self.return_unknown(recall.id),
+            },
+            Callback::Revoked { id, .. } => {
+                if let Ok(Some(object)) = self.leases.find(id, Early::Revoked) {
+                    self.revoked(&object, id).await;
+                }
+            }
+            Callback::Getattr(query) => self.on_query(query).await,
+            Callback::RecallAny { keep, .. } => self.trim_leases(keep as usize),
+            Callback::NotifyLock { .. } => self.tell_above(callback).await,
+        }
+    }
+
+    /// Tells the layer above, if it listens.
+    async fn tell_above(&self, callback: Callback) {
+        if self.is_heard() {
+            let _ = self.above.send(callback).await;
+        }
+    }
+
+    /// A lease that nobody here has is as good as returned.
+    pub fn return_unknown(&self, id: LeaseId) {
+        let Some(core) = self.share() else { return };
+        tokio::spawn(async move {
+            core.counters.returned.bump();
+            let _ = core.below.returned(&Caller::machine(), id).await;
+        });
+    }
+
+    /// A lease is recalled: it is returned by a task of its own.
+    pub fn start_recall(&self, object: &Arc<Object>, recall: Recall) {
+        self.counters.recalls.bump();
+        let Some(core) = self.share() else { return };
+        let object = object.clone();
+        tokio::spawn(async move { core.recall(&object, recall).await });
+    }
+
+    async fn recall(&self, object: &Arc<Object>, recall: Recall) {
+        let now = Instant::now();
+        let time = recall.deadline.saturating_duration_since(now);
+        self.call_in(object, now + time.saturating_sub(MARGIN.min(time / 4))).await;
+        self.give_back(object, &Caller::machine()).await;
+        self.settle_soon(object);
+    }
+
+    /// Takes the lease of a file back from the layer above, which has until the deadline.
+    async fn call_in(&self, object: &Arc<Object>, deadline: Instant) {
+        let given = self.with(object, |state| {
+            let lease = state.lease.as_mut()?;
+            lease.recalled = true;
+            lease.given.then(|| (lease.above, lease.returned.clone()))
+        });
+        let Some((id, returned)) = given else { return };
+        let handle = object.handle;
+        let wait = async {
+            self.tell_above(Callback::Recall(Recall { id, handle, keep: None, deadline })).await;
+            loop {
+                let notified = returned.notified();
+                let still = |lease: &crate::lease::HeldLease| lease.above == id && lease.given;
+                if !self.with(object, |state| state.lease.as_ref().is_some_and(still)) {
+                    break;
+                }
+                notified.await;
+            }
+        };
+        if tokio::time::timeout_at(deadline, wait).await.is_err() {
+            let _ = self.above.try_send(Callback::Revoked { id, handle });
+        }
+    }
+
+    /// Returns the lease of a file, if there is one. The layer above has it no more.
+    pub async fn give_back(&self, object: &Arc<Object>, caller: &Caller) {
+        self.with(object, |state| state.lease.iter_mut().for_each(|lease| lease.recalled = true));
+        self.tell_locks(object).await;
+        let lease = self.with(object, |state| state.end_lease(&self.policy));
+        let Some(lease) = lease else { return };
+        self.leases.take(lease.id, lease.above);
+        self.counters.returned.bump();
+        if let Err(error) = self.below.returned(caller, lease.id).await {
+            tracing::debug!("return of the lease on {}: {error}", object.handle);
+        }
+    }
+
+    /// Tells the origin of locks that it does not know of.
+    async fn tell_locks(&self, object: &Arc<Object>) {
+        let _locking = object.locking.lock().await;
+        while !self.keeps_locks_alone() {
+            let next = self.with(object, |state| {
+                let upstream = state.opens.upstream().map(|upstream| (upstream.id, upstream.caller.clone()));
+                state.locks.untold().map(|held| (held.lock.clone(), upstream))
+            });
+            let Some((lock, upstream)) = next else { return };
+            let Some((id, caller)) = upstream else {
+                self.with(object, |state| state.locks.tell(&lock, false));
+                tracing::warn!("a lock on {} is lost: there is no open to take it under", object.handle);
+                continue;
+            };
+            self.counters.lock.bump();
+            let request = LockRequest { lock: lock.clone(), wait: false, reclaim: false };
+            let granted = match self.below.lock(&caller, id, &request).await {
+                Ok(Locked::Granted) => true,
+                Ok(Locked::Denied(_)) => false,
+                Err(error) if error.status == vfs::Status::NotSupp => {
+                    self.no_locks_below();
+                    return;
+                }
+                Err(error) => {
+                    self.lose_open(object, id, &error);
+                    false
+                }
+            };
+            if !granted {
+                tracing::warn!("a lock on {} is lost: the origin refuses it", object.handle);
+            }
+            self.with(object, |state| state.locks.tell(&lock, granted));
+        }
+    }
+
+    async fn revoked(&self, object: &Arc<Object>, id: LeaseId) {
+        self.counters.revoked.bump();
+        let lease = self.with(object, |state| {
+            state.lease.as_ref().filter(|lease| lease.id == id)?;
+            state.end_lease(&self.policy)
+        });
+        let Some(lease) = lease else { return };
+        self.leases.take(lease.id, lease.above);
+        lease.returned.notify_one();
+        if lease.given {
+            self.tell_above(Callback::Revoked { id: lease.above, handle: object.handle }).await;
+        }
+        self.settle_soon(object);
+    }
+
+    /// The origin asks what the holder of a write lease has made of a file. Writes go through, so that what is known
+    /// here is what the origin has, unless the layer above knows better.
+    async fn on_query(&self, query: Query) {
+        let Some(object) = self.leases.holder(query.id) else { return };
+        let (known, above) = self.with(&object, |state| {
+            let held = |known: &vfs::Attributes| Held { change: known.change, size: known.size };
+            let above = state.lease.as_ref().filter(|lease| lease.given).map(|lease| lease.above);
+            (state.leased().map(held), above)
+        });
+        match (above.filter(|_| self.is_heard()), known) {
+            (Some(id), _) => self.tell_above(Callback::Getattr(Query { id, ..query })).await,
+            (None, Some(known)) => drop(query.answer.send(known)),
+            (None, None) => {}
+        }
+    }
+
+    /// Returns the least recently used leases beyond so many.
+    pub fn trim_leases(&self, keep: usize) {
+        let Some(core) = self.share() else { return };
+        let surplus = self.leases.beyond(keep);
+        tokio::spawn(async move { core.return_all(surplus).await });
+    }
+
+    /// Returns the leases of these files, some at a time.
+    pub async fn return_all(self: &Arc<Core>, objects: Vec<Arc<Object>>) {
+        let mut returns = JoinSet::new();
+        for object in objects {
+            if returns.len() >= RETURNS_MAX {
+                returns.join_next().await;
+            }
+            let core = self.clone();
+            returns.spawn(async move {
+                core.call_in(&object, Instant::now() + PATIENCE).await;
+                core.give_back(&object, &Caller::machine()).await;
+                core.settle_soon(&object);
+            });
+        }
+        while returns.join_next().await.is_some() {}
+    }
+
+    /// The layer above returns a lease.
+    pub fn returned_above(&self, id: LeaseId) {
+        let Some(object) = self.leases.find_above(id) else { return };
+        self.with(&object, |state| {
+            if let Some(lease) = state.lease.as_mut().filter(|lease| lease.above == id) {
+                lease.given = false;
+                lease.returned.notify_one();
+            }
+        });
+    }
+
+    /// The file has lost its last name: its lease and its open go with the last local open.
+    pub fn lost_its_name(&self, object: &Arc<Object>) {
+        self.with(object, |state| state.unlinked = true);
+        self.settle_soon(object);
+    }
+}

@@ -1,0 +1,180 @@
+//! Byte-range locks: under a write lease they are nobody else's business, else the origin's.
+
+use std::sync::Arc;
+
+use vfs::{
+    Caller, Handle, Lock, LockKind, LockRequest, Locked, OpenId, Owner, Result, Share, Status,
+};
+
+use crate::core::Core;
+use crate::lease::HeldLease;
+use crate::object::State;
+use crate::opens::Shares;
+use crate::table::Object;
+use crate::upstream::Use;
+
+impl Core {
+    /// LOCK.
+    pub async fn lock(&self, caller: &Caller, open: OpenId, request: &LockRequest) -> Result<Locked> {
+        let object = self.opened_object(open)?;
+        let needed = if request.lock.kind == LockKind::Exclusive { Share::WRITE } else { Share::READ };
+        let shares = self.with(&object, |state| state.opens.shares(open)).ok_or(Status::BadStateId)?;
+        if !shares.access.contains(needed) {
+            return Err(Status::OpenMode.into());
+        }
+        if let Some(locked) = self.lock_here(&object, open, &request.lock) {
+            return Ok(locked);
+        }
+        // A lock that was granted must not be forgotten because nobody waits for it any more.
+        let core = self.share().ok_or(Status::ServerFault)?;
+        // To the origin, nothing of this process is from before.
+        let (caller, request) = (caller.clone(), LockRequest { reclaim: false, ..request.clone() });
+        let task = tokio::spawn(async move { core.lock_at_origin(&caller, &object, open, &request).await });
+        task.await.unwrap_or_else(|_| Err(Status::ServerFault.into()))
+    }
+
+    /// A lock that the origin need not know of.
+    fn lock_here(&self, object: &Arc<Object>, open: OpenId, lock: &Lock) -> Option<Locked> {
+        self.with(object, |state| {
+            let alone = self.keeps_locks_alone();
+            let range = (lock.offset, lock.length);
+            if !alone && (!keeps_locks(state) || state.locks.is_told(&lock.owner, range)) {
+                return None;
+            }
+            if let Some(other) = state.locks.conflict(lock) {
+                return Some(Locked::Denied(other));
+            }
+            state.locks.take(open, lock.clone(), false).then_some(Locked::Granted)
+        })
+    }
+
+    async fn lock_at_origin(
+        &self,
+        caller: &Caller,
+        object: &Arc<Object>,
+        open: OpenId,
+        request: &LockRequest,
+    ) -> Result<Locked> {
+        // If a lease is being returned, the locks under it are told first.
+        drop(object.locking.lock().await);
+        let lock = &request.lock;
+        if let Some(other) = self.with(object, |state| state.locks.untold_conflict(lock)) {
+            return Ok(Locked::Denied(other));
+        }
+        let usage = self.use_for_locks(caller, object, open).await?;
+        let result = match &usage {
+            Some(usage) => {
+                self.counters.lock.bump();
+                self.with(object, |state| state.locks.under_way += 1);
+                let result = self.below.lock(caller, usage.id, request).await;
+                self.with(object, |state| state.locks.under_way -= 1);
+                result
+            }
+            None => Err(Status::NotSupp.into()),
+        };
+        match result {
+            Ok(Locked::Granted) => {
+                let kept = self.with(object, |state| {
+                    state.opens.shares(open).is_some() && state.locks.take(open, lock.clone(), true)
+                });
+                if kept {
+                    return Ok(Locked::Granted);
+                }
+                // Closed meanwhile, or too many.
+                if let Some(usage) = &usage {
+                    let _ = self.below.unlock(caller, usage.id, &lock.owner, (lock.offset, lock.length)).await;
+                }
+                Err(Status::Delay.into())
+            }
+            Ok(denied) => Ok(denied),
+            Err(error) if error.status == Status::NotSupp => {
+                self.no_locks_below();
+                self.lock_here(object, open, lock).ok_or(Status::Delay.into())
+            }
+            Err(error) => {
+                if let Some(usage) = &usage {
+                    self.lose_open(object, usage.id, &error);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// The origin's open, for a lock. None if there is none because the origin has no state. If the origin has lost
+    /// it, it is opened again.
+    async fn use_for_locks(
+        &self,
+        caller: &Caller,
+        object: &Arc<Object>,
+        open: OpenId,
+    ) -> Result<Option<Use>> {
+        if self.has_state() != Some(true) {
+            return Ok(None);
+        }
+        let shares = self.with(object, |state| state.opens.shares(open)).ok_or(Status::BadStateId)?;
+        if let Some(usage) = self.use_open_in_turn(object, shares).await {
+            return Ok(Some(usage));
+        }
+        let turn = object.turn.clone().lock_owned().await;
+        let request = Core::open_handle_below(object.handle, shares, vfs::Want::Any);
+        let usage = self.ask_open(caller, request, Some(turn)).await?.usage;
+        usage.ok_or(Status::Delay.into()).map(Some)
+    }
+
+    /// LOCKU.
+    pub async fn unlock(
+        &self,
+        caller: &Caller,
+        open: OpenId,
+        owner: &Owner,
+        range: (u64, u64),
+    ) -> Result<()> {
+        let object = self.opened_object(open)?;
+        if self.unlock_here(&object, owner, range) {
+            return Ok(());
+        }
+        drop(object.locking.lock().await);
+        if self.unlock_here(&object, owner, range) {
+            return Ok(());
+        }
+        if let Some(usage) = self.use_open_in_turn(&object, Shares::NONE).await {
+            self.counters.lock.bump();
+            self.below.unlock(caller, usage.id, owner, range).await?;
+        }
+        self.with(&object, |state| state.locks.give_up(owner, range));
+        Ok(())
+    }
+
+    fn unlock_here(&self, object: &Arc<Object>, owner: &Owner, range: (u64, u64)) -> bool {
+        self.with(object, |state| {
+            let here = (keeps_locks(state) && !state.locks.is_told(owner, range)) || self.keeps_locks_alone();
+            if here {
+                state.locks.give_up(owner, range);
+            }
+            here
+        })
+    }
+
+    /// LOCKT.
+    pub async fn test(&self, caller: &Caller, handle: &Handle, lock: &Lock) -> Result<Option<Lock>> {
+        let object = self.object(handle);
+        let (here, conflict) = self.with(&object, |state| (keeps_locks(state), state.locks.conflict(lock)));
+        if conflict.is_some() || here || self.keeps_locks_alone() || self.has_state() == Some(false) {
+            return Ok(conflict);
+        }
+        self.counters.lock.bump();
+        match self.below.test(caller, handle, lock).await {
+            Err(error) if error.status == Status::NotSupp => Ok(None),
+            result => result,
+        }
+    }
+
+    /// Does this owner hold a lock of the open's file?
+    pub fn holds_locks(&self, open: OpenId, owner: &Owner) -> bool {
+        self.opened_object(open).is_ok_and(|object| self.with(&object, |state| state.locks.holds(owner)))
+    }
+}
+
+fn keeps_locks(state: &State) -> bool {
+    state.locks.under_way == 0 && state.lease.as_ref().is_some_and(HeldLease::keeps_locks)
+}

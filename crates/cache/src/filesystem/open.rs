@@ -1,0 +1,313 @@
+//! OPEN, OPEN_DOWNGRADE and CLOSE.
+//!
+//! Over an origin with state, an open costs one OPEN there, which later ones share as long as it has their share: then
+//! one GETATTR, as any open, and under a lease nothing. What makes an open without a call right:
+//! - the **name**: a remembered name of a file with a lease is true while the lease is held, since REMOVE and RENAME of
+//!   the file recall it (RFC 8881, section 10.4);
+//! - the **right**: what the origin has told of this very credential, by ACCESS or by an OPEN. One whose right is not
+//!   known costs an ACCESS; one that would be refused is left to the origin;
+//! - the **share**: the origin's open has it, so that the origin keeps others out that must be kept out.
+//!
+//! Over an origin without state, an open is a LOOKUP or CREATE and an ACCESS, and is known here alone.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tokio::sync::OwnedMutexGuard;
+use vfs::{
+    Attributes, Caller, CreateHow, Handle, Lease, Name, OpenId, OpenRequest, Opened, Result, SetAttributes,
+    Share, Status, Want, Wcc,
+};
+
+use crate::core::Core;
+use crate::names::{Leads, NameEntry};
+use crate::object::State;
+use crate::opens::Shares;
+use crate::options::LookupCache;
+use crate::table::Object;
+use crate::upstream::needed;
+
+/// How often an OPEN is sent again that has crossed a close.
+const CROSSINGS_MAX: usize = 4;
+
+impl Core {
+    /// OPEN.
+    pub async fn open(&self, caller: &Caller, request: &OpenRequest) -> Result<Opened> {
+        let arrived = self.policy.event();
+        self.know_limits(caller, &request.handle).await;
+        match self.has_state() {
+            // Without knowing what there is, nothing can be promised.
+            None => return Err(Status::Delay.into()),
+            Some(false) => return self.open_without_state(caller, request).await,
+            Some(true) => {}
+        }
+        let target = if may_share(request) { self.target(caller, request).await } else { None };
+        let Some(object) = target else {
+            return self.open_at_origin(caller, request, None).await;
+        };
+        if let Some(opened) = self.open_shared(caller, request, &object, arrived).await? {
+            return Ok(opened);
+        }
+        // Somebody else may be opening it, or closing.
+        let covered = self.with(&object, |state| state.opens.covers(shares_of(request)));
+        let turn = object.turn.clone().lock_owned().await;
+        if !covered && let Some(opened) = self.open_shared(caller, request, &object, arrived).await? {
+            return Ok(opened);
+        }
+        self.open_at_origin(caller, request, Some(turn)).await
+    }
+
+    /// The file that is to be opened, as far as is remembered. It may be another one by now.
+    async fn target(&self, caller: &Caller, request: &OpenRequest) -> Option<Arc<Object>> {
+        let Some(name) = &request.name else { return Some(self.object(&request.handle)) };
+        if self.policy.lookup_cache == LookupCache::None {
+            return None;
+        }
+        let directory = self.object(&request.handle);
+        let object = self.named(&directory, name)?;
+        let shares = shares_of(request);
+        if !self.with(&object, |state| state.opens.covers(shares)) {
+            return Some(object);
+        }
+        if self.look_right(caller, &directory).is_none() {
+            // Whether this caller may look is asked once; the answer is remembered.
+            let _ = self.ask_access(caller, &directory).await;
+        }
+        (self.look_right(caller, &directory) == Some(true)).then_some(object)
+    }
+
+    /// What a name leads to, if that is remembered, and holds by what is known of the child.
+    fn named(&self, directory: &Arc<Object>, name: &Name) -> Option<Arc<Object>> {
+        let NameEntry { leads: Leads::To(child), epoch, young } = self.steady_entry(directory, name)? else {
+            return None;
+        };
+        let object = self.object(&child);
+        let holds = self.with(&object, |state| state.epoch() == epoch && !state.is_suspect());
+        (holds && !young).then_some(object)
+    }
+
+    /// An open that shares the one at the origin: without a call under a lease, else with one GETATTR. None if it
+    /// needs an OPEN.
+    async fn open_shared(
+        &self,
+        caller: &Caller,
+        request: &OpenRequest,
+        object: &Arc<Object>,
+        arrived: u64,
+    ) -> Result<Option<Opened>> {
+        let shares = shares_of(request);
+        // It is not closed while we ask.
+        let Some(_usage) = self.use_open(object, shares) else { return Ok(None) };
+        let mut fresh = None;
+        for attempt in 0..2 {
+            let may = self.with(object, |state| self.may(state, &caller.principal, needed(request.access)));
+            match may {
+                Some(false) => return Ok(None),
+                None if attempt > 0 => return Ok(None),
+                None => fresh = self.ask_access(caller, object).await?.attributes,
+                Some(true) => {}
+            }
+            let leased = self.with(object, |state| state.leased().is_some());
+            if !leased && fresh.is_none() {
+                fresh = match self.fresh(caller, object, arrived).await {
+                    Ok(attributes) => Some(attributes),
+                    // A name that leads to what is gone leads elsewhere by now.
+                    Err(error) if request.name.is_some() && error.status == Status::Stale => return Ok(None),
+                    Err(error) => return Err(error),
+                };
+            }
+            let there = match &request.name {
+                None => true,
+                Some(name) => {
+                    let directory = self.object(&request.handle);
+                    self.named(&directory, name).is_some_and(|now| Arc::ptr_eq(&now, object))
+                }
+            };
+            if !there {
+                return Ok(None);
+            }
+            // What has just been learnt may have taken the right away.
+            let opened = self.with(object, |state| {
+                let may = self.may(state, &caller.principal, needed(request.access)) == Some(true);
+                let attributes = state.leased().copied().or(fresh)?;
+                (may && state.opens.covers(shares))
+                    .then(|| self.opened_here(caller, request, object, state, attributes))
+            });
+            if opened.is_some() {
+                self.counters.opens_shared.bump();
+                return Ok(opened);
+            }
+        }
+        Ok(None)
+    }
+
+    /// An open that costs an OPEN.
+    async fn open_at_origin(
+        &self,
+        caller: &Caller,
+        request: &OpenRequest,
+        turn: Option<OwnedMutexGuard<()>>,
+    ) -> Result<Opened> {
+        let first = self.ask_open(caller, Core::open_below(request), turn).await?;
+        let (object, told) = (first.object, first.opened);
+        let mut usage = first.usage;
+        let shares = shares_of(request);
+        for _ in 0..CROSSINGS_MAX {
+            if usage.is_some() {
+                break;
+            }
+            // A close by us was under way, and may have ended this open too.
+            let turn = object.turn.clone().lock_owned().await;
+            let again = Core::open_handle_below(told.handle, shares, request.want);
+            usage = self.ask_open(caller, again, Some(turn)).await?.usage;
+        }
+        if usage.is_none() {
+            return Err(Status::Delay.into());
+        }
+        let opened = self.with(&object, |state| {
+            let here = self.opened_here(caller, request, &object, state, told.attributes);
+            Opened { directory: told.directory, created: told.created, granted: told.granted, ..here }
+        });
+        Ok(opened)
+    }
+
+    /// A local open begins.
+    fn opened_here(
+        &self,
+        caller: &Caller,
+        request: &OpenRequest,
+        object: &Arc<Object>,
+        state: &mut State,
+        attributes: Attributes,
+    ) -> Opened {
+        let fresh = OpenId(self.open_ids.fetch_add(1, Ordering::Relaxed));
+        let shares = shares_of(request);
+        let (id, new) = state.opens.open(fresh, caller.holder, &request.owner, shares);
+        if new {
+            self.opens.lock().insert(id, object.clone());
+        }
+        let max = self.right_age_max(state);
+        let granted = state.rights.answer(&caller.principal, self.policy.wall(), max);
+        let lease = self.hand_up(state, request.want);
+        let directory = Wcc::default();
+        Opened { id, handle: object.handle, attributes, lease, directory, created: false, granted }
+    }
+
+    /// The lease for the layer above, if there is one, it wants it, and it can be called back.
+    fn hand_up(&self, state: &mut State, want: Want) -> Option<Lease> {
+        let change = state.leased()?.change;
+        let lease = state.lease.as_mut().filter(|lease| lease.is_free())?;
+        if want == Want::None || !self.is_heard() {
+            return None;
+        }
+        lease.given = true;
+        Some(Lease { id: lease.above, kind: lease.kind, until: lease.until(), change })
+    }
+
+    /// OPEN_DOWNGRADE.
+    pub fn downgrade(&self, open: OpenId, access: Share, deny: Share) -> Result<()> {
+        let object = self.opened_object(open)?;
+        if !self.with(&object, |state| state.opens.downgrade(open, Shares { access, deny })) {
+            return Err(Status::Inval.into());
+        }
+        self.settle_soon(&object);
+        Ok(())
+    }
+
+    /// CLOSE: the origin's open goes a little later, if nobody needs it then.
+    pub async fn close(&self, caller: &Caller, open: OpenId) -> Result<()> {
+        let object = self.opened_object(open)?;
+        let told = self.with(&object, |state| state.locks.end_open(open));
+        let usage = self.use_open(&object, Shares::NONE);
+        self.opens.lock().remove(&open);
+        self.with(&object, |state| state.opens.close(open));
+        if !told.is_empty() {
+            let core = self.share().ok_or(Status::ServerFault)?;
+            let (caller, file) = (caller.clone(), object.clone());
+            let unlocking = tokio::spawn(async move {
+                // What fails here is gone with the origin's open. If that is being narrowed, it is there all the same.
+                let held = core.with(&file, |state| state.opens.upstream().map(|upstream| upstream.id));
+                for owner in told {
+                    let Some(id) = held else { break };
+                    core.counters.lock.bump();
+                    let _ = core.below.unlock(&caller, id, &owner, (0, u64::MAX)).await;
+                }
+                drop(usage);
+            });
+            let _ = unlocking.await;
+        }
+        self.settle_soon(&object);
+        Ok(())
+    }
+
+    /// The file of a local open.
+    pub fn opened_object(&self, open: OpenId) -> Result<Arc<Object>> {
+        self.opens.lock().get(&open).cloned().ok_or(Status::BadStateId.into())
+    }
+
+    async fn open_without_state(&self, caller: &Caller, request: &OpenRequest) -> Result<Opened> {
+        let (handle, directory, created, told) = self.find_or_make(caller, request).await?;
+        let object = self.object(&handle);
+        let bits = needed(request.access);
+        let mut attributes = told;
+        if !created && self.with(&object, |state| self.may(state, &caller.principal, bits)) != Some(true) {
+            let accessed = self.ask_access(caller, &object).await?;
+            attributes = accessed.attributes.or(attributes);
+            if !accessed.granted.contains(bits) {
+                return Err(Status::Access.into());
+            }
+        }
+        let attributes = match attributes {
+            Some(attributes) => attributes,
+            None => self.getattr(caller, &handle).await?,
+        };
+        let opened =
+            self.with(&object, |state| self.opened_here(caller, request, &object, state, attributes));
+        Ok(Opened { directory, created, ..opened })
+    }
+
+    /// What is to be opened, with the calls of v3.
+    async fn find_or_make(
+        &self,
+        caller: &Caller,
+        request: &OpenRequest,
+    ) -> Result<(Handle, Wcc, bool, Option<Attributes>)> {
+        let Some(name) = &request.name else { return Ok((request.handle, Wcc::default(), false, None)) };
+        let directory = &request.handle;
+        let Some((how, set)) = &request.create else {
+            let found = self.lookup(caller, directory, name).await?;
+            return Ok((found.node.handle, Wcc::default(), false, found.node.attributes));
+        };
+        // Whether a file was there before, CREATE tells only if it must not have been.
+        let first = if *how == CreateHow::Unchecked { CreateHow::Guarded } else { *how };
+        let make = self.below.create(caller, directory, name, first, set);
+        match self.make(directory, name, make).await {
+            Ok(made) => Ok((made.node.handle, made.directory, true, made.node.attributes)),
+            Err(error) if error.status == Status::Exist && *how == CreateHow::Unchecked => {
+                let found = self.lookup(caller, directory, name).await?;
+                let handle = found.node.handle;
+                let mut attributes = found.node.attributes;
+                if let Some(size) = set.size {
+                    let cut = SetAttributes { size: Some(size), ..SetAttributes::default() };
+                    attributes = self.setattr(caller, &handle, &cut, None).await?.after;
+                }
+                Ok((handle, Wcc::default(), false, attributes))
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// May an open do without an OPEN of its own? Not if it may change something.
+fn may_share(request: &OpenRequest) -> bool {
+    let changes = match &request.create {
+        None => false,
+        Some((CreateHow::Unchecked, set)) => set.size.is_some(),
+        Some(_) => true,
+    };
+    !changes
+}
+
+fn shares_of(request: &OpenRequest) -> Shares {
+    Shares { access: request.access, deny: request.deny }
+}

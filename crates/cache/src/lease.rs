@@ -1,0 +1,229 @@
+//! Leases from the layer below: what they vouch for, and who holds which.
+//!
+//! While a lease is held, nobody else changes the file without the lease being recalled first. It therefore vouches for
+//! the attributes and the data that are known of the file, and for the names that lead to it, since whoever removes or
+//! renames a name of the file changes the file too. It does not vouch for anything that was asked before it was granted
+//! and answered after, nor for what anybody may do: that is the origin's to say, of each credential.
+
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use vfs::{Lease, LeaseId, LeaseKind, Recall};
+
+use crate::table::Object;
+
+/// Recalls of leases that are not known yet. More than these are answered as unknown.
+const EARLY_MAX: usize = 1024;
+
+/// A lease that is held on one file.
+#[derive(Clone, Debug)]
+pub struct HeldLease {
+    /// Its name below.
+    pub id: LeaseId,
+    /// What it allows.
+    pub kind: LeaseKind,
+    /// Its name above.
+    pub above: LeaseId,
+    /// The layer above has it.
+    pub given: bool,
+    /// It was recalled: it still vouches, but nothing new is built on it.
+    pub recalled: bool,
+    /// Calls sent from this event on were answered under it.
+    pub since: u64,
+    /// Attributes asked for from this event on are vouched for: those of the grant itself, if they are the known ones.
+    pub vouches_from: u64,
+    until: Option<Instant>,
+    /// Woken when the layer above has returned it.
+    pub returned: Arc<Notify>,
+}
+
+impl HeldLease {
+    /// One that was just granted, at the event `since`.
+    pub fn granted(lease: &Lease, above: LeaseId, since: u64, vouches_from: u64) -> HeldLease {
+        HeldLease {
+            id: lease.id,
+            kind: lease.kind,
+            above,
+            given: false,
+            recalled: false,
+            since,
+            vouches_from,
+            until: lease.until,
+            returned: Arc::default(),
+        }
+    }
+
+    /// When its term ends, if it has one.
+    pub fn until(&self) -> Option<Instant> {
+        self.until
+    }
+
+    /// Has its term not ended?
+    pub fn is_valid(&self) -> bool {
+        self.until.is_none_or(|until| Instant::now() < until)
+    }
+
+    /// May something new be built on it?
+    pub fn is_free(&self) -> bool {
+        self.is_valid() && !self.recalled
+    }
+
+    /// Are locks the holder's own business?
+    pub fn keeps_locks(&self) -> bool {
+        self.kind == LeaseKind::Write && self.is_free()
+    }
+}
+
+/// What became of a lease before the reply that grants it came.
+#[derive(Clone, Copy, Debug)]
+pub enum Early {
+    /// It was recalled.
+    Recall(Recall),
+    /// It is no more.
+    Revoked,
+}
+
+/// Who holds which lease. The state of an object is never locked while this is.
+#[derive(Debug, Default)]
+pub struct Leases {
+    inner: Mutex<Inner>,
+    names: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    below: HashMap<LeaseId, (Arc<Object>, LeaseKind)>,
+    above: HashMap<LeaseId, Arc<Object>>,
+    /// In the order in which they came, with a second chance for those used since.
+    order: VecDeque<(LeaseId, u64)>,
+    /// Chosen to be returned.
+    leaving: HashSet<LeaseId>,
+    /// Opens that may bring a lease, by number.
+    flights: BTreeSet<u64>,
+    next_flight: u64,
+    early: HashMap<LeaseId, (Early, u64)>,
+}
+
+/// An open that may bring a lease.
+#[derive(Debug)]
+pub struct Flight(u64);
+
+impl Leases {
+    /// An open that may bring a lease is about to be sent.
+    pub fn take_off(&self) -> Flight {
+        let mut inner = self.inner.lock();
+        let number = inner.next_flight;
+        inner.next_flight += 1;
+        inner.flights.insert(number);
+        Flight(number)
+    }
+
+    /// It has been answered, and what it brought is known. Leases that were recalled meanwhile and that nobody has.
+    pub fn land(&self, flight: &Flight) -> Vec<LeaseId> {
+        let mut inner = self.inner.lock();
+        inner.flights.remove(&flight.0);
+        let first = inner.flights.first().copied().unwrap_or(inner.next_flight);
+        let mut lost = Vec::new();
+        inner.early.retain(|id, (_, until)| {
+            let waits = first < *until;
+            if !waits {
+                lost.push(*id);
+            }
+            waits
+        });
+        lost
+    }
+
+    /// A lease was granted. What has become of it already, if anything.
+    pub fn put(&self, id: LeaseId, above: LeaseId, kind: LeaseKind, object: &Arc<Object>) -> Option<Early> {
+        let mut inner = self.inner.lock();
+        if let Some((Early::Revoked, _)) = inner.early.get(&id) {
+            return inner.early.remove(&id).map(|(early, _)| early);
+        }
+        if inner.below.insert(id, (object.clone(), kind)).is_none() {
+            inner.order.push_back((id, object.used.load(Ordering::Relaxed)));
+        }
+        inner.above.insert(above, object.clone());
+        inner.early.remove(&id).map(|(early, _)| early)
+    }
+
+    /// A lease is held no more.
+    pub fn take(&self, id: LeaseId, above: LeaseId) {
+        let mut inner = self.inner.lock();
+        inner.below.remove(&id);
+        inner.leaving.remove(&id);
+        inner.above.remove(&above);
+        if inner.order.len() > 64 && inner.order.len() > inner.below.len() * 2 {
+            let Inner { order, below, .. } = &mut *inner;
+            order.retain(|(id, _)| below.contains_key(id));
+        }
+    }
+
+    /// Whose lease the layer below speaks of. If it is not known but may be on its way, what became of it is kept for
+    /// when it comes: `Ok(None)`. `Err` if it is not on its way either.
+    pub fn find(&self, id: LeaseId, early: Early) -> Result<Option<Arc<Object>>, ()> {
+        let mut inner = self.inner.lock();
+        if let Some((object, _)) = inner.below.get(&id) {
+            return Ok(Some(object.clone()));
+        }
+        if inner.flights.is_empty() || inner.early.len() >= EARLY_MAX {
+            return Err(());
+        }
+        let until = inner.next_flight;
+        inner.early.insert(id, (early, until));
+        Ok(None)
+    }
+
+    /// Whose lease this is, if it is held.
+    pub fn holder(&self, id: LeaseId) -> Option<Arc<Object>> {
+        self.inner.lock().below.get(&id).map(|(object, _)| object.clone())
+    }
+
+    /// Whose lease the layer above speaks of.
+    pub fn find_above(&self, id: LeaseId) -> Option<Arc<Object>> {
+        self.inner.lock().above.get(&id).cloned()
+    }
+
+    /// The least recently used beyond so many, about.
+    pub fn beyond(&self, keep: usize) -> Vec<Arc<Object>> {
+        let mut inner = self.inner.lock();
+        let mut surplus = inner.below.len().saturating_sub(keep + inner.leaving.len());
+        let mut chosen = Vec::new();
+        let mut looks = inner.order.len() * 2;
+        while surplus > 0 && looks > 0 {
+            looks -= 1;
+            let Some((id, seen)) = inner.order.pop_front() else { break };
+            let Some((object, _)) = inner.below.get(&id) else { continue };
+            let used = object.used.load(Ordering::Relaxed);
+            if used > seen {
+                inner.order.push_back((id, used));
+                continue;
+            }
+            chosen.push(object.clone());
+            inner.leaving.insert(id);
+            surplus -= 1;
+        }
+        chosen
+    }
+
+    /// How many, for reading and for writing.
+    pub fn counts(&self) -> (u64, u64) {
+        let inner = self.inner.lock();
+        let write = inner.below.values().filter(|(_, kind)| *kind == LeaseKind::Write).count() as u64;
+        (inner.below.len() as u64 - write, write)
+    }
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.inner.lock().below.len()
+    }
+
+    /// A name for the layer above.
+    pub fn name(&self) -> LeaseId {
+        LeaseId(self.names.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+}

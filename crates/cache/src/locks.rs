@@ -1,0 +1,200 @@
+//! The byte-range locks of one file: who of us holds what, and whether the origin knows of it.
+//!
+//! Ranges are those of POSIX: what an owner takes replaces what it held there, and giving up the middle of a range
+//! leaves two. A lock of which the origin does not know was taken under a write lease, and is told before that is
+//! returned; or the origin has no locks.
+
+use vfs::{Lock, OpenId, Owner};
+
+/// Most locks of one file. Beyond it, locks are refused.
+const LOCKS_MAX: usize = 4096;
+
+/// A lock that is held.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeldLock {
+    /// Under which open of ours.
+    pub open: OpenId,
+    /// Who, how and where.
+    pub lock: Lock,
+    /// The origin holds it too.
+    pub told: bool,
+}
+
+/// The locks of one file.
+#[derive(Debug, Default)]
+pub struct Locks {
+    held: Vec<HeldLock>,
+    /// LOCKs on their way to the origin: what they will hold is not known yet.
+    pub under_way: u32,
+}
+
+impl Locks {
+    /// The lock that is in the way of this one.
+    pub fn conflict(&self, lock: &Lock) -> Option<Lock> {
+        self.held.iter().map(|held| &held.lock).find(|held| held.conflicts(lock)).cloned()
+    }
+
+    /// The lock that is in the way of this one, and of which the origin does not know.
+    pub fn untold_conflict(&self, lock: &Lock) -> Option<Lock> {
+        let mut untold = self.held.iter().filter(|held| !held.told).map(|held| &held.lock);
+        untold.find(|held| held.conflicts(lock)).cloned()
+    }
+
+    /// Takes it. What its owner held of the range is replaced. False if there are too many.
+    pub fn take(&mut self, open: OpenId, lock: Lock, told: bool) -> bool {
+        if self.held.len() >= LOCKS_MAX {
+            return false;
+        }
+        self.give_up(&lock.owner, (lock.offset, lock.length));
+        self.held.push(HeldLock { open, lock, told });
+        true
+    }
+
+    /// The owner gives up what it holds of a range.
+    pub fn give_up(&mut self, owner: &Owner, (offset, length): (u64, u64)) {
+        let end = offset.saturating_add(length);
+        let mut rest = Vec::with_capacity(self.held.len() + 1);
+        for held in self.held.drain(..) {
+            let (start, stop) = (held.lock.offset, held.lock.end());
+            if held.lock.owner != *owner || stop <= offset || end <= start {
+                rest.push(held);
+                continue;
+            }
+            if start < offset {
+                rest.push(part(&held, start, offset - start));
+            }
+            if end < stop {
+                let length = if held.lock.length == u64::MAX { u64::MAX } else { stop - end };
+                rest.push(part(&held, end, length));
+            }
+        }
+        self.held = rest;
+    }
+
+    /// Does the origin know of anything that this owner holds of a range?
+    pub fn is_told(&self, owner: &Owner, (offset, length): (u64, u64)) -> bool {
+        let end = offset.saturating_add(length);
+        let meets = |lock: &Lock| lock.offset < end && offset < lock.end();
+        self.held.iter().any(|held| held.told && held.lock.owner == *owner && meets(&held.lock))
+    }
+
+    /// Does this owner hold anything?
+    pub fn holds(&self, owner: &Owner) -> bool {
+        self.held.iter().any(|held| held.lock.owner == *owner)
+    }
+
+    /// A lock of which the origin does not know yet.
+    pub fn untold(&self) -> Option<&HeldLock> {
+        self.held.iter().find(|held| !held.told)
+    }
+
+    /// The origin knows of this lock now, or it is lost.
+    pub fn tell(&mut self, lock: &Lock, granted: bool) {
+        if granted {
+            self.held.iter_mut().filter(|held| held.lock == *lock).for_each(|held| held.told = true);
+        } else {
+            self.held.retain(|held| held.lock != *lock);
+        }
+    }
+
+    /// What the origin no longer knows of is lost.
+    pub fn lose_told(&mut self) {
+        self.held.retain(|held| !held.told);
+    }
+
+    /// Lets go of the locks of an open; the owners whose locks the origin has to be told of.
+    pub fn end_open(&mut self, open: OpenId) -> Vec<Owner> {
+        let mut owners: Vec<Owner> = Vec::new();
+        for held in self.held.iter().filter(|held| held.open == open && held.told) {
+            if !owners.contains(&held.lock.owner) {
+                owners.push(held.lock.owner.clone());
+            }
+        }
+        self.held.retain(|held| held.open != open);
+        owners
+    }
+
+    /// None at all?
+    pub fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+}
+
+fn part(held: &HeldLock, offset: u64, length: u64) -> HeldLock {
+    HeldLock { lock: Lock { offset, length, ..held.lock.clone() }, ..held.clone() }
+}
+
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use vfs::LockKind;
+    use proptest::prelude::*;
+
+    fn owner(n: u8) -> Owner {
+        Owner(Bytes::copy_from_slice(&[n]))
+    }
+
+    fn lock(n: u8, exclusive: bool, offset: u64, length: u64) -> Lock {
+        let kind = if exclusive { LockKind::Exclusive } else { LockKind::Shared };
+        Lock { owner: owner(n), kind, offset, length }
+    }
+
+    #[test]
+    fn a_lock_to_the_end_can_lose_its_middle() {
+        let mut locks = Locks::default();
+        locks.take(OpenId(1), lock(1, true, 0, u64::MAX), false);
+        locks.give_up(&owner(1), (10, 10));
+        assert_eq!(locks.conflict(&lock(2, false, 10, 10)), None);
+        assert!(locks.conflict(&lock(2, false, 9, 2)).is_some());
+        assert!(locks.conflict(&lock(2, false, u64::MAX - 9, 1)).is_some());
+        assert_eq!(locks.end_open(OpenId(1)), [], "the origin knows of none");
+        assert!(locks.is_empty());
+    }
+
+    #[test]
+    fn what_is_told_is_known() {
+        let mut locks = Locks::default();
+        locks.take(OpenId(1), lock(1, true, 0, 10), false);
+        let untold = locks.untold().unwrap().lock.clone();
+        locks.tell(&untold, true);
+        assert!(locks.untold().is_none() && locks.is_told(&owner(1), (9, 1)));
+        assert!(!locks.is_told(&owner(1), (10, 1)));
+        assert_eq!(locks.end_open(OpenId(1)), [owner(1)]);
+    }
+
+    proptest! {
+        /// Against a model that keeps each byte by itself.
+        #[test]
+        fn ranges_are_those_of_posix(
+            steps in prop::collection::vec((0..3u8, 0..3u8, 0..20u64, 1..20u64), 1..40)
+        ) {
+            let mut locks = Locks::default();
+            let mut model = [[None::<bool>; 40]; 3];
+            for (who, what, offset, length) in steps {
+                let range = offset as usize..(offset + length) as usize;
+                if what == 2 {
+                    locks.give_up(&owner(who), (offset, length));
+                    model[usize::from(who)][range].fill(None);
+                } else {
+                    let wanted = lock(who, what == 1, offset, length);
+                    let others = (0..3).filter(|other| *other != who);
+                    let denied = others.into_iter().any(|other| {
+                        let held = &model[usize::from(other)][range.clone()];
+                        held.iter().any(|byte| byte.is_some_and(|exclusive| exclusive || what == 1))
+                    });
+                    prop_assert_eq!(locks.conflict(&wanted).is_some(), denied);
+                    if !denied {
+                        prop_assert!(locks.take(OpenId(1), wanted, false));
+                        model[usize::from(who)][range].fill(Some(what == 1));
+                    }
+                }
+                for who in 0..3 {
+                    let any = model[usize::from(who)].iter().any(Option::is_some);
+                    prop_assert_eq!(locks.holds(&owner(who)), any);
+                }
+            }
+        }
+    }
+}

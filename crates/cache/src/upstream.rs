@@ -1,0 +1,490 @@
+//! The open that the origin has for all opens of a file: how it is asked for, used, narrowed and closed.
+//!
+//! An OPEN runs as a task of its own: who gives up waiting for it must not leave a lease behind that nobody knows of.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use tokio::sync::{Notify, OwnedMutexGuard};
+use tokio::time::Instant;
+use vfs::{
+    AccessMask, By, Caller, Error, Handle, LeaseKind, Name, OpenId, OpenRequest, Opened, Owner, Read, Result,
+    Share, Stability, Status, Want, Wcc, Written,
+};
+
+use crate::core::Core;
+use crate::filesystem::modify::{Change, NameChange, nameless};
+use crate::filesystem::names::Before;
+use crate::filler::OwnWrite;
+use crate::lease::{Early, HeldLease};
+use crate::names::{Leads, NameEntry};
+use crate::object::{Opening, Seen, State};
+use crate::opens::{Keep, Shares, Step};
+use crate::table::Object;
+use crate::trust::Sent;
+
+/// The owner of all opens of a cache at the origin.
+const OWNER: &[u8] = b"cache";
+
+/// Files whose open at the origin is to be looked at, and when.
+#[derive(Debug, Default)]
+pub struct Settling {
+    queue: Mutex<(BTreeMap<(Instant, u64), Arc<Object>>, u64)>,
+    wake: Arc<Notify>,
+}
+
+impl Settling {
+    fn push(&self, at: Instant, object: Arc<Object>) {
+        let mut queue = self.queue.lock();
+        queue.1 += 1;
+        let key = (at, queue.1);
+        queue.0.insert(key, object);
+        self.wake.notify_one();
+    }
+
+    /// Those that are due, and when the next one will be.
+    fn due(&self) -> (Vec<Arc<Object>>, Option<Instant>) {
+        let mut queue = self.queue.lock();
+        let now = Instant::now();
+        let later = queue.0.split_off(&(now, u64::MAX));
+        let due = std::mem::replace(&mut queue.0, later);
+        (due.into_values().collect(), queue.0.keys().next().map(|(at, _)| *at))
+    }
+}
+
+/// Narrows and closes what is due, for as long as the cache lives.
+pub async fn settler(core: Weak<Core>) {
+    loop {
+        let (next, wake) = {
+            let Some(core) = core.upgrade() else { return };
+            let (due, next) = core.settling.due();
+            for object in due {
+                let core = core.clone();
+                tokio::spawn(async move { core.settle(&object).await });
+            }
+            (next, core.settling.wake.clone())
+        };
+        match next {
+            Some(at) => drop(tokio::time::timeout_at(at, wake.notified()).await),
+            None => wake.notified().await,
+        }
+    }
+}
+
+/// An operation under the open at the origin, which is not closed meanwhile.
+#[derive(Debug)]
+pub struct Use {
+    core: Weak<Core>,
+    object: Arc<Object>,
+    /// The open.
+    pub id: OpenId,
+}
+
+impl Drop for Use {
+    fn drop(&mut self) {
+        let Some(core) = self.core.upgrade() else { return };
+        core.with(&self.object, |state| state.opens.end_use());
+        core.settle_soon(&self.object);
+    }
+}
+
+/// What an OPEN at the origin gave.
+pub struct Granted {
+    /// The file.
+    pub object: Arc<Object>,
+    /// Keeps the open from being closed. None if it crossed a close, and may be gone.
+    pub usage: Option<Use>,
+    /// As it was told.
+    pub opened: Opened,
+}
+
+/// A name to be opened, and what was known of its directory before.
+struct Naming<'a> {
+    directory: Arc<Object>,
+    name: &'a Name,
+    before: Before,
+    /// If it may be made: the changes of name and directory.
+    making: Option<(NameChange<'a>, Change<'a>)>,
+    /// If it may be cut: the file that it is believed to lead to, the range that goes, and the change.
+    cutting: Option<(Arc<Object>, OwnWrite, Change<'a>)>,
+}
+
+impl Core {
+    /// What an OPEN of the cache asks for on behalf of this one.
+    pub fn open_below(request: &OpenRequest) -> OpenRequest {
+        // To the origin, nothing of this process is from before.
+        OpenRequest { owner: Owner(OWNER.into()), reclaim: false, ..request.clone() }
+    }
+
+    /// The same, for a file by its handle.
+    pub fn open_handle_below(handle: Handle, shares: Shares, want: Want) -> OpenRequest {
+        let Shares { access, deny } = shares;
+        let owner = Owner(OWNER.into());
+        OpenRequest { handle, name: None, owner, access, deny, create: None, want, reclaim: false }
+    }
+
+    /// Sends an OPEN. `turn` is that of the file, if it is known which: it keeps the open from being closed meanwhile.
+    pub async fn ask_open(
+        &self,
+        caller: &Caller,
+        request: OpenRequest,
+        turn: Option<OwnedMutexGuard<()>>,
+    ) -> Result<Granted> {
+        let core = self.share().ok_or(Status::ServerFault)?;
+        let caller = caller.clone();
+        let task = tokio::spawn(async move {
+            let granted = core.run_open(&caller, &request).await;
+            drop(turn);
+            granted
+        });
+        task.await.unwrap_or_else(|_| Err(Status::ServerFault.into()))
+    }
+
+    async fn run_open(&self, caller: &Caller, request: &OpenRequest) -> Result<Granted> {
+        let naming = request.name.as_ref().map(|name| self.begin_naming(request, name)).transpose()?;
+        let sent = self.policy.sending();
+        let flight = self.leases.take_off();
+        self.counters.open.bump();
+        let result = self.below.open(caller, request).await;
+        self.pace.lock().on_round_trip(sent.at.elapsed());
+        let result = match result {
+            Ok(opened) => Ok(self.note_opened(caller, request, opened, naming, &sent)),
+            Err(error) => {
+                self.note_not_opened(caller, request, &error, naming, &sent);
+                Err(error)
+            }
+        };
+        for lost in self.leases.land(&flight) {
+            self.return_unknown(lost);
+        }
+        if self.leases.len() > self.options.leases_max {
+            self.trim_leases(self.options.leases_max);
+        }
+        result
+    }
+
+    fn begin_naming<'a>(&'a self, request: &OpenRequest, name: &'a Name) -> Result<Naming<'a>> {
+        let directory = self.object(&request.handle);
+        let cut = request.create.as_ref().and_then(|(_, set)| set.size);
+        let child = match self.name_entry(&request.handle, name) {
+            Some(NameEntry { leads: Leads::To(child), .. }) => Some(self.object(&child)),
+            _ => None,
+        };
+        let cutting = match (cut, child) {
+            (Some(size), Some(child)) => {
+                let own = OwnWrite::begin(self, &child, size..u64::MAX)?;
+                let change = Change::begin(self, &child);
+                Some((child, own, change))
+            }
+            _ => None,
+        };
+        let making = request
+            .create
+            .is_some()
+            .then(|| (NameChange::begin(self, &directory, name), Change::begin(self, &directory)));
+        let before = self.with(&directory, |state| Before::of(state));
+        Ok(Naming { directory, name, before, making, cutting })
+    }
+
+    fn note_opened(
+        &self,
+        caller: &Caller,
+        request: &OpenRequest,
+        opened: Opened,
+        mut naming: Option<Naming>,
+        sent: &Sent,
+    ) -> Granted {
+        let object = self.object(&opened.handle);
+        let cutting = naming.as_mut().and_then(|naming| naming.cutting.take());
+        let cut = request.create.as_ref().and_then(|(_, set)| set.size).filter(|_| !opened.created);
+        // What is kept of the write goes last: until then, nobody takes the cut range for known.
+        let _own = cutting.map(|(child, own, change)| {
+            if cut.is_some() && child.handle == opened.handle {
+                change.done(&Wcc { before: None, after: Some(opened.attributes) });
+            } else {
+                change.failed(&Status::NoEnt.into());
+            }
+            own
+        });
+        let (seen, usage, early) = self.with(&object, |state| {
+            if let Some(size) = cut {
+                state.data.clip(size);
+            }
+            let seen = state.observe(&self.policy, &opened.attributes, sent, Opening::Yes);
+            state.unlinked &= opened.attributes.nlink == 0;
+            self.learn_rights(state, caller, request, &opened, (seen, sent));
+            let early = self.learn_lease(state, &object, &opened, (seen, sent));
+            let shares = Shares { access: request.access, deny: request.deny };
+            let clear = state.opens.opened(opened.id, shares, caller, sent.sequence);
+            let usage = if clear { state.opens.begin_use(shares) } else { None };
+            (seen, usage, early)
+        });
+        let usage = usage.map(|id| Use { core: self.weak(), object: object.clone(), id });
+        if let Some(naming) = naming {
+            let epoch = self.with(&object, |state| state.epoch());
+            let young = opened.lease.is_none() && !self.with(&object, |state| state.is_settled(&self.policy, sent));
+            let leads = Leads::To(opened.handle);
+            let entry = (seen == Seen::Known).then_some(NameEntry { leads, epoch, young });
+            self.note_named(caller, &opened, naming, entry, sent);
+        }
+        if let Some(Early::Recall(recall)) = early {
+            self.start_recall(&object, recall);
+        }
+        Granted { object, usage, opened }
+    }
+
+    /// What an OPEN proves, and what it tells, of the caller's rights.
+    fn learn_rights(
+        &self,
+        state: &mut State,
+        caller: &Caller,
+        request: &OpenRequest,
+        opened: &Opened,
+        (seen, sent): (Seen, &Sent),
+    ) {
+        if seen != Seen::Known || sent.sequence <= state.rights_touched {
+            return;
+        }
+        if let Some(granted) = opened.granted {
+            let young = opened.lease.is_none() && !state.is_settled(&self.policy, sent);
+            state.rights.remember_answer(&caller.principal, granted, young, sent.wall);
+        }
+        // Who makes a file may open it whatever mode it gets.
+        if !opened.created {
+            let bits = needed(request.access);
+            state.rights.remember_success(&caller.principal, bits, sent.wall);
+        }
+        state.changed = true;
+    }
+
+    fn learn_lease(
+        &self,
+        state: &mut State,
+        object: &Arc<Object>,
+        opened: &Opened,
+        (seen, sent): (Seen, &Sent),
+    ) -> Option<Early> {
+        let lease = opened.lease.filter(|lease| lease.kind != LeaseKind::Timeout)?;
+        let above = match &state.lease {
+            Some(held) if held.id == lease.id => held.above,
+            Some(held) => {
+                self.leases.take(held.id, held.above);
+                self.leases.name()
+            }
+            None => self.leases.name(),
+        };
+        let early = self.leases.put(lease.id, above, lease.kind, object);
+        if !matches!(early, Some(Early::Revoked)) {
+            state.grant(&self.policy, seen, sent, |since, from| HeldLease::granted(&lease, above, since, from));
+        }
+        early
+    }
+
+    fn note_named(
+        &self,
+        caller: &Caller,
+        opened: &Opened,
+        naming: Naming,
+        entry: Option<NameEntry>,
+        sent: &Sent,
+    ) {
+        let Naming { directory, name, before, making, .. } = naming;
+        match making {
+            Some((names, change)) => {
+                if opened.created {
+                    change.done(&opened.directory);
+                } else {
+                    change.unchanged(opened.directory.after.as_ref());
+                }
+                names.end(entry);
+            }
+            None => {
+                self.observe(&directory, opened.directory.after.as_ref(), sent, Opening::No);
+                self.remember_name(&directory, name, entry, before.names_generation);
+            }
+        }
+        self.remember_success(caller, &directory, AccessMask::LOOKUP, sent, &before);
+    }
+
+    fn note_not_opened(
+        &self,
+        caller: &Caller,
+        request: &OpenRequest,
+        error: &Error,
+        naming: Option<Naming>,
+        sent: &Sent,
+    ) {
+        let Some(Naming { directory, name, before, making, cutting }) = naming else {
+            return self.note_error(&self.object(&request.handle), error, sent);
+        };
+        if let Some((_, _own, change)) = cutting {
+            change.failed(&nameless(error));
+        }
+        match making {
+            Some((names, change)) => {
+                change.failed(error);
+                names.failed(error);
+            }
+            None => self.note_not_found(caller, &directory, name, error, (sent, &before)),
+        }
+    }
+
+    /// An operation under the open at the origin, if it has this share.
+    pub fn use_open(&self, object: &Arc<Object>, shares: impl Into<Shares>) -> Option<Use> {
+        let id = self.with(object, |state| state.opens.begin_use(shares.into()))?;
+        Some(Use { core: self.weak(), object: object.clone(), id })
+    }
+
+    /// Opens a file for reading on behalf of a client that has no opens, to gain a lease. If that fails, the READ has to
+    /// do without.
+    pub async fn open_for_reading(&self, caller: &Caller, object: &Arc<Object>) {
+        let turn = object.turn.clone().lock_owned().await;
+        let shares = Shares::from(Share::READ);
+        if self.with(object, |state| state.opens.covers(shares) || state.opens.is_refused()) {
+            return;
+        }
+        let request = Core::open_handle_below(object.handle, shares, Want::Any);
+        if self.ask_open(caller, request, Some(turn)).await.is_err() {
+            self.with(object, |state| state.opens.refuse());
+        }
+    }
+
+    /// READ, under the open at the origin if there is one.
+    pub async fn read_below(
+        &self,
+        caller: &Caller,
+        object: &Arc<Object>,
+        offset: u64,
+        count: u32,
+    ) -> Result<Read> {
+        self.counters.read.bump();
+        if let Some(usage) = self.use_open(object, Share::READ) {
+            let by = By::Open(usage.id);
+            match self.below.read(caller, &object.handle, by, offset, count).await {
+                Err(error) if is_lost(&error) => self.lose_open(object, usage.id, &error),
+                result => return result,
+            }
+        }
+        self.below.read(caller, &object.handle, By::Anonymous, offset, count).await
+    }
+
+    /// WRITE, under the open at the origin if there is one.
+    pub async fn write_below(
+        &self,
+        caller: &Caller,
+        object: &Arc<Object>,
+        offset: u64,
+        data: bytes::Bytes,
+        stability: Stability,
+    ) -> Result<Written> {
+        self.counters.write.bump();
+        if let Some(usage) = self.use_open(object, Share::WRITE) {
+            let by = By::Open(usage.id);
+            match self.below.write(caller, &object.handle, by, offset, data.clone(), stability).await {
+                Err(error) if is_lost(&error) => self.lose_open(object, usage.id, &error),
+                result => return result,
+            }
+        }
+        self.below.write(caller, &object.handle, By::Anonymous, offset, data, stability).await
+    }
+
+    /// The ground for any other operation.
+    pub fn ground(usage: Option<&Use>) -> By {
+        usage.map_or(By::Anonymous, |usage| By::Open(usage.id))
+    }
+
+    /// The same, after waiting for a narrowing that is under way.
+    pub async fn use_open_in_turn(&self, object: &Arc<Object>, shares: impl Into<Shares>) -> Option<Use> {
+        let shares = shares.into();
+        if let Some(usage) = self.use_open(object, shares) {
+            return Some(usage);
+        }
+        if !self.with(object, |state| state.opens.covers(shares)) {
+            return None;
+        }
+        let _turn = object.turn.lock().await;
+        self.use_open(object, shares)
+    }
+
+    /// The origin would not do something under an open: if it no longer knows that, it is not used again.
+    pub fn lose_open(&self, object: &Arc<Object>, id: OpenId, error: &Error) {
+        if error.status != Status::BadStateId {
+            return;
+        }
+        self.with(object, |state| {
+            state.opens.lose(id);
+            state.locks.lose_told();
+        });
+    }
+
+    /// Somebody is to look whether the open at the origin is still needed.
+    pub fn settle_soon(&self, object: &Arc<Object>) {
+        let wanted = self.with(object, |state| {
+            let wanted = state.opens.upstream().is_some() && !state.opens.awaited;
+            state.opens.awaited |= wanted;
+            wanted
+        });
+        if wanted {
+            self.settling.push(Instant::now(), object.clone());
+        }
+    }
+
+    /// Narrows or closes the open at the origin, if it is time.
+    pub async fn settle(&self, object: &Arc<Object>) {
+        let _turn = object.turn.lock().await;
+        let (step, leased) = self.with(object, |state| {
+            state.opens.awaited = false;
+            let leased = state.lease.is_some();
+            let keep = Keep { leased, unlinked: state.unlinked, idle_max: self.options.close_delay };
+            (state.opens.step(keep), leased)
+        });
+        let caller = Caller::machine();
+        let (id, to) = match step {
+            Step::Nothing => return,
+            Step::Wait(time) => {
+                self.with(object, |state| state.opens.awaited = true);
+                return self.settling.push(Instant::now() + time, object.clone());
+            }
+            Step::Narrow(upstream, to) => {
+                self.counters.downgrade.bump();
+                let caller = Caller { deadline: None, ..upstream.caller };
+                let narrowed = self.below.downgrade(&caller, upstream.id, to.access, to.deny).await;
+                if let Err(error) = &narrowed {
+                    tracing::debug!("OPEN_DOWNGRADE of {}: {error}", object.handle);
+                }
+                (upstream.id, Some(if narrowed.is_ok() { to } else { upstream.shares }))
+            }
+            Step::Close(upstream) => {
+                let unlinked = self.with(object, |state| state.unlinked);
+                if leased && unlinked {
+                    self.give_back(object, &caller).await;
+                }
+                self.counters.close.bump();
+                let caller = Caller { deadline: None, ..upstream.caller };
+                if let Err(error) = self.below.close(&caller, upstream.id).await {
+                    tracing::debug!("CLOSE of {}: {error}", object.handle);
+                }
+                (upstream.id, None)
+            }
+        };
+        self.with(object, |state| state.opens.narrowed(id, to, self.policy.event()));
+    }
+}
+
+/// The rights that a share needs.
+pub fn needed(access: Share) -> AccessMask {
+    let mut bits = AccessMask::empty();
+    if access.contains(Share::READ) {
+        bits |= AccessMask::READ;
+    }
+    if access.contains(Share::WRITE) {
+        bits |= AccessMask::MODIFY | AccessMask::EXTEND;
+    }
+    bits
+}
+
+/// Does a failure say that the origin has no such open, or none with that share?
+pub fn is_lost(error: &Error) -> bool {
+    matches!(error.status, Status::BadStateId | Status::OpenMode)
+}

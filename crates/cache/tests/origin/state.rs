@@ -1,0 +1,285 @@
+//! Opens, locks and leases of the origin. The cache is one of its clients; the others are the tests themselves, who
+//! have to wait for leases to be returned.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use vfs::{
+    AccessMask, By, Callback, Callbacks, Caller, CreateHow, FileType, Handle, Lease, LeaseId, LeaseKind, Lock,
+    Locked, OpenId, OpenRequest, Opened, Owner, Recall, Result, Share, Status, Want, Wcc,
+};
+
+use super::tree::Tree;
+use super::{Bench, Origin, until};
+
+/// What leases it grants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    Never,
+    Always(LeaseKind),
+    /// Whichever the seed says.
+    Random,
+}
+
+pub struct Open {
+    pub id: OpenId,
+    pub handle: Handle,
+    pub access: Share,
+    pub deny: Share,
+    had: Vec<(Share, Share)>,
+}
+
+#[derive(Clone, Copy)]
+pub struct Granted {
+    pub id: LeaseId,
+    pub handle: Handle,
+    pub kind: LeaseKind,
+    recalled: bool,
+}
+
+#[derive(Default)]
+pub struct State {
+    /// None: the origin has no state.
+    pub policy: Option<Policy>,
+    pub opens: Vec<Open>,
+    pub leases: Vec<Granted>,
+    pub locks: Vec<(Handle, Lock)>,
+    /// How long until a recalled lease is revoked.
+    pub patience: Option<Duration>,
+    next: u64,
+    listener: Option<mpsc::Sender<Callback>>,
+}
+
+impl State {
+    pub fn listen(&mut self) -> Option<Callbacks> {
+        self.policy?;
+        let (sender, receiver) = mpsc::channel(1000);
+        self.listener = Some(sender);
+        Some(receiver)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// A READ or WRITE must come under an open that is there and has the share.
+    pub fn check(&self, by: By, handle: &Handle, share: Share) -> Result<()> {
+        let By::Open(id) = by else { return Ok(()) };
+        let open = self.opens.iter().find(|open| open.id == id).ok_or(Status::BadStateId)?;
+        assert_eq!(open.handle, *handle, "an open of another file");
+        if open.access.contains(share) { Ok(()) } else { Err(Status::OpenMode.into()) }
+    }
+
+    pub fn open(&mut self, tree: &mut Tree, caller: &Caller, request: &OpenRequest) -> Result<Opened> {
+        let policy = self.policy.ok_or(Status::NotSupp)?;
+        let (handle, created, directory) = find(tree, caller, request)?;
+        let attributes = tree.get(&handle)?.attributes;
+        let granted = tree.allowed(&caller.principal, &handle)?;
+        let mut needed = AccessMask::empty();
+        if request.access.contains(Share::READ) {
+            needed |= AccessMask::READ;
+        }
+        if request.access.contains(Share::WRITE) {
+            needed |= AccessMask::MODIFY;
+        }
+        if !created && !granted.contains(needed) {
+            return Err(Status::Access.into());
+        }
+        let (access, deny) = (request.access, request.deny);
+        let at = self.opens.iter().position(|open| open.handle == handle);
+        let at = at.unwrap_or_else(|| {
+            let id = OpenId(self.next());
+            self.opens.push(Open { id, handle, access, deny, had: vec![] });
+            self.opens.len() - 1
+        });
+        let open = &mut self.opens[at];
+        open.access |= access;
+        open.deny |= deny;
+        open.had.push((access, deny));
+        let id = open.id;
+        let lease = self.grant(tree, policy, request.want, &handle, attributes.change);
+        Ok(Opened { id, handle, attributes, lease, directory, created, granted: Some(granted) })
+    }
+
+    fn grant(
+        &mut self,
+        tree: &Tree,
+        policy: Policy,
+        want: Want,
+        handle: &Handle,
+        change: u64,
+    ) -> Option<Lease> {
+        let kind = match policy {
+            Policy::Always(kind) => kind,
+            Policy::Random if tree.now_nanos / 1000 % 3 == 0 => LeaseKind::Write,
+            Policy::Random if tree.now_nanos / 1000 % 3 == 1 => LeaseKind::Read,
+            _ => return None,
+        };
+        if want == Want::None {
+            return None;
+        }
+        match self.leases.iter().find(|lease| lease.handle == *handle).copied() {
+            Some(lease) => {
+                // A lease that is there may be told again.
+                (!lease.recalled).then_some(Lease { id: lease.id, kind: lease.kind, until: None, change })
+            }
+            None => {
+                let id = LeaseId(self.next());
+                self.leases.push(Granted { id, handle: *handle, kind, recalled: false });
+                Some(Lease { id, kind, until: None, change })
+            }
+        }
+    }
+
+    pub fn downgrade(&mut self, id: OpenId, access: Share, deny: Share) -> Result<()> {
+        let open = self.opens.iter_mut().find(|open| open.id == id).ok_or(Status::BadStateId)?;
+        let parts = open.had.iter().filter(|(a, d)| access.contains(*a) && deny.contains(*d));
+        let union = parts.fold((Share::empty(), Share::empty()), |sum, part| (sum.0 | part.0, sum.1 | part.1));
+        assert_eq!(union, (access, deny), "a combination that was never opened");
+        (open.access, open.deny) = (access, deny);
+        open.had.retain(|(a, d)| access.contains(*a) && deny.contains(*d));
+        Ok(())
+    }
+
+    pub fn close(&mut self, id: OpenId) -> Result<()> {
+        let at = self.opens.iter().position(|open| open.id == id).ok_or(Status::BadStateId)?;
+        let open = self.opens.remove(at);
+        self.locks.retain(|(handle, _)| *handle != open.handle);
+        Ok(())
+    }
+
+    pub fn conflict(&self, handle: &Handle, lock: &Lock) -> Option<Lock> {
+        let there = self.locks.iter().filter(|(other, _)| other == handle);
+        there.map(|(_, held)| held).find(|held| held.conflicts(lock)).cloned()
+    }
+
+    pub fn lock(&mut self, id: OpenId, lock: &Lock) -> Result<Locked> {
+        let handle = self.opens.iter().find(|open| open.id == id).ok_or(Status::BadStateId)?.handle;
+        if let Some(conflict) = self.conflict(&handle, lock) {
+            return Ok(Locked::Denied(conflict));
+        }
+        self.locks.push((handle, lock.clone()));
+        Ok(Locked::Granted)
+    }
+
+    /// Whole locks only: the tests ask for nothing else.
+    pub fn unlock(&mut self, id: OpenId, owner: &Owner, (offset, length): (u64, u64)) -> Result<()> {
+        let handle = self.opens.iter().find(|open| open.id == id).ok_or(Status::BadStateId)?.handle;
+        let end = offset.saturating_add(length);
+        let gone = |lock: &Lock| lock.owner == *owner && offset <= lock.offset && lock.end() <= end;
+        self.locks.retain(|(other, lock)| *other != handle || !gone(lock));
+        Ok(())
+    }
+
+    /// Recalls the lease on a file, if there is one that was not recalled yet.
+    fn recall(&mut self, handle: &Handle) {
+        let patience = self.patience.unwrap_or(Duration::from_secs(30));
+        let Some(lease) = self.leases.iter_mut().find(|lease| lease.handle == *handle) else { return };
+        if std::mem::replace(&mut lease.recalled, true) {
+            return;
+        }
+        let (id, deadline) = (lease.id, Instant::now() + patience);
+        self.say(Callback::Recall(Recall { id, handle: *handle, keep: None, deadline }));
+    }
+
+    pub fn say(&self, callback: Callback) {
+        self.listener.as_ref().unwrap().try_send(callback).unwrap();
+    }
+}
+
+fn find(tree: &mut Tree, caller: &Caller, request: &OpenRequest) -> Result<(Handle, bool, Wcc)> {
+    let Some(name) = &request.name else { return Ok((request.handle, false, Wcc::default())) };
+    let there = tree.lookup(&caller.principal, &request.handle, name);
+    match (&request.create, there) {
+        (None, there) => {
+            let there = there?;
+            Ok((there.node.handle, false, Wcc { before: None, after: there.directory }))
+        }
+        (Some((how, set)), there) => {
+            let created = there.is_err();
+            let made = tree.make(&request.handle, name, FileType::Regular, *how, set, b"")?;
+            Ok((made.node.handle, created, made.directory))
+        }
+    }
+}
+
+impl Origin {
+    pub fn with_state(policy: Policy) -> Arc<Origin> {
+        let origin = Origin::new();
+        origin.state.lock().policy = Some(policy);
+        origin
+    }
+
+    /// Another client changes a file: leases on it are recalled first.
+    pub async fn others(&self, file: &Handle, change: impl FnOnce(&mut Tree)) {
+        self.others_all(|_| vec![*file], change).await;
+    }
+
+    /// The same, for a change that concerns several files.
+    pub async fn others_all(
+        &self,
+        files: impl Fn(&Tree) -> Vec<Handle>,
+        change: impl FnOnce(&mut Tree),
+    ) {
+        loop {
+            {
+                let mut tree = self.tree();
+                let mut state = self.state.lock();
+                let files = files(&tree);
+                if !state.leases.iter().any(|lease| files.contains(&lease.handle)) {
+                    return change(&mut tree);
+                }
+                files.iter().for_each(|file| state.recall(file));
+            }
+            tokio::time::sleep(Duration::from_micros(100)).await;
+        }
+    }
+
+    /// The same, for a write.
+    pub async fn others_write(&self, file: &Handle, offset: u64, data: &[u8]) {
+        self.others(file, |tree| assert!(tree.write(file, offset, data).is_ok())).await;
+    }
+
+    /// Asks for a lease back without wanting anything.
+    pub fn recall(&self, file: &Handle) {
+        self.state.lock().recall(file);
+    }
+
+    /// Takes a lease away.
+    pub fn revoke(&self, file: &Handle) {
+        let mut state = self.state.lock();
+        let at = state.leases.iter().position(|lease| lease.handle == *file).unwrap();
+        let lease = state.leases.remove(at);
+        state.say(Callback::Revoked { id: lease.id, handle: *file });
+    }
+
+    pub fn lease(&self, file: &Handle) -> Option<LeaseKind> {
+        self.state.lock().leases.iter().find(|lease| lease.handle == *file).map(|lease| lease.kind)
+    }
+
+    pub fn open_count(&self) -> usize {
+        self.state.lock().opens.len()
+    }
+}
+
+impl Bench {
+    /// Over an origin with state.
+    pub fn with_state(policy: Policy) -> Bench {
+        Bench::over(Origin::with_state(policy))
+    }
+
+    /// Waits until the origin has so many opens.
+    pub async fn opens_are(&self, count: usize) {
+        until(|| self.origin.open_count() == count).await;
+    }
+}
+
+/// Creation of a file that may be there.
+pub fn unchecked(size: Option<u64>) -> Option<(CreateHow, vfs::SetAttributes)> {
+    Some((CreateHow::Unchecked, vfs::SetAttributes { size, ..vfs::SetAttributes::default() }))
+}

@@ -1,0 +1,287 @@
+//! Leases come back: recalled, revoked, crossed by what is under way.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod origin;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cache::Cache;
+use origin::state::Policy;
+use origin::{Bench, open_handle, open_request, opener, owner, read, root, until, v4, v4_opener};
+use vfs::{
+    By, Callback, FileSystem, Handle, LeaseKind, Lock, LockKind, LockRequest, Locked, OpenRequest, Opened,
+    Share, Status, Want,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+async fn open(cache: &Cache, request: &OpenRequest) -> Opened {
+    cache.open(&v4_opener(0, 1), request).await.unwrap()
+}
+
+async fn setup(kind: LeaseKind) -> (Bench, Arc<Cache>, Handle) {
+    let bench = Bench::with_state(Policy::Always(kind));
+    let file = bench.origin.put(&root(), "f", b"data");
+    bench.origin.pass(10 * SECOND);
+    let cache = bench.open().await;
+    (bench, cache, file)
+}
+
+fn request(client: u64, kind: LockKind, offset: u64) -> LockRequest {
+    let lock = Lock { owner: owner(client), kind, offset, length: 10 };
+    LockRequest { lock, wait: false, reclaim: false }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_recall_that_comes_before_the_grant_is_not_lost() {
+    let (bench, cache, file) = setup(LeaseKind::Read).await;
+    let gate = bench.origin.gate("OPEN");
+    gate.admit(1);
+    let opening = {
+        let cache = cache.clone();
+        tokio::spawn(async move { open(&cache, &open_request(&root(), "f", 1, Share::READ)).await })
+    };
+    until(|| bench.origin.lease(&file).is_some()).await;
+    // The origin has granted, and wants it back before its reply is out.
+    let origin = bench.origin.clone();
+    let writing = tokio::spawn(async move { origin.others_write(&file, 0, b"DATA").await });
+    tokio::time::sleep(SECOND).await;
+    assert!(!writing.is_finished(), "the recall waits for the grant");
+    gate.open();
+    let opened = opening.await.unwrap();
+    writing.await.unwrap();
+    assert_eq!(read(&cache, &v4(0, 1), &opened.handle, 0, 10).await, "DATA");
+    assert_eq!(cache.stats().leases_read, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_recall_of_a_lease_that_nobody_has_is_answered() {
+    let (bench, _cache, file) = setup(LeaseKind::Read).await;
+    let recall = vfs::Recall {
+        id: vfs::LeaseId(4711),
+        handle: file,
+        keep: None,
+        deadline: tokio::time::Instant::now() + SECOND,
+    };
+    bench.origin.state.lock().say(Callback::Recall(recall));
+    let returned = std::sync::atomic::AtomicBool::new(false);
+    until(|| {
+        let calls = bench.origin.calls();
+        returned.fetch_or(calls == [("RETURN", 1)], std::sync::atomic::Ordering::Relaxed);
+        returned.load(std::sync::atomic::Ordering::Relaxed)
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_revoked_lease_is_not_believed() {
+    let (bench, cache, file) = setup(LeaseKind::Write).await;
+    let mut callbacks = cache.callbacks().unwrap();
+    assert!(cache.callbacks().is_none());
+    let opened = open(&cache, &open_request(&root(), "f", 1, Share::READ)).await;
+    read(&cache, &v4(0, 1), &file, 0, 10).await;
+    let lease = opened.lease.unwrap();
+    assert_eq!((lease.kind, lease.change), (LeaseKind::Write, opened.attributes.change));
+    bench.origin.revoke(&file);
+    bench.origin.tree().write(&file, 0, b"DATA").unwrap();
+    let Some(Callback::Revoked { id, handle }) = callbacks.recv().await else { panic!() };
+    assert_eq!((id, handle), (lease.id, file));
+    assert_eq!(read(&cache, &v4(0, 1), &file, 0, 10).await, "DATA");
+    assert_eq!((cache.stats().revoked, cache.stats().leases_write), (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_recall_goes_up_first_and_waits_for_the_return() {
+    let (bench, cache, file) = setup(LeaseKind::Read).await;
+    let mut callbacks = cache.callbacks().unwrap();
+    let opened = open(&cache, &open_request(&root(), "f", 1, Share::READ)).await;
+    let unwanted = OpenRequest { want: Want::None, ..open_request(&root(), "f", 2, Share::READ) };
+    assert!(open(&cache, &unwanted).await.lease.is_none());
+    let lease = opened.lease.unwrap();
+    bench.origin.recall(&file);
+    let Some(Callback::Recall(recall)) = callbacks.recv().await else { panic!() };
+    assert_eq!((recall.id, recall.handle), (lease.id, file));
+    tokio::time::sleep(5 * SECOND).await;
+    assert!(bench.origin.lease(&file).is_some(), "the layer above still has it");
+    assert!(open(&cache, &open_request(&root(), "f", 3, Share::READ)).await.lease.is_none());
+    cache.returned(&v4(0, 1), lease.id).await.unwrap();
+    until(|| bench.origin.lease(&file).is_none()).await;
+    // One that is not returned is taken away before the origin takes ours.
+    bench.origin.pass(SECOND);
+    let again = cache.open(&v4_opener(0, 1), &open_handle(&file, 4, Share::READ | Share::WRITE)).await.unwrap();
+    let lease = again.lease.unwrap();
+    bench.origin.recall(&file);
+    assert!(matches!(callbacks.recv().await, Some(Callback::Recall(_))));
+    let Some(Callback::Revoked { id, .. }) = callbacks.recv().await else { panic!() };
+    assert_eq!(id, lease.id);
+    until(|| bench.origin.lease(&file).is_none()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_read_that_a_recall_overtakes_is_not_kept_for_later() {
+    let (bench, cache, file) = setup(LeaseKind::Read).await;
+    open(&cache, &open_request(&root(), "f", 1, Share::READ)).await;
+    for effect_first in [true, false] {
+        let gate = bench.origin.gate("READ");
+        gate.admit(usize::from(effect_first));
+        let reading = {
+            let cache = cache.clone();
+            tokio::spawn(async move { read(&cache, &v4(0, 1), &file, 0, 10).await })
+        };
+        gate.wait_for(1).await;
+        tokio::time::sleep(SECOND / 100).await;
+        let before = bench.origin.tree().get(&file).unwrap().data.clone();
+        let after = before.iter().map(|byte| byte.wrapping_add(1)).collect::<Vec<_>>();
+        bench.origin.others_write(&file, 0, &after).await;
+        gate.open();
+        let first = reading.await.unwrap();
+        assert!(first == before || first == after);
+        open(&cache, &open_request(&root(), "f", 2, Share::READ)).await;
+        assert_eq!(read(&cache, &v4(0, 1), &file, 0, 10).await, after);
+        // For the other order, with nothing cached.
+        let cut = bench.origin.tree().get(&file).unwrap().data.clone();
+        bench.origin.others_write(&file, 0, &cut).await;
+        open(&cache, &open_request(&root(), "f", 2, Share::READ)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_that_is_unlinked_gives_back_lease_and_open_with_the_last_close() {
+    let (bench, cache, file) = setup(LeaseKind::Write).await;
+    let opened = open(&cache, &open_request(&root(), "f", 1, Share::READ)).await;
+    bench.origin.calls();
+    cache.close(&v4(0, 1), opened.id).await.unwrap();
+    cache.remove(&v4(0, 1), &root(), &origin::name("f")).await.unwrap();
+    until(|| bench.origin.lease(&file).is_none() && bench.origin.open_count() == 0).await;
+    assert_eq!(bench.origin.calls(), [("CLOSE", 1), ("REMOVE", 1), ("RETURN", 1)]);
+    // While it is open here, it stays open there.
+    let file = bench.origin.put(&root(), "g", b"data");
+    let opened = open(&cache, &open_request(&root(), "g", 1, Share::READ)).await;
+    cache.remove(&v4(0, 1), &root(), &origin::name("g")).await.unwrap();
+    tokio::time::sleep(5 * SECOND).await;
+    assert_eq!(bench.origin.open_count(), 1);
+    cache.close(&v4(0, 1), opened.id).await.unwrap();
+    until(|| bench.origin.lease(&file).is_none() && bench.origin.open_count() == 0).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rename_of_ours_keeps_the_data_of_a_leased_file() {
+    let (bench, cache, file) = setup(LeaseKind::Read).await;
+    open(&cache, &open_request(&root(), "f", 1, Share::READ)).await;
+    read(&cache, &v4(0, 1), &file, 0, 10).await;
+    cache.rename(&v4(0, 1), &root(), &origin::name("f"), &root(), &origin::name("g")).await.unwrap();
+    bench.origin.calls();
+    let missing = cache.open(&v4_opener(0, 1), &open_request(&root(), "f", 2, Share::READ)).await;
+    assert_eq!(missing.unwrap_err().status, Status::NoEnt);
+    let opened = open(&cache, &open_request(&root(), "g", 2, Share::READ)).await;
+    assert_eq!(opened.handle, file);
+    assert_eq!(read(&cache, &v4(0, 1), &file, 0, 10).await, "data");
+    assert!(!bench.origin.calls().iter().any(|(call, _)| *call == "READ"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn locks_under_a_write_lease_are_told_before_it_is_returned() {
+    let (bench, cache, file) = setup(LeaseKind::Write).await;
+    let both = Share::READ | Share::WRITE;
+    let one = open(&cache, &open_request(&root(), "f", 1, both)).await;
+    let two = cache.open(&v4_opener(0, 2), &open_request(&root(), "f", 2, both)).await.unwrap();
+    bench.origin.calls();
+    let granted = cache.lock(&v4(0, 1), one.id, &request(1, LockKind::Exclusive, 0)).await.unwrap();
+    assert_eq!(granted, Locked::Granted);
+    let denied = cache.lock(&v4(0, 2), two.id, &request(2, LockKind::Shared, 5)).await.unwrap();
+    assert_eq!(denied, Locked::Denied(request(1, LockKind::Exclusive, 0).lock));
+    cache.lock(&v4(0, 2), two.id, &request(2, LockKind::Shared, 10)).await.unwrap();
+    let tested = cache.test(&v4(0, 2), &file, &request(3, LockKind::Exclusive, 12).lock).await.unwrap();
+    assert_eq!(tested, Some(request(2, LockKind::Shared, 10).lock));
+    assert_eq!(bench.origin.calls(), []);
+    bench.origin.recall(&file);
+    until(|| bench.origin.lease(&file).is_none()).await;
+    assert_eq!(bench.origin.calls(), [("LOCK", 2), ("RETURN", 1)]);
+    let at_origin: Vec<_> = bench.origin.state.lock().locks.iter().map(|(_, lock)| lock.clone()).collect();
+    let expected = [request(1, LockKind::Exclusive, 0).lock, request(2, LockKind::Shared, 10).lock];
+    assert_eq!(at_origin, expected);
+    // From now on they are the origin's, and go with the local open.
+    cache.unlock(&v4(0, 1), one.id, &owner(1), (0, 10)).await.unwrap();
+    assert_eq!(bench.origin.calls(), [("UNLOCK", 1)]);
+    cache.close(&v4(0, 2), two.id).await.unwrap();
+    assert_eq!(bench.origin.calls(), [("UNLOCK", 1)]);
+    assert!(bench.origin.state.lock().locks.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_open_that_crosses_a_close_is_sent_again() {
+    let bench = Bench::with_state(Policy::Never);
+    let file = bench.origin.put(&root(), "f", b"data");
+    let cache = bench.open().await;
+    let opened = open(&cache, &open_handle(&file, 1, Share::READ)).await;
+    let gate = bench.origin.gate("CLOSE");
+    cache.close(&v4(0, 1), opened.id).await.unwrap();
+    gate.wait_for(1).await;
+    // By a name that is not known here: the origin upgrades the open, and then closes it.
+    let opening = {
+        let cache = cache.clone();
+        tokio::spawn(async move { open(&cache, &open_request(&root(), "f", 2, Share::READ)).await })
+    };
+    tokio::time::sleep(SECOND).await;
+    gate.open();
+    let opened = opening.await.unwrap();
+    assert_eq!(bench.origin.open_count(), 1);
+    let data = cache.read(&v4(0, 1), &file, By::Open(opened.id), 0, 10).await.unwrap().data;
+    assert_eq!(data.to_bytes().unwrap(), "data");
+    assert_eq!(bench.origin.calls(), [("CLOSE", 1), ("OPEN", 3), ("READ", 1)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_open_that_the_origin_has_forgotten_does_not_fail_a_read() {
+    let bench = Bench::with_state(Policy::Never);
+    let file = bench.origin.put(&root(), "f", b"data");
+    let cache = bench.open().await;
+    let opened = open(&cache, &open_handle(&file, 1, Share::READ)).await;
+    bench.origin.state.lock().opens.clear();
+    let data = cache.read(&v4(0, 1), &file, By::Open(opened.id), 0, 10).await.unwrap().data;
+    assert_eq!(data.to_bytes().unwrap(), "data");
+    cache.close(&v4(0, 1), opened.id).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_gives_up_on_an_open_leaves_no_lease_behind_that_cannot_be_recalled() {
+    let (bench, cache, file) = setup(LeaseKind::Read).await;
+    let gate = bench.origin.gate("OPEN");
+    let request = open_request(&root(), "f", 1, Share::READ);
+    let caller = v4_opener(0, 1);
+    assert!(tokio::time::timeout(SECOND, cache.open(&caller, &request)).await.is_err());
+    gate.open();
+    until(|| bench.origin.lease(&file).is_some()).await;
+    bench.origin.others_write(&file, 0, b"DATA").await;
+    bench.opens_are(0).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_state_below_opens_and_locks_are_known_here_alone() {
+    let bench = Bench::new();
+    let file = bench.origin.put(&root(), "f", b"data");
+    bench.origin.pass(10 * SECOND);
+    let cache = bench.open().await;
+    let first = open(&cache, &open_request(&root(), "f", 1, Share::READ | Share::WRITE)).await;
+    assert_eq!(bench.origin.calls(), [("ACCESS", 1), ("LOOKUP", 1)]);
+    assert!(first.lease.is_none() && !first.created && first.handle == file);
+    let second = cache.open(&v4_opener(0, 2), &open_request(&root(), "f", 2, Share::READ)).await.unwrap();
+    assert_eq!(bench.origin.calls(), [("GETATTR", 1)]);
+    let locked = cache.lock(&v4(0, 1), first.id, &request(1, LockKind::Exclusive, 0)).await.unwrap();
+    assert_eq!(locked, Locked::Granted);
+    let other = cache.lock(&v4(0, 2), second.id, &request(2, LockKind::Shared, 0)).await.unwrap();
+    assert!(matches!(other, Locked::Denied(_)));
+    cache.close(&v4(0, 1), first.id).await.unwrap();
+    let other = cache.lock(&v4(0, 2), second.id, &request(2, LockKind::Shared, 0)).await.unwrap();
+    assert_eq!(other, Locked::Granted);
+    assert_eq!(bench.origin.calls(), []);
+    // Made by the open, and then found by it.
+    for created in [true, false] {
+        let mut request = open_request(&root(), "new", 1, Share::WRITE);
+        request.create = origin::state::unchecked(None);
+        assert_eq!(open(&cache, &request).await.created, created);
+    }
+    assert_eq!(read(&cache, &opener(0), &file, 0, 10).await, "data");
+}

@@ -1,0 +1,435 @@
+//! NFS versions 4.1 and 4.2 as a file system: each operation is one compound, with all that is to be known afterwards
+//! in it.
+//!
+//! What is held at the origin (opens, locks, delegations) is in [`state`]; sessions and slots are in [`session`];
+//! [`recovery`] gets it all back when the origin has restarted, below the interface. Delegations are the layer's leases
+//! and [`callback`] its recalls.
+//!
+//! Assumed: AUTH_SYS; one server behind one address; no referrals and no migration.
+
+mod attributes;
+mod callback;
+mod channel;
+mod connect;
+mod convert;
+mod directory;
+mod establish;
+mod execute;
+mod extended;
+mod idmap;
+mod io;
+mod keeper;
+mod leases;
+mod locks;
+mod making;
+mod names;
+mod opens;
+mod recovery;
+mod session;
+mod space;
+mod state;
+mod system;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, AtomicU32};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use protocol::nfs4::{Bitmap, Operation};
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use vfs::{
+    AccessMask, Accessed, Acl, Attributes, By, Callbacks, Caller, Commit, Copied, CreateHow, Created, Device,
+    Extent, FileSystem, FileType, FsLimits, FsStat, Handle, LeaseId, ListedXattrs, Listing, Lock,
+    LockRequest, Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Owner, Place, Read, ReadDir,
+    Renamed, Result, SetAttributes, Share, Sought, Stability, Timestamp, Wcc, Written, XattrHow, XattrName,
+};
+
+use crate::connect::ConnectError;
+use crate::counts::Counts;
+use crate::nonsense::Types;
+use crate::url::Url;
+use callback::Back;
+use channel::Channel;
+use establish::Client;
+pub use establish::Identity;
+use idmap::Idmap;
+use session::Session;
+use state::State;
+
+/// A remote server's export, over version 4.1 or 4.2. See [`Nfs4::connect`].
+#[derive(Debug)]
+pub struct Nfs4 {
+    inner: Arc<Inner>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+/// What the tasks share.
+#[derive(Debug)]
+struct Inner {
+    url: Url,
+    server: SocketAddr,
+    minor: u32,
+    identity: Identity,
+    channel: Channel,
+    client: Mutex<Client>,
+    phase: watch::Sender<Phase>,
+    state: Mutex<State>,
+    back: Arc<Back>,
+    /// When the last request left whose SEQUENCE the server took.
+    renewed: Mutex<Instant>,
+    /// `SEQ4_STATUS_*`, as said last.
+    flags: AtomicU32,
+    /// There is something to do for the keeper.
+    upkeep: Notify,
+    /// What the mount taught; before it, nothing is asked.
+    export: std::sync::OnceLock<Export>,
+    types: Types,
+    ids: Idmap,
+    /// `Features` that the origin turned out not to have.
+    missing: AtomicU16,
+    /// A handle that names nothing.
+    nowhere: Handle,
+    weak: std::sync::Weak<Inner>,
+}
+
+/// What does not change about an export.
+#[derive(Clone, Copy, Debug)]
+struct Export {
+    root: Handle,
+    lease_time: Duration,
+    /// Attributes that an exclusive create can set.
+    exclusive: Bitmap,
+    read_max: u32,
+    write_max: u32,
+}
+
+/// Where the session is.
+#[derive(Clone, Debug)]
+enum Phase {
+    Ready(Arc<Session>),
+    Recovering,
+    Ended,
+}
+
+impl Drop for Nfs4 {
+    fn drop(&mut self) {
+        self.inner.phase.send_replace(Phase::Ended);
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+impl Nfs4 {
+    /// What was mounted; its options tell a cache above how long to believe what.
+    pub fn url(&self) -> &Url {
+        &self.inner.url
+    }
+
+    /// The server's address and port.
+    pub fn server(&self) -> SocketAddr {
+        self.inner.server
+    }
+
+    /// The minor version that is spoken.
+    pub fn minor(&self) -> u32 {
+        self.inner.minor
+    }
+
+    /// The handle of the export's root.
+    pub fn root_handle(&self) -> Handle {
+        self.inner.export().root
+    }
+
+    /// Compounds sent so far, by the operation that each was for.
+    pub fn counts(&self) -> Counts<Operation> {
+        self.inner.channel.compounds.snapshot()
+    }
+
+    /// Operations sent so far, within compounds. Of these only the calls are counted.
+    pub fn operation_counts(&self) -> Counts<Operation> {
+        self.inner.channel.operations.snapshot()
+    }
+
+    /// How often the server's answer made no sense.
+    pub fn nonsense_heard(&self) -> u64 {
+        self.inner.channel.nonsense.count()
+    }
+
+    /// Mounts the export of a URL. Needs a Tokio runtime, on which the connections live.
+    ///
+    /// # Errors
+    /// One line that says what did not answer or would not, and what to do.
+    pub async fn connect(url: &Url) -> Result<Nfs4, ConnectError> {
+        Nfs4::connect_as(url, Identity::volatile(url)).await
+    }
+
+    /// Mounts as this client: with an owner that is the same in each life, the origin drops what an earlier life held
+    /// as soon as this one comes.
+    pub async fn connect_as(url: &Url, identity: Identity) -> Result<Nfs4, ConnectError> {
+        connect::connect(url, identity).await
+    }
+}
+
+impl Inner {
+    /// What the mount taught. Only the mount itself asks before it is known.
+    fn export(&self) -> Export {
+        self.export.get().copied().unwrap_or(Export {
+            root: self.nowhere,
+            lease_time: Duration::from_secs(90),
+            exclusive: Bitmap::EMPTY,
+            read_max: 4096,
+            write_max: 4096,
+        })
+    }
+
+    /// Ourselves, for a task.
+    fn myself(&self) -> Option<Arc<Inner>> {
+        self.weak.upgrade()
+    }
+}
+
+#[async_trait]
+impl FileSystem for Nfs4 {
+    async fn root(&self, caller: &Caller) -> Result<Node> {
+        let handle = self.root_handle();
+        let attributes = self.inner.get_attributes(caller, &handle).await?;
+        Ok(Node { handle, attributes: Some(attributes) })
+    }
+
+    async fn getattr(&self, caller: &Caller, handle: &Handle) -> Result<Attributes> {
+        self.inner.get_attributes(caller, handle).await
+    }
+
+    async fn setattr(
+        &self,
+        caller: &Caller,
+        handle: &Handle,
+        set: &SetAttributes,
+        guard: Option<Timestamp>,
+    ) -> Result<Wcc> {
+        self.change_attributes(caller, handle, set, guard).await
+    }
+
+    async fn access(&self, caller: &Caller, handle: &Handle, asked: AccessMask) -> Result<Accessed> {
+        self.inner.ask_access(caller, handle, asked).await
+    }
+
+    async fn lookup(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<Looked> {
+        self.inner.look_up(caller, directory, Some(name)).await
+    }
+
+    async fn parent(&self, caller: &Caller, directory: &Handle) -> Result<Looked> {
+        self.inner.look_up_parent(caller, directory).await
+    }
+
+    async fn readlink(&self, caller: &Caller, handle: &Handle) -> Result<(Bytes, Option<Attributes>)> {
+        self.inner.read_link(caller, handle).await
+    }
+
+    async fn read(&self, caller: &Caller, handle: &Handle, by: By, offset: u64, count: u32) -> Result<Read> {
+        self.inner.read_data(caller, handle, by, offset, count).await
+    }
+
+    async fn write(
+        &self,
+        caller: &Caller,
+        handle: &Handle,
+        by: By,
+        offset: u64,
+        data: Bytes,
+        stability: Stability,
+    ) -> Result<Written> {
+        self.inner.write_data(caller, (handle, by), offset, data, stability).await
+    }
+
+    async fn commit(&self, caller: &Caller, handle: &Handle, offset: u64, count: u32) -> Result<Commit> {
+        self.inner.commit_data(caller, handle, offset, count).await
+    }
+
+    async fn create(
+        &self,
+        caller: &Caller,
+        directory: &Handle,
+        name: &Name,
+        how: CreateHow,
+        set: &SetAttributes,
+    ) -> Result<Created> {
+        self.make_file(caller, directory, name, how, set).await
+    }
+
+    async fn mkdir(
+        &self,
+        caller: &Caller,
+        directory: &Handle,
+        name: &Name,
+        set: &SetAttributes,
+    ) -> Result<Created> {
+        self.make_directory(caller, directory, name, set).await
+    }
+
+    async fn symlink(
+        &self,
+        caller: &Caller,
+        directory: &Handle,
+        name: &Name,
+        target: &[u8],
+        set: &SetAttributes,
+    ) -> Result<Created> {
+        self.make_symlink(caller, directory, name, target, set).await
+    }
+
+    async fn mknod(
+        &self,
+        caller: &Caller,
+        directory: &Handle,
+        name: &Name,
+        file_type: FileType,
+        device: Device,
+        set: &SetAttributes,
+    ) -> Result<Created> {
+        self.make_node(caller, directory, name, (file_type, device), set).await
+    }
+
+    async fn remove(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<Wcc> {
+        self.remove_name(caller, directory, name, false).await
+    }
+
+    async fn rmdir(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<Wcc> {
+        self.remove_name(caller, directory, name, true).await
+    }
+
+    async fn rename(
+        &self,
+        caller: &Caller,
+        from: &Handle,
+        from_name: &Name,
+        to: &Handle,
+        to_name: &Name,
+    ) -> Result<Renamed> {
+        self.rename_name(caller, (from, from_name), (to, to_name)).await
+    }
+
+    async fn link(&self, caller: &Caller, file: &Handle, directory: &Handle, name: &Name) -> Result<Created> {
+        self.make_link(caller, file, directory, name).await
+    }
+
+    async fn readdir(&self, caller: &Caller, directory: &Handle, part: ReadDir) -> Result<Listing> {
+        self.inner.read_directory(caller, directory, part).await
+    }
+
+    async fn fsstat(&self, caller: &Caller, handle: &Handle) -> Result<FsStat> {
+        self.inner.ask_space(caller, handle).await
+    }
+
+    async fn limits(&self, caller: &Caller, handle: &Handle) -> Result<FsLimits> {
+        self.inner.ask_limits(caller, handle).await
+    }
+
+    async fn open(&self, caller: &Caller, request: &OpenRequest) -> Result<Opened> {
+        self.open_file(caller, request).await
+    }
+
+    async fn downgrade(&self, caller: &Caller, open: OpenId, access: Share, deny: Share) -> Result<()> {
+        self.downgrade_open(caller, open, access, deny).await
+    }
+
+    async fn close(&self, caller: &Caller, open: OpenId) -> Result<()> {
+        self.close_open(caller, open).await
+    }
+
+    async fn lock(&self, caller: &Caller, open: OpenId, request: &LockRequest) -> Result<Locked> {
+        self.take_lock(caller, open, request).await
+    }
+
+    async fn unlock(&self, caller: &Caller, open: OpenId, owner: &Owner, range: (u64, u64)) -> Result<()> {
+        self.give_up_lock(caller, open, owner, range).await
+    }
+
+    async fn test(&self, caller: &Caller, handle: &Handle, lock: &Lock) -> Result<Option<Lock>> {
+        self.inner.test_lock(caller, handle, lock).await
+    }
+
+    fn holds_locks(&self, open: OpenId, owner: &Owner) -> bool {
+        self.inner.has_locks(open, owner)
+    }
+
+    fn callbacks(&self) -> Option<Callbacks> {
+        self.inner.back.take_callbacks()
+    }
+
+    async fn returned(&self, caller: &Caller, lease: LeaseId) -> Result<()> {
+        self.return_lease(caller, lease).await
+    }
+
+    async fn acl(&self, caller: &Caller, handle: &Handle) -> Result<Acl> {
+        self.inner.get_acl(caller, handle).await
+    }
+
+    async fn set_acl(&self, caller: &Caller, handle: &Handle, acl: &Acl) -> Result<Wcc> {
+        self.inner.put_acl(caller, handle, acl).await
+    }
+
+    async fn getxattr(&self, caller: &Caller, handle: &Handle, name: &XattrName) -> Result<Bytes> {
+        self.inner.get_xattr(caller, handle, name).await
+    }
+
+    async fn setxattr(
+        &self,
+        caller: &Caller,
+        handle: &Handle,
+        name: &XattrName,
+        value: Bytes,
+        how: XattrHow,
+    ) -> Result<Wcc> {
+        self.inner.set_xattr(caller, handle, name, value, how).await
+    }
+
+    async fn listxattrs(
+        &self,
+        caller: &Caller,
+        handle: &Handle,
+        cookie: u64,
+        bytes: u32,
+    ) -> Result<ListedXattrs> {
+        self.inner.list_xattrs(caller, handle, cookie, bytes).await
+    }
+
+    async fn removexattr(&self, caller: &Caller, handle: &Handle, name: &XattrName) -> Result<Wcc> {
+        self.inner.remove_xattr(caller, handle, name).await
+    }
+
+    async fn seek(
+        &self,
+        caller: &Caller,
+        handle: &Handle,
+        by: By,
+        offset: u64,
+        what: Extent,
+    ) -> Result<Sought> {
+        self.inner.seek_extent(caller, Place { handle: *handle, by, offset }, what).await
+    }
+
+    async fn allocate(&self, caller: &Caller, at: Place, length: u64) -> Result<Wcc> {
+        self.inner.allocate_range(caller, at, length).await
+    }
+
+    async fn deallocate(&self, caller: &Caller, at: Place, length: u64) -> Result<Wcc> {
+        self.inner.deallocate_range(caller, at, length).await
+    }
+
+    async fn copy(&self, caller: &Caller, from: Place, to: Place, count: u64) -> Result<Copied> {
+        self.inner.copy_range(caller, from, to, count).await
+    }
+
+    async fn clone_range(&self, caller: &Caller, from: Place, to: Place, count: u64) -> Result<Wcc> {
+        self.inner.share_range(caller, from, to, count).await
+    }
+
+    async fn shutdown(&self) {
+        self.give_everything_back().await;
+    }
+}

@@ -1,0 +1,201 @@
+//! GETATTR, SETATTR and ACCESS, and attributes as the other operations bring them.
+
+use protocol::nfs4::{
+    AccessArgs, ArgFattr, ArgOp, Bitmap, ChangeInfo, CompoundError, Failure, Fattr, GetattrArgs, Op,
+    Operation, PutfhArgs, Results, SetattrArgs, Stateid, Status as Wire, VerifyArgs, op,
+};
+use vfs::{
+    AccessMask, Accessed, Attributes, Caller, FileType, Handle, Result, SetAttributes, Share, Status,
+    Timestamp, Wcc, WccAttributes, replay,
+};
+
+use super::execute::Plan;
+use super::state::{self, State, Used};
+use super::{Inner, Nfs4, convert};
+
+/// The wanted type of what is a directory.
+pub(super) const DIRECTORY: Option<FileType> = Some(FileType::Directory);
+/// The wanted type of what is a file.
+pub(super) const REGULAR: Option<FileType> = Some(FileType::Regular);
+
+/// PUTFH.
+pub(super) fn put(handle: &Handle) -> Result<ArgOp> {
+    Ok(op::Putfh::with(PutfhArgs { object: convert::to_wire(handle)? }))
+}
+
+/// GETATTR.
+pub(super) fn getattr(attr_request: Bitmap) -> ArgOp {
+    op::Getattr::with(GetattrArgs { attr_request })
+}
+
+/// GETATTR of all that the interface has.
+pub(super) fn getattr_all() -> ArgOp {
+    getattr(convert::ATTRIBUTES)
+}
+
+/// A directory before and after an operation, as far as the compound has told yet.
+pub(super) struct Around {
+    pub(super) before: Option<WccAttributes>,
+    pub(super) cinfo: ChangeInfo,
+}
+
+impl Around {
+    /// With what came last.
+    pub(super) fn with(&self, after: Option<Attributes>) -> Wcc {
+        let change = after.map(|after| after.change);
+        let before = self.before.filter(|before| state::unchanged(before.change, change, self.cinfo));
+        Wcc { before, after }
+    }
+}
+
+impl Nfs4 {
+    pub(super) async fn change_attributes(
+        &self,
+        caller: &Caller,
+        handle: &Handle,
+        set: &SetAttributes,
+        guard: Option<Timestamp>,
+    ) -> Result<Wcc> {
+        match self.inner.set_attributes(caller, handle, set, guard).await {
+            (Err(failed), true) => replay::attributes_set(self, caller, handle, set, failed).await,
+            (result, _) => result,
+        }
+    }
+}
+
+impl Inner {
+    /// Attributes of a handle; of a type that the handle cannot have, they are nonsense.
+    pub(super) fn attributes_of(
+        &self,
+        operation: Operation,
+        handle: &Handle,
+        came: &Fattr,
+        wanted: Option<FileType>,
+    ) -> Result<Attributes> {
+        let attributes = convert::attributes(came, &self.ids)
+            .map_err(|missing| self.nonsense(operation, format_args!("handle {handle} has no {missing}")))?;
+        let found = attributes.file_type;
+        if wanted.is_some_and(|wanted| wanted != found) || !self.types.agree(handle, found) {
+            let what = format_args!("handle {handle} is a {found:?} all of a sudden");
+            return Err(self.nonsense(operation, what));
+        }
+        Ok(attributes)
+    }
+
+    /// The result of a GETATTR of everything.
+    pub(super) fn take_attributes(
+        &self,
+        results: &mut Results,
+        handle: &Handle,
+        wanted: Option<FileType>,
+    ) -> Result<Attributes> {
+        let came = self.take::<op::Getattr>(results)?.obj_attributes;
+        self.attributes_of(Operation::Getattr, handle, &came, wanted)
+    }
+
+    /// The result of a GETATTR of everything behind an operation that has been carried out: if it failed, there are no
+    /// attributes, and that is all.
+    pub(super) fn attributes_after(
+        &self,
+        results: &mut Results,
+        handle: &Handle,
+        wanted: Option<FileType>,
+    ) -> Result<Option<Attributes>> {
+        match results.take::<op::Getattr>() {
+            Ok(came) => {
+                self.attributes_of(Operation::Getattr, handle, &came.obj_attributes, wanted).map(Some)
+            }
+            Err(CompoundError::Failed { .. }) => Ok(None),
+            Err(error) => Err(self.failed(&error)),
+        }
+    }
+
+    /// The result of a GETATTR of what is compared, before an operation.
+    pub(super) fn take_before(&self, results: &mut Results) -> Result<Option<WccAttributes>> {
+        let came = self.take::<op::Getattr>(results)?.obj_attributes;
+        Ok(convert::wcc_attributes(&came))
+    }
+
+    pub(super) async fn get_attributes(&self, caller: &Caller, handle: &Handle) -> Result<Attributes> {
+        let plan = Plan::reading(Operation::Getattr);
+        let build = |_: &State| Ok((vec![put(handle)?, getattr_all()], Used::Nothing));
+        let mut results = self.run(caller, plan, build).await?.results;
+        self.take::<op::Putfh>(&mut results)?;
+        self.take_attributes(&mut results, handle, None)
+    }
+
+    /// The state by which the size of a file is set.
+    fn for_size(state: &State, handle: &Handle) -> (Stateid, Used) {
+        if let Some((stateid, used @ Used::Lease(_))) = state.for_io(handle, None, Share::WRITE) {
+            return (stateid, used);
+        }
+        // A share that we hold ourselves must not be in our way.
+        state
+            .open_for(handle, Share::WRITE)
+            .and_then(|id| state.for_io(handle, Some(id), Share::WRITE))
+            .unwrap_or((Stateid::ANONYMOUS, Used::Nothing))
+    }
+
+    /// Also whether the failure may come from the call having been carried out before.
+    pub(super) async fn set_attributes(
+        &self,
+        caller: &Caller,
+        handle: &Handle,
+        set: &SetAttributes,
+        guard: Option<Timestamp>,
+    ) -> (Result<Wcc>, bool) {
+        let build = |state: &State| {
+            let mut operations = vec![put(handle)?];
+            if let Some(ctime) = guard {
+                let time_metadata = Some(convert::nfstime(ctime));
+                let same = ArgFattr::from(Fattr { time_metadata, ..Fattr::default() });
+                operations.push(op::Verify::with(VerifyArgs { obj_attributes: same }));
+            }
+            let (stateid, used) = match set.size {
+                Some(_) => Inner::for_size(state, handle),
+                None => (Stateid::ANONYMOUS, Used::Nothing),
+            };
+            operations.push(op::Setattr::with(SetattrArgs { stateid, obj_attributes: convert::arg(set) }));
+            operations.push(getattr_all());
+            Ok((operations, used))
+        };
+        let ran = match self.run(caller, Plan::changing(Operation::Setattr), build).await {
+            Ok(ran) => ran,
+            Err(failed) => return (Err(failed), false),
+        };
+        let mut results = ran.results;
+        let done = (|| {
+            self.take::<op::Putfh>(&mut results)?;
+            if guard.is_some() {
+                self.take::<op::Verify>(&mut results)?;
+            }
+            match results.result::<op::Setattr>().map_err(|error| self.failed(&error))? {
+                Ok(_) => {}
+                Err(failure) if failure.status() == Wire::AttrNotSupp => return Err(Status::Inval.into()),
+                Err(failure) => return Err(super::execute::status_of(&failure).into()),
+            }
+            Ok(Wcc { before: None, after: self.attributes_after(&mut results, handle, None)? })
+        })();
+        (done, ran.again)
+    }
+
+    pub(super) async fn ask_access(
+        &self,
+        caller: &Caller,
+        handle: &Handle,
+        asked: AccessMask,
+    ) -> Result<Accessed> {
+        let plan = Plan::reading(Operation::Access);
+        let access = asked.bits();
+        let build = |_: &State| {
+            let ask = op::Access::with(AccessArgs { access });
+            Ok((vec![put(handle)?, ask, getattr_all()], Used::Nothing))
+        };
+        let mut results = self.run(caller, plan, build).await?.results;
+        self.take::<op::Putfh>(&mut results)?;
+        let ok = self.take::<op::Access>(&mut results)?;
+        let granted = AccessMask::from_bits_truncate(ok.access) & asked;
+        let attributes = Some(self.take_attributes(&mut results, handle, None)?);
+        Ok(Accessed { granted, attributes })
+    }
+}

@@ -1,0 +1,351 @@
+//! The backchannel: what the origin asks of us (RFC 8881, section 20), on connections that we made.
+//!
+//! A recall is answered at once and handed up; what it is for happens afterwards. A recall of a delegation that we do
+//! not know may have overtaken the reply that grants it, and waits for the OPENs in flight.
+
+pub(crate) mod slots;
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use protocol::nfs4::callback::{
+    self, CbArgOp, CbCompoundHeader, CbCompoundRes, CbGetattrArgs, CbGetattrOk, CbNotifyLockArgs,
+    CbOperation, CbRecallAnyArgs, CbRecallArgs, CbResOp, CbSequenceArgs, CbSequenceOk,
+    RCA4_TYPE_MASK_RDATA_DLG, RCA4_TYPE_MASK_WDATA_DLG,
+};
+use protocol::nfs4::{Attr, BadArguments, Fattr, Sessionid, Status as Wire};
+use rpc::message::{CallHeader, Refusal};
+use rpc::service::Answering;
+use rpc::{Outcome, Remember, Service};
+use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::time::{Instant, timeout, timeout_at};
+use vfs::{Callback, Callbacks, Handle, HolderId, LeaseKind, Owner, Query};
+use xdr::{Decode, Decoder, List};
+
+use super::establish::{BACK_SLOTS, CB_PROGRAM};
+use super::opens::wire_owner;
+use super::{Inner, Phase, convert};
+use slots::{BackSlots, Begun};
+
+/// Callbacks that may wait for the layer above.
+const UPWARD_MAX: usize = 256;
+/// How long a recall waits for the OPENs in flight.
+const OVERTAKEN: Duration = Duration::from_secs(5);
+/// How long the layer above has to say what it has made of a file.
+const ANSWER: Duration = Duration::from_secs(5);
+/// Denied locks that somebody waits for.
+const WAITING_MAX: usize = 4096;
+/// Operations in a callback.
+const OPERATIONS_MAX: usize = 8;
+
+/// What the callbacks need to know, and what they are told by.
+#[derive(Debug)]
+pub(crate) struct Back {
+    inner: OnceLock<Weak<Inner>>,
+    slots: Mutex<BackSlots>,
+    /// The connection that the callbacks come on: that of the first link with this number.
+    bound: Mutex<Option<u64>>,
+    upward: mpsc::Sender<Callback>,
+    downward: Mutex<Option<Callbacks>>,
+    taken: AtomicBool,
+    opens: Mutex<Opens>,
+    opened: Notify,
+    waiting: Mutex<HashMap<(Handle, Bytes), (HolderId, Owner)>>,
+    owners: AtomicU64,
+}
+
+/// OPENs in flight, by the order in which they began.
+#[derive(Debug, Default)]
+struct Opens {
+    last: u64,
+    live: BTreeSet<u64>,
+}
+
+/// An OPEN in flight.
+pub(crate) struct InFlight<'a> {
+    back: &'a Back,
+    number: u64,
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.back.opens.lock().live.remove(&self.number);
+        self.back.opened.notify_waiters();
+    }
+}
+
+impl Back {
+    pub(crate) fn new() -> Arc<Back> {
+        let (upward, downward) = mpsc::channel(UPWARD_MAX);
+        Arc::new(Back {
+            inner: OnceLock::new(),
+            slots: Mutex::default(),
+            bound: Mutex::default(),
+            upward,
+            downward: Mutex::new(Some(downward)),
+            taken: AtomicBool::new(false),
+            opens: Mutex::default(),
+            opened: Notify::new(),
+            waiting: Mutex::default(),
+            owners: AtomicU64::new(0),
+        })
+    }
+
+    pub(crate) fn belongs_to(&self, inner: Weak<Inner>) {
+        // Once: there is one of these for each mount.
+        let _ = self.inner.set(inner);
+    }
+
+    pub(crate) fn take_callbacks(&self) -> Option<Callbacks> {
+        let callbacks = self.downward.lock().take();
+        self.taken.store(true, Ordering::Relaxed);
+        callbacks
+    }
+
+    /// Does the layer above listen?
+    pub(crate) fn listening(&self) -> bool {
+        self.taken.load(Ordering::Relaxed) && !self.upward.is_closed()
+    }
+
+    /// Tells the layer above. If it is behind, what is to be told waits; there is never more of it than there are
+    /// delegations.
+    pub(crate) fn tell(&self, callback: Callback) {
+        if !self.listening() {
+            return;
+        }
+        if let Err(mpsc::error::TrySendError::Full(callback)) = self.upward.try_send(callback) {
+            let upward = self.upward.clone();
+            tokio::spawn(async move {
+                let _ = upward.send(callback).await;
+            });
+        }
+    }
+
+    /// Another session, with its callbacks on this connection of the first link.
+    pub(crate) fn started(&self, session: Sessionid, connection: Option<u64>) {
+        self.slots.lock().start(session);
+        *self.bound.lock() = connection;
+    }
+
+    /// The callbacks of this session come on another connection now.
+    pub(crate) fn bound(&self, session: Sessionid, connection: u64) {
+        if self.slots.lock().is(&session) {
+            *self.bound.lock() = Some(connection);
+        }
+    }
+
+    /// The connection that the callbacks come on.
+    pub(crate) fn connection(&self) -> Option<u64> {
+        *self.bound.lock()
+    }
+
+    /// An OPEN begins.
+    pub(crate) fn opening(&self) -> InFlight<'_> {
+        let mut opens = self.opens.lock();
+        opens.last += 1;
+        let number = opens.last;
+        opens.live.insert(number);
+        InFlight { back: self, number }
+    }
+
+    /// Waits for the OPENs that are in flight now, if there are any.
+    async fn after_opens(&self) {
+        let last = self.opens.lock().last;
+        loop {
+            let changed = self.opened.notified();
+            if self.opens.lock().live.first().is_none_or(|first| *first > last) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// Somebody waits for a lock.
+    pub(crate) fn waits(&self, handle: Option<Handle>, holder: HolderId, owner: &Owner) {
+        let mut waiting = self.waiting.lock();
+        if let Some(handle) = handle
+            && waiting.len() < WAITING_MAX
+        {
+            waiting.insert((handle, wire_owner(owner).owner.into_bytes()), (holder, owner.clone()));
+        }
+    }
+
+    /// An owner that nobody else has.
+    pub(crate) fn passing_owner(&self) -> Owner {
+        let number = self.owners.fetch_add(1, Ordering::Relaxed);
+        Owner(Bytes::from(format!("passing {number}")))
+    }
+
+    async fn answer(&self, inner: &Arc<Inner>, mut arguments: Decoder) -> Result<Bytes, xdr::Error> {
+        let mut header = CbCompoundHeader::decode(&mut arguments)?;
+        let refused = |status| {
+            let resarray = List::default();
+            xdr::to_bytes(&CbCompoundRes { status: Err(status), tag: header.tag.clone(), resarray })
+        };
+        let encoded = |encoded: std::io::Result<Bytes>| encoded.unwrap_or_default();
+        if header.minorversion != inner.minor {
+            return Ok(encoded(refused(Wire::MinorVersMismatch)));
+        }
+        let tag = header.tag.clone();
+        let reply = |results: Vec<CbResOp>| {
+            let status = results.last().map_or(Ok(()), CbResOp::status);
+            let resarray = List::new(results).unwrap_or_default();
+            encoded(xdr::to_bytes(&CbCompoundRes { status, tag: tag.clone(), resarray }))
+        };
+        let sequence = match header.next(&mut arguments) {
+            None => return Ok(reply(Vec::new())),
+            Some(Ok(CbArgOp::Sequence(sequence))) => sequence,
+            Some(Ok(other)) => {
+                return Ok(reply(vec![CbResOp::failed(other.operation(), Wire::OpNotInSession)]));
+            }
+            Some(Err(bad)) => return Ok(reply(vec![CbResOp::failed(bad.operation, Wire::BadXdr)])),
+        };
+        let begun = self.slots.lock().begin(&sequence);
+        match begun {
+            Begun::Again(reply) => return Ok(reply),
+            Begun::Refused(status) => {
+                return Ok(reply(vec![CbResOp::failed(CbOperation::Sequence, status)]));
+            }
+            Begun::New => {}
+        }
+        let mut results = vec![CbResOp::Sequence(Ok(sequenced(&sequence)))];
+        while results.len() < OPERATIONS_MAX
+            && results.last().is_some_and(|last| last.status().is_ok())
+            && let Some(next) = header.next(&mut arguments)
+        {
+            results.push(self.operation(inner, next).await);
+        }
+        let answer = reply(results);
+        self.slots.lock().end(&sequence, answer.clone());
+        Ok(answer)
+    }
+
+    async fn operation(
+        &self,
+        inner: &Arc<Inner>,
+        asked: Result<CbArgOp, BadArguments<CbOperation>>,
+    ) -> CbResOp {
+        match asked {
+            Err(bad) => CbResOp::failed(bad.operation, Wire::BadXdr),
+            Ok(CbArgOp::Recall(args)) => CbResOp::Recall(self.recall(inner, &args).await),
+            Ok(CbArgOp::Getattr(args)) => CbResOp::Getattr(self.getattr(inner, &args).await),
+            Ok(CbArgOp::RecallAny(args)) => {
+                self.recall_any(args);
+                CbResOp::RecallAny(Ok(()))
+            }
+            Ok(CbArgOp::RecallableObjAvail(_)) => CbResOp::RecallableObjAvail(Ok(())),
+            Ok(CbArgOp::RecallSlot(args)) => {
+                if let Phase::Ready(session) = &*inner.phase.borrow() {
+                    session.limit(args.target_highest_slotid);
+                }
+                CbResOp::RecallSlot(Ok(()))
+            }
+            Ok(CbArgOp::NotifyLock(args)) => {
+                self.notify_lock(&args);
+                CbResOp::NotifyLock(Ok(()))
+            }
+            Ok(CbArgOp::Sequence(_)) => CbResOp::failed(CbOperation::Sequence, Wire::SequencePos),
+            Ok(CbArgOp::Illegal(_)) => CbResOp::Illegal(Wire::OpIllegal),
+            Ok(other) => CbResOp::failed(other.operation(), Wire::NotSupp),
+        }
+    }
+
+    async fn recall(&self, inner: &Arc<Inner>, args: &CbRecallArgs) -> Result<(), Wire> {
+        let handle = convert::from_wire(&args.fh).ok_or(Wire::BadHandle)?;
+        let named = || inner.state.lock().lease_named(&args.stateid, &handle);
+        let mut lease = named();
+        if lease.is_none() {
+            timeout(OVERTAKEN, self.after_opens()).await.map_err(|_| Wire::Delay)?;
+            lease = named();
+        }
+        inner.recall(lease.ok_or(Wire::BadStateid)?);
+        Ok(())
+    }
+
+    async fn getattr(&self, inner: &Arc<Inner>, args: &CbGetattrArgs) -> Result<CbGetattrOk, Wire> {
+        let handle = convert::from_wire(&args.fh).ok_or(Wire::BadHandle)?;
+        let held = inner.state.lock().lease_of(&handle).map(|(id, held)| (id, held.kind));
+        let id = match held {
+            Some((id, LeaseKind::Write)) if self.listening() => id,
+            _ => return Err(Wire::BadHandle),
+        };
+        let (answer, answered) = oneshot::channel();
+        let deadline = Instant::now() + ANSWER;
+        self.tell(Callback::Getattr(Query { id, handle, answer, deadline }));
+        // Who cannot say is asked for the delegation instead: that is what the server makes of a failure.
+        let answered = timeout_at(deadline, answered).await.map_err(|_| Wire::Delay)?;
+        let held = answered.map_err(|_| Wire::BadHandle)?;
+        let asked = |attr: Attr| args.attr_request.contains(attr);
+        let obj_attributes = Box::new(Fattr {
+            change: asked(Attr::Change).then_some(held.change),
+            size: asked(Attr::Size).then_some(held.size),
+            ..Fattr::default()
+        });
+        Ok(CbGetattrOk { obj_attributes })
+    }
+
+    fn recall_any(&self, args: CbRecallAnyArgs) {
+        let meant = [RCA4_TYPE_MASK_RDATA_DLG, RCA4_TYPE_MASK_WDATA_DLG];
+        if meant.iter().any(|number| args.type_mask.contains_bit(*number)) {
+            self.tell(Callback::RecallAny { holder: None, keep: args.objects_to_keep });
+        }
+    }
+
+    fn notify_lock(&self, args: &CbNotifyLockArgs) {
+        let Some(handle) = convert::from_wire(&args.fh) else { return };
+        let key = (handle, args.lock_owner.owner.clone().into_bytes());
+        if let Some((holder, owner)) = self.waiting.lock().remove(&key) {
+            self.tell(Callback::NotifyLock { holder, owner, handle });
+        }
+    }
+}
+
+fn sequenced(args: &CbSequenceArgs) -> CbSequenceOk {
+    CbSequenceOk {
+        sessionid: args.sessionid,
+        sequenceid: args.sequenceid,
+        slotid: args.slotid,
+        highest_slotid: BACK_SLOTS - 1,
+        target_highest_slotid: BACK_SLOTS - 1,
+    }
+}
+
+impl Service for Back {
+    fn call(self: Arc<Self>, call: rpc::Call) -> Answering {
+        let refuse = |refusal| -> Answering { Box::pin(std::future::ready(Outcome::Refuse(refusal))) };
+        let header = &call.header;
+        if header.program != CB_PROGRAM {
+            return refuse(Refusal::ProgramUnavailable);
+        }
+        if ![callback::VERSION, callback::VERSION_4].contains(&header.version) {
+            let (low, high) = (callback::VERSION, callback::VERSION_4);
+            return refuse(Refusal::ProgramMismatch { low, high });
+        }
+        match header.procedure {
+            callback::NULL => Box::pin(std::future::ready(Outcome::Reply(call.reply().finish()))),
+            callback::COMPOUND => Box::pin(async move {
+                let Some(inner) = self.inner.get().and_then(Weak::upgrade) else {
+                    return Outcome::Refuse(Refusal::ProgramUnavailable);
+                };
+                match self.answer(&inner, call.arguments.clone()).await {
+                    Ok(bytes) => {
+                        let mut encoder = call.reply();
+                        encoder.raw(&bytes);
+                        Outcome::Reply(encoder.finish())
+                    }
+                    Err(_) => Outcome::Refuse(Refusal::GarbageArguments),
+                }
+            }),
+            _ => refuse(Refusal::ProcedureUnavailable),
+        }
+    }
+
+    /// The slots remember.
+    fn remember(&self, _: &CallHeader) -> Remember {
+        Remember::No
+    }
+}

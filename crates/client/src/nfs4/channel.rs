@@ -1,0 +1,142 @@
+//! Compounds on their way: over several links, under the caller's name, for as long as patience lasts.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use protocol::Call;
+use protocol::nfs4::{CompoundArgs, CompoundRes, Operation, call};
+use rpc::message::Refusal;
+use rpc::{CallError, Link, Outgoing, Patience};
+use tokio::time::Instant;
+use vfs::{Principal, Result, Status};
+use xdr::{Decode, Encode, Encoder, Opaque};
+
+use crate::counts::Counting;
+use crate::nonsense::Nonsense;
+use crate::transport::{credential, machine_name};
+
+/// The way to one origin.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    /// At least one. The first carries the callbacks.
+    links: Vec<Link>,
+    next: AtomicUsize,
+    machine: Opaque<255>,
+    /// `soft`: how long a call may take.
+    soft: Option<Duration>,
+    /// Compounds, by what they are for.
+    pub(crate) compounds: Counting<Operation>,
+    /// Operations within them.
+    pub(crate) operations: Counting<Operation>,
+    pub(crate) nonsense: Nonsense,
+}
+
+/// An answer.
+pub(crate) struct Answer {
+    pub(crate) compound: CompoundRes,
+    /// The call was sent more than once.
+    pub(crate) retransmitted: bool,
+}
+
+/// A call to be made.
+pub(crate) struct Sending<'a> {
+    pub(crate) principal: &'a Principal,
+    pub(crate) args: &'a CompoundArgs,
+    /// What the compound is for.
+    pub(crate) main: Operation,
+    /// Over this link; over the next in turn, if it does not matter.
+    pub(crate) link: Option<usize>,
+    /// Until then, however patient the mount.
+    pub(crate) deadline: Option<Instant>,
+}
+
+impl Channel {
+    pub(crate) fn new(links: Vec<Link>, soft: Option<Duration>, nonsense: Nonsense) -> Channel {
+        Channel {
+            links,
+            next: AtomicUsize::new(0),
+            machine: machine_name(),
+            soft,
+            compounds: Counting::default(),
+            operations: Counting::default(),
+            nonsense,
+        }
+    }
+
+    /// What this machine calls itself.
+    pub(crate) fn machine(&self) -> &Opaque<255> {
+        &self.machine
+    }
+
+    /// How long a call may take.
+    pub(crate) fn soft(&self) -> Option<Duration> {
+        self.soft
+    }
+
+    /// The links.
+    pub(crate) fn links(&self) -> &[Link] {
+        &self.links
+    }
+
+    /// The link whose turn it is.
+    pub(crate) fn turn(&self) -> usize {
+        self.next.fetch_add(1, Ordering::Relaxed) % self.links.len()
+    }
+
+    /// Makes a call and decodes its results, which may be any failure that the origin reports.
+    ///
+    /// # Errors
+    /// `Delay` when the deadline passes; `Io` when a `soft` mount's patience ends, or the origin refuses the call or
+    /// answers what cannot be decoded; `Access` if it does not take the credential.
+    pub(crate) async fn send(&self, sending: Sending<'_>) -> Result<Answer> {
+        let started = Instant::now();
+        let soft = self.soft.map(|soft| started + soft);
+        let patience =
+            [soft, sending.deadline].into_iter().flatten().min().map_or(Patience::Hard, Patience::Until);
+        let by_deadline = patience == sending.deadline.map_or(Patience::Hard, Patience::Until);
+        match self.call(&sending, patience).await {
+            Ok(answer) => Ok(answer),
+            Err(CallError::TimedOut) if by_deadline => Err(Status::Delay.into()),
+            Err(CallError::Refused(Refusal::Auth(_))) => Err(Status::Access.into()),
+            Err(error @ (CallError::Refused(_) | CallError::Malformed(_))) => {
+                Err(self.nonsense.heard(sending.main.name(), error))
+            }
+            Err(error) => {
+                tracing::debug!(operation = sending.main.name(), %error, "a call failed");
+                Err(Status::Io.into())
+            }
+        }
+    }
+
+    /// One call, whose failure is told as it is.
+    pub(crate) async fn call(&self, sending: &Sending<'_>, patience: Patience) -> Result<Answer, CallError> {
+        let mut encoder = Encoder::with_capacity(512);
+        sending.args.encode(&mut encoder);
+        let outgoing = Outgoing {
+            program: call::Compound::PROGRAM,
+            version: call::Compound::VERSION,
+            procedure: call::Compound::NUMBER,
+            credential: rpc::Credential::Sys(credential(sending.principal, self.machine.clone())),
+            arguments: encoder.finish(),
+        };
+        let main = sending.main as u32;
+        let started = Instant::now();
+        self.compounds.called(main, outgoing.arguments.len());
+        for operation in sending.args.argarray.iter() {
+            self.operations.called(operation.operation() as u32, 0);
+        }
+        let link = sending.link.unwrap_or_else(|| self.turn()) % self.links.len();
+        let answered = match self.links[link].call(outgoing, patience).await {
+            Ok(answer) => {
+                let bytes = answer.results.remaining();
+                self.compounds.answered(main, bytes, started.elapsed(), answer.retransmitted);
+                let mut results = answer.results;
+                CompoundRes::decode(&mut results)
+                    .map(|compound| Answer { compound, retransmitted: answer.retransmitted })
+                    .map_err(CallError::Malformed)
+            }
+            Err(error) => Err(error),
+        };
+        answered.inspect_err(|_| self.compounds.failed(main))
+    }
+}

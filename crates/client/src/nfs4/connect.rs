@@ -1,0 +1,222 @@
+//! From a URL to a mounted export, without MOUNT: the path is walked from the server's root.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU16, AtomicU32};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use protocol::nfs4::{
+    ArgOp, Attr, Bitmap, Component, CompoundError, Fattr, LookupArgs, Op, Operation, PutfhArgs,
+    Status as Wire, call, op,
+};
+use rpc::message::Refusal;
+use rpc::{Link, ReplyCache};
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, timeout};
+use vfs::{Handle, Principal};
+
+use super::attributes::getattr;
+use super::callback::Back;
+use super::channel::Channel;
+use super::establish::{Client, Identity, NotMade};
+use super::session::Session;
+use super::state::State;
+use super::{Export, Idmap, Inner, Nfs4, Phase, convert, keeper, system};
+use crate::connect::{ConnectError, link_options, source};
+use crate::nonsense::{Nonsense, Types};
+use crate::portmapper::{AskError, Way, ask};
+use crate::url::Url;
+
+/// How long mounting may take once the server has answered at all. A server in its period of grace takes no new opens,
+/// but it is mounted all the same.
+const PATIENCE: Duration = Duration::from_secs(10);
+const NFS_PORT: u16 = 2049;
+/// Our largest transfer.
+const TRANSFER_MAX: u32 = 1 << 20;
+/// What is around the data of the largest READ and WRITE: headers, other operations, attributes.
+const AROUND_BYTES: u32 = 8 << 10;
+
+/// Mounts, with the highest minor version that the URL allows and the server speaks.
+pub(super) async fn connect(url: &Url, identity: Identity) -> Result<Nfs4, ConnectError> {
+    let unresolved = |source| ConnectError::Resolve { host: url.host.clone(), source };
+    let addresses = tokio::net::lookup_host((url.host.as_str(), 0)).await.map_err(unresolved)?;
+    let mut result = Err(unresolved(io::ErrorKind::NotFound.into()));
+    let port = url.options.port.or(url.port).unwrap_or(NFS_PORT);
+    for address in addresses {
+        let server = SocketAddr::new(address.ip(), port);
+        result = connect_to(url, server, &identity).await;
+        if !matches!(result, Err(ConnectError::Nfs4 { .. })) {
+            return result;
+        }
+    }
+    result
+}
+
+async fn connect_to(url: &Url, server: SocketAddr, identity: &Identity) -> Result<Nfs4, ConnectError> {
+    let way = Way { server, transport: rpc::Transport::Tcp, source: source(&url.options) };
+    ask::<call::Null>(way, &(), PATIENCE).await.map_err(|source| match source {
+        AskError::Refused(Refusal::ProgramMismatch { .. } | Refusal::ProgramUnavailable) => {
+            ConnectError::Version { server, wanted: wanted(url) }
+        }
+        source => ConnectError::Nfs4 { server, source },
+    })?;
+    for &minor in url.options.vers.minors() {
+        match mount(url, server, identity, minor).await {
+            Err(ConnectError::Version { .. }) => {}
+            decided => return decided,
+        }
+    }
+    Err(ConnectError::Version { server, wanted: wanted(url) })
+}
+
+fn wanted(url: &Url) -> &'static str {
+    match url.options.vers.minors() {
+        [1] => "4.1",
+        [2] => "4.2",
+        _ => "4.1 nor 4.2",
+    }
+}
+
+async fn mount(url: &Url, server: SocketAddr, identity: &Identity, minor: u32) -> Result<Nfs4, ConnectError> {
+    let silent = || ConnectError::Nfs4 { server, source: AskError::Silence };
+    let nowhere = Handle::new(&[]).ok_or_else(silent)?;
+    let inner = build(url, server, identity.clone(), minor, nowhere);
+    let refused = |error: NotMade| match error {
+        NotMade::Status(Wire::MinorVersMismatch) => ConnectError::Version { server, wanted: wanted(url) },
+        NotMade::Status(status) => ConnectError::Refused4 { server, export: url.export_text(), status },
+        NotMade::NoAnswer => silent(),
+    };
+    let mounting = async {
+        let session = establish(&inner).await.map_err(refused)?;
+        let root = walk(&inner, url, &session).await.map_err(refused)?;
+        inner.reclaim_complete(&session).await.map_err(refused)?;
+        Ok((session, root))
+    };
+    let (session, (root, limits)) = timeout(PATIENCE, mounting).await.map_err(|_| silent())??;
+    let handle = convert::from_wire(&root)
+        .ok_or_else(|| ConnectError::Nonsense { server, export: url.export_text() })?;
+    // Empty until here.
+    let _ = inner.export.set(export(url, &session, handle, &limits));
+    inner.phase.send_replace(Phase::Ready(session));
+    let tasks = keeper::start(&inner);
+    Ok(Nfs4 { inner, tasks })
+}
+
+fn build(url: &Url, server: SocketAddr, identity: Identity, minor: u32, nowhere: Handle) -> Arc<Inner> {
+    let back = Back::new();
+    let mut options = link_options(&url.options, server);
+    options.transport = rpc::Transport::Tcp;
+    let link = || Link::with_service(options, back.clone(), ReplyCache::volatile());
+    let links = (0..url.options.nconnect.max(1)).map(|_| link()).collect();
+    let inner = Arc::new_cyclic(|weak| Inner {
+        url: url.clone(),
+        server,
+        minor,
+        identity,
+        channel: Channel::new(links, url.options.patience(), Nonsense::new(server)),
+        client: Mutex::new(Client::default()),
+        phase: watch::Sender::new(Phase::Recovering),
+        state: Mutex::new(State::default()),
+        back: back.clone(),
+        renewed: Mutex::new(Instant::now()),
+        flags: AtomicU32::new(0),
+        upkeep: Notify::new(),
+        export: OnceLock::new(),
+        types: Types::default(),
+        ids: Idmap::default(),
+        missing: AtomicU16::new(0),
+        nowhere,
+        weak: weak.clone(),
+    });
+    back.belongs_to(Arc::downgrade(&inner));
+    inner
+}
+
+/// The first session.
+async fn establish(inner: &Inner) -> Result<Arc<Session>, NotMade> {
+    loop {
+        let client = inner.exchange_id(None).await?;
+        match inner.create_session(&client, None).await {
+            Ok(session) => {
+                let sequence = client.sequence.wrapping_add(1);
+                *inner.client.lock() = Client { sequence, ..client };
+                return Ok(Arc::new(session));
+            }
+            // The server was restarted in between, or is not ready yet.
+            Err(NotMade::Status(Wire::StaleClientid | Wire::Delay)) => {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// The names of an export's path.
+fn names(url: &Url) -> Vec<Component> {
+    let names = url.export.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
+    names.filter_map(|name| Component::new(name.to_vec())).collect()
+}
+
+/// Walks to the root of the export, as far at once as the session allows.
+async fn walk(
+    inner: &Inner,
+    url: &Url,
+    session: &Arc<Session>,
+) -> Result<(protocol::nfs4::Handle, Fattr), NotMade> {
+    let at_once = (session.fore.maxoperations as usize).clamp(8, protocol::nfs4::OPERATIONS_MAX) - 4;
+    let names = names(url);
+    let mut parts: Vec<&[Component]> = names.chunks(at_once).collect();
+    if parts.is_empty() {
+        parts.push(&[]);
+    }
+    let mut asked = system::LIMITS | system::LIMITS_1;
+    if inner.minor >= 2 {
+        asked = asked | system::LIMITS_2;
+    }
+    let mut start = op::Putrootfh::with(());
+    let mut last = Err(NotMade::NoAnswer);
+    for part in parts {
+        let mut operations: Vec<ArgOp> = vec![start];
+        let lookup = |name: &Component| op::Lookup::with(LookupArgs { objname: name.clone() });
+        operations.extend(part.iter().map(lookup));
+        operations.extend([op::Getfh::with(()), getattr(asked)]);
+        let mut results = inner.within(session, &Principal::Machine, Operation::Lookup, operations).await?;
+        match results.next_result().map(|result| (result.operation(), result.status())) {
+            Some((_, Err(status))) => return Err(NotMade::Status(status)),
+            Some((Operation::Putrootfh | Operation::Putfh, Ok(()))) => {}
+            _ => return Err(NotMade::NoAnswer),
+        }
+        for _ in part {
+            results.take::<op::Lookup>()?;
+        }
+        let object = results.take::<op::Getfh>()?.object;
+        let limits = match results.take::<op::Getattr>() {
+            Ok(ok) => *ok.obj_attributes,
+            Err(CompoundError::Failed { .. }) => Fattr::default(),
+            Err(error) => return Err(error.into()),
+        };
+        start = op::Putfh::with(PutfhArgs { object });
+        last = Ok((object, limits));
+    }
+    last
+}
+
+fn export(url: &Url, session: &Session, root: Handle, limits: &Fattr) -> Export {
+    let transfer = |message: u32, server: Option<u64>, wanted: Option<u32>| {
+        let room = message.saturating_sub(AROUND_BYTES).max(4096) & !4095;
+        let server =
+            server.filter(|most| *most > 0).map_or(u32::MAX, |most| most.try_into().unwrap_or(u32::MAX));
+        room.min(server).min(wanted.unwrap_or(TRANSFER_MAX)).min(TRANSFER_MAX)
+    };
+    // What an exclusive create is known to set everywhere, if the server does not say.
+    let usual = Bitmap::of(&[Attr::Mode, Attr::Owner, Attr::OwnerGroup]);
+    Export {
+        root,
+        lease_time: Duration::from_secs(limits.lease_time.unwrap_or(90).clamp(1, 3600).into()),
+        exclusive: limits.suppattr_exclcreat.unwrap_or(usual),
+        read_max: transfer(session.fore.maxresponsesize, limits.maxread, url.options.rsize),
+        write_max: transfer(session.fore.maxrequestsize, limits.maxwrite, url.options.wsize),
+    }
+}

@@ -1,0 +1,221 @@
+//! Client id and session: EXCHANGE_ID, CREATE_SESSION, BIND_CONN_TO_SESSION, RECLAIM_COMPLETE, and their end
+//! (RFC 8881, sections 18.33 to 18.38, 18.50 and 18.51).
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use protocol::nfs4::{
+    ArgOp, AuthsysParms, BindConnToSessionArgs, CREATE_SESSION4_FLAG_CONN_BACK_CHAN, CallbackSecParms,
+    ChannelAttrs, ChannelDirFromClient, ClientOwner, CompoundArgs, CompoundError, CreateSessionArgs,
+    DestroyClientidArgs, DestroySessionArgs, EXCHGID4_FLAG_CONFIRMED_R, EXCHGID4_FLAG_USE_NON_PNFS,
+    ExchangeIdArgs, Limited, NfsImplId, Nfstime, Op, Operation, ReclaimCompleteArgs, Results,
+    StateProtectArgs, Status as Wire, op,
+};
+use rpc::Connected;
+use tokio::time::Instant;
+use vfs::Principal;
+use xdr::{List, Opaque};
+
+use super::Inner;
+use super::channel::Sending;
+use super::session::Session;
+use crate::url::Url;
+
+/// The program number of our callbacks.
+pub(crate) const CB_PROGRAM: u32 = 0x4000_0000;
+/// The most slots that are asked for.
+pub(crate) const SLOTS_MAX: u32 = 64;
+/// The most slots of the server's callbacks.
+pub(crate) const BACK_SLOTS: u32 = 16;
+/// The most bytes in a request or reply: our largest transfer and what is around it.
+const MESSAGE_MAX_BYTES: u32 = (1 << 20) + (16 << 10);
+/// The most bytes in a reply that must be given again.
+const CACHED_MAX_BYTES: u32 = 16 << 10;
+/// The most operations in a compound.
+const OPERATIONS_MAX: u32 = 32;
+const BACK_MESSAGE_MAX_BYTES: u32 = 16 << 10;
+
+/// Who this client is to the origin (RFC 8881, section 2.4).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// `co_ownerid`: the same for all lives of one client, at most 1,024 bytes. Two clients with the same one throw
+    /// each other out.
+    pub owner: Bytes,
+    /// `co_verifier`: another for each life, so that the origin drops what the last one held.
+    pub verifier: [u8; 8],
+}
+
+impl Identity {
+    /// One that no other process has, and no later life of this one. What it holds when it is killed is held until
+    /// the lease ends.
+    pub fn volatile(url: &Url) -> Identity {
+        let mut random = [0; 24];
+        // Without randomness the process id has to do.
+        if getrandom::fill(&mut random).is_err() {
+            random[..4].copy_from_slice(&std::process::id().to_ne_bytes());
+        }
+        let (unique, verifier) = random.split_at(16);
+        let hex: String = unique.iter().map(|byte| format!("{byte:02x}")).collect();
+        let host = crate::transport::machine_name();
+        let host = String::from_utf8_lossy(&host);
+        Identity {
+            owner: format!("leasehold {host} {url} {hex}").into_bytes().into(),
+            verifier: verifier.try_into().unwrap_or_default(),
+        }
+    }
+
+    fn client_owner(&self) -> ClientOwner {
+        let owner = self.owner.slice(..self.owner.len().min(protocol::nfs4::OPAQUE_LIMIT));
+        ClientOwner { verifier: self.verifier, ownerid: Limited::new(owner).unwrap_or_default() }
+    }
+}
+
+/// What EXCHANGE_ID gave.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Client {
+    pub(crate) id: u64,
+    /// Of the next CREATE_SESSION.
+    pub(crate) sequence: u32,
+    /// The server knows this client and has not lost its state.
+    pub(crate) confirmed: bool,
+}
+
+/// Why a session cannot be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotMade {
+    /// The server said so.
+    Status(Wire),
+    /// No answer, or nonsense.
+    NoAnswer,
+}
+
+impl From<CompoundError> for NotMade {
+    fn from(error: CompoundError) -> NotMade {
+        error.status().map_or(NotMade::NoAnswer, NotMade::Status)
+    }
+}
+
+/// The connection that a call was made on, if it can only have been this one: what the link had before the call and
+/// after the answer.
+fn only(before: Connected, after: Connected) -> Option<u64> {
+    let first = if before.up { before.generation } else { before.generation + 1 };
+    (after.up && after.generation == first).then_some(first)
+}
+
+impl Inner {
+    /// A compound of one operation and no SEQUENCE, over the link that carries the callbacks.
+    async fn alone(
+        &self,
+        operation: ArgOp,
+        link: usize,
+        deadline: Option<Instant>,
+    ) -> Result<Results, NotMade> {
+        let main = operation.operation();
+        let args = CompoundArgs::new(self.minor, vec![operation]).ok_or(NotMade::NoAnswer)?;
+        let principal = &Principal::Machine;
+        let sending = Sending { principal, args: &args, main, link: Some(link), deadline };
+        let answer = self.channel.send(sending).await.map_err(|_| NotMade::NoAnswer)?;
+        Ok(answer.compound.into_results())
+    }
+
+    pub(super) async fn exchange_id(&self, deadline: Option<Instant>) -> Result<Client, NotMade> {
+        let implementation = NfsImplId {
+            domain: Limited::new(&b"leasehold"[..]).unwrap_or_default(),
+            name: Limited::new(concat!("leasehold ", env!("CARGO_PKG_VERSION"))).unwrap_or_default(),
+            date: Nfstime::default(),
+        };
+        let args = ExchangeIdArgs {
+            clientowner: self.identity.client_owner(),
+            flags: EXCHGID4_FLAG_USE_NON_PNFS,
+            state_protect: StateProtectArgs::None,
+            client_impl_id: Some(implementation),
+        };
+        let ok = self.alone(op::ExchangeId::with(args), 0, deadline).await?.take::<op::ExchangeId>()?;
+        let confirmed = ok.flags & EXCHGID4_FLAG_CONFIRMED_R != 0;
+        Ok(Client { id: ok.clientid, sequence: ok.sequenceid, confirmed })
+    }
+
+    pub(super) async fn create_session(
+        &self,
+        client: &Client,
+        deadline: Option<Instant>,
+    ) -> Result<Session, NotMade> {
+        let fore = ChannelAttrs {
+            headerpadsize: 0,
+            maxrequestsize: MESSAGE_MAX_BYTES,
+            maxresponsesize: MESSAGE_MAX_BYTES,
+            maxresponsesize_cached: CACHED_MAX_BYTES,
+            maxoperations: OPERATIONS_MAX,
+            maxrequests: SLOTS_MAX,
+            rdma_ird: None,
+        };
+        let back = ChannelAttrs {
+            maxrequestsize: BACK_MESSAGE_MAX_BYTES,
+            maxresponsesize: BACK_MESSAGE_MAX_BYTES,
+            maxresponsesize_cached: BACK_MESSAGE_MAX_BYTES,
+            maxoperations: 8,
+            maxrequests: BACK_SLOTS,
+            ..fore
+        };
+        let args = CreateSessionArgs {
+            clientid: client.id,
+            sequence: client.sequence,
+            flags: CREATE_SESSION4_FLAG_CONN_BACK_CHAN,
+            fore_chan_attrs: fore,
+            back_chan_attrs: back,
+            cb_program: CB_PROGRAM,
+            sec_parms: self.callback_credentials(),
+        };
+        let before = self.channel.links()[0].connected();
+        let ok = self.alone(op::CreateSession::with(args), 0, deadline).await?.take::<op::CreateSession>()?;
+        let after = self.channel.links()[0].connected();
+        let bound = ok.flags & CREATE_SESSION4_FLAG_CONN_BACK_CHAN != 0;
+        self.back.started(ok.sessionid, only(before, after).filter(|_| bound));
+        Ok(Session::new(ok.sessionid, client.id, ok.fore_chan_attrs, SLOTS_MAX))
+    }
+
+    fn callback_credentials(&self) -> List<CallbackSecParms, 16> {
+        let machinename = Opaque::new(Bytes::copy_from_slice(self.channel.machine())).unwrap_or_default();
+        let sys = AuthsysParms { machinename, ..AuthsysParms::default() };
+        List::new(vec![CallbackSecParms::AuthSys(sys), CallbackSecParms::AuthNone]).unwrap_or_default()
+    }
+
+    /// Makes the present connection of a link one of the session. For the first link, one of the backchannel too.
+    pub(super) async fn bind_connection(&self, session: &Session, link: usize) -> Result<(), NotMade> {
+        let back = link == 0;
+        let dir = if back { ChannelDirFromClient::ForeOrBoth } else { ChannelDirFromClient::Fore };
+        let args = BindConnToSessionArgs { sessid: session.id, dir, use_conn_in_rdma_mode: false };
+        let before = self.channel.links()[link].connected();
+        let deadline = Some(Instant::now() + Duration::from_secs(30));
+        let mut results = self.alone(op::BindConnToSession::with(args), link, deadline).await?;
+        results.take::<op::BindConnToSession>()?;
+        let after = self.channel.links()[link].connected();
+        if back && let Some(generation) = only(before, after) {
+            self.back.bound(session.id, generation);
+        }
+        Ok(())
+    }
+
+    pub(super) async fn destroy_session(&self, session: &Session, deadline: Instant) -> Result<(), NotMade> {
+        let args = DestroySessionArgs { sessionid: session.id };
+        let mut results = self.alone(op::DestroySession::with(args), 0, Some(deadline)).await?;
+        Ok(results.take::<op::DestroySession>()?)
+    }
+
+    pub(super) async fn destroy_clientid(&self, clientid: u64, deadline: Instant) -> Result<(), NotMade> {
+        let args = DestroyClientidArgs { clientid };
+        let mut results = self.alone(op::DestroyClientid::with(args), 0, Some(deadline)).await?;
+        Ok(results.take::<op::DestroyClientid>()?)
+    }
+
+    /// Says that nothing more will be reclaimed; until that is said, a server makes no new opens.
+    pub(super) async fn reclaim_complete(&self, session: &std::sync::Arc<Session>) -> Result<(), NotMade> {
+        let args = op::ReclaimComplete::with(ReclaimCompleteArgs { one_fs: false });
+        let mut results =
+            self.within(session, &Principal::Machine, Operation::ReclaimComplete, vec![args]).await?;
+        match results.take::<op::ReclaimComplete>() {
+            Err(CompoundError::Failed { status: Wire::CompleteAlready, .. }) => Ok(()),
+            result => Ok(result?),
+        }
+    }
+}

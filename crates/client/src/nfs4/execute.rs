@@ -1,0 +1,406 @@
+//! One compound, from its arguments to its results: a session, a slot, a link, and again, as often as the origin wants
+//! to be asked again.
+//!
+//! What may not happen twice is asked again only if it has not happened: the origin says so (DELAY before the operation
+//! that the compound is for, or a refused SEQUENCE), or gives the reply that it has kept for the slot. Where it cannot
+//! say, because the session is gone, the answer is marked as one that may be the second: see `vfs::replay`.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use protocol::nfs4::{
+    ArgOp, CompoundArgs, CompoundError, CompoundRes, Failure, Op, Operation, ResOp, Results, Status as Wire,
+    op,
+};
+use tokio::time::{Instant, sleep_until, timeout_at};
+use vfs::{Caller, Error, Principal, Result, Status};
+
+use super::channel::Sending;
+use super::convert;
+use super::establish::NotMade;
+use super::recovery::Mended;
+use super::session::Session;
+use super::session::slots::Work;
+use super::state::{State, Used};
+use super::{Inner, Phase};
+
+/// The first pause after DELAY or GRACE; each further one is twice as long.
+const PAUSE_MIN: Duration = Duration::from_millis(10);
+/// The longest.
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// So often a request is made again for a state that the origin did not have.
+const MENDS_MAX: u32 = 4;
+
+/// What a compound is for, and what may be done with it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Plan {
+    main: Operation,
+    /// It may not happen twice.
+    once: bool,
+    work: Work,
+    /// What it does at the origin must be known: it is waited for beyond the caller's deadline.
+    lasting: bool,
+}
+
+impl Plan {
+    /// Doing it again does no harm.
+    pub(super) fn reading(main: Operation) -> Plan {
+        Plan { main, once: false, work: Work::Ordinary, lasting: false }
+    }
+
+    /// It may not happen twice.
+    pub(super) fn changing(main: Operation) -> Plan {
+        Plan { once: true, ..Plan::reading(main) }
+    }
+
+    /// It changes what we hold at the origin.
+    pub(super) fn stateful(main: Operation) -> Plan {
+        Plan { lasting: true, ..Plan::changing(main) }
+    }
+
+    /// Recalls wait for it.
+    pub(super) fn urgent(self) -> Plan {
+        Plan { work: Work::Recall, ..self }
+    }
+}
+
+/// Results, behind those of SEQUENCE.
+pub(super) struct Ran {
+    pub(super) results: Results,
+    /// The compound may have been carried out before the time that they tell of.
+    pub(super) again: bool,
+    /// When it left.
+    pub(super) sent: Instant,
+}
+
+/// One try.
+struct Request<'a> {
+    principal: &'a Principal,
+    main: Operation,
+    operations: Vec<ArgOp>,
+    cachethis: bool,
+    work: Work,
+    deadline: Option<Instant>,
+}
+
+/// What comes of one try.
+enum Tried {
+    /// Results, behind those of SEQUENCE.
+    Answered(CompoundRes, bool),
+    /// The origin refused the whole of it for now.
+    Later,
+    /// It refused it, and would not another time.
+    Now,
+    /// It was carried out, and the origin does not tell with what result.
+    Untold,
+    /// There is no such session any more. If it was sent more than once, it may have been carried out.
+    NoSession(bool),
+}
+
+impl Inner {
+    /// Makes a compound of what `build` says, which is asked anew for each try: states have other names after a
+    /// recovery.
+    pub(super) async fn run<B>(&self, caller: &Caller, plan: Plan, build: B) -> Result<Ran>
+    where
+        B: Fn(&State) -> Result<(Vec<ArgOp>, Used)> + Send + Sync,
+    {
+        let started = Instant::now();
+        let soft = self.channel.soft().map(|soft| started + soft);
+        let mut again = caller.resent;
+        let mut pause = PAUSE_MIN;
+        let mut mends = 0;
+        loop {
+            let session = self.session(caller.deadline, soft).await?;
+            let (operations, used) = build(&self.state.lock())?;
+            let sent = Instant::now();
+            let request = Request {
+                principal: &caller.principal,
+                main: plan.main,
+                operations,
+                cachethis: plan.once,
+                work: plan.work,
+                deadline: caller.deadline.filter(|_| !plan.lasting),
+            };
+            match self.attempt(&session, request).await? {
+                Tried::Answered(compound, retransmitted) => {
+                    let status = compound.status.err();
+                    let happened = plan.once && happened(&compound, plan.main);
+                    match status {
+                        Some(Wire::Delay | Wire::Grace) if !happened => {}
+                        Some(lost)
+                            if convert::lost_state(lost)
+                                && !happened
+                                && used != Used::Nothing
+                                && mends < MENDS_MAX =>
+                        {
+                            mends += 1;
+                            match self.mend(&session, &used, lost).await {
+                                Mended::Again => continue,
+                                Mended::Lost => return Err(Status::BadStateId.into()),
+                            }
+                        }
+                        _ => {
+                            // A retransmission within a session is answered from the slot.
+                            let _ = retransmitted;
+                            return Ok(Ran { results: compound.into_results(), again, sent });
+                        }
+                    }
+                }
+                Tried::Later => {}
+                Tried::Now => continue,
+                Tried::Untold => {
+                    again |= plan.once;
+                    continue;
+                }
+                Tried::NoSession(maybe) => {
+                    again |= maybe && plan.once;
+                    self.session_lost(&session);
+                    continue;
+                }
+            }
+            rest(pause, caller.deadline, soft).await?;
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    /// One compound in this session and no other, for recovery and upkeep: for ever, but for the end of the session.
+    pub(super) async fn within(
+        &self,
+        session: &Arc<Session>,
+        principal: &Principal,
+        main: Operation,
+        operations: Vec<ArgOp>,
+    ) -> Result<Results, NotMade> {
+        let mut pause = PAUSE_MIN;
+        loop {
+            let request = Request {
+                principal,
+                main,
+                operations: operations.clone(),
+                cachethis: true,
+                work: Work::Recall,
+                deadline: None,
+            };
+            match self.attempt(session, request).await.map_err(|_| NotMade::NoAnswer)? {
+                Tried::Answered(compound, _) => {
+                    // GRACE is no answer to wait for here: who reclaims does so within it.
+                    if compound.status != Err(Wire::Delay) || happened(&compound, main) {
+                        return Ok(compound.into_results());
+                    }
+                }
+                Tried::Later => {}
+                Tried::Now | Tried::Untold => continue,
+                Tried::NoSession(_) => return Err(NotMade::Status(Wire::BadSession)),
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    /// The session, as soon as there is one.
+    async fn session(&self, deadline: Option<Instant>, soft: Option<Instant>) -> Result<Arc<Session>> {
+        if let Phase::Ready(session) = &*self.phase.borrow() {
+            return Ok(session.clone());
+        }
+        let mut phase = self.phase.subscribe();
+        let ready = phase.wait_for(|phase| !matches!(phase, Phase::Recovering));
+        let waited = match [deadline, soft].into_iter().flatten().min() {
+            Some(limit) => timeout_at(limit, ready).await.map_err(|_| late(deadline))?,
+            None => ready.await,
+        };
+        match waited.as_deref() {
+            Ok(Phase::Ready(session)) => Ok(session.clone()),
+            _ => Err(Status::Io.into()),
+        }
+    }
+
+    async fn attempt(&self, session: &Arc<Session>, request: Request<'_>) -> Result<Tried> {
+        let slot = match request.deadline {
+            Some(deadline) => timeout_at(deadline, session.acquire(request.work))
+                .await
+                .map_err(|_| Error::from(Status::Delay))?,
+            None => session.acquire(request.work).await,
+        };
+        let mut all = Vec::with_capacity(request.operations.len() + 1);
+        all.push(op::Sequence::with(slot.sequence(request.cachethis)));
+        all.extend(request.operations);
+        let Some(args) = CompoundArgs::new(self.minor, all) else {
+            slot.refused();
+            return Err(Status::ServerFault.into());
+        };
+        let link = self.channel.turn();
+        let sending = Sending {
+            principal: request.principal,
+            args: &args,
+            main: request.main,
+            link: Some(link),
+            deadline: request.deadline,
+        };
+        let sent = Instant::now();
+        // Given up, the slot is in doubt: that is what dropping it means.
+        let answer = self.channel.send(sending).await?;
+        let (mut compound, retransmitted) = (answer.compound, answer.retransmitted);
+        let mut results = std::mem::take(&mut compound.resarray).into_vec();
+        let first = if results.is_empty() { None } else { Some(results.remove(0)) };
+        let ok = match first {
+            Some(ResOp::Sequence(Ok(ok))) => ok,
+            Some(ResOp::Sequence(Err(status))) => {
+                return Ok(self.sequence_failed(session, slot, link, status, retransmitted).await);
+            }
+            other => {
+                slot.refused();
+                let received = other.map(|result| result.operation());
+                let what = CompoundError::Unexpected { expected: Operation::Sequence, received };
+                return Err(self.channel.nonsense.heard(request.main.name(), what));
+            }
+        };
+        if !slot.answers(&ok) {
+            slot.spent();
+            return Err(self.channel.nonsense.heard("SEQUENCE", "the answer of another slot"));
+        }
+        slot.taken(&ok);
+        self.renewed(sent, ok.status_flags);
+        compound.resarray = xdr::List::new(results).unwrap_or_default();
+        Ok(Tried::Answered(compound, retransmitted))
+    }
+
+    /// What a failure of SEQUENCE means (RFC 8881, section 18.46.3).
+    async fn sequence_failed(
+        &self,
+        session: &Arc<Session>,
+        slot: super::session::Slot,
+        link: usize,
+        status: Wire,
+        retransmitted: bool,
+    ) -> Tried {
+        match status {
+            Wire::Delay => {
+                slot.refused();
+                Tried::Later
+            }
+            Wire::ConnNotBoundToSession => {
+                slot.refused();
+                match self.bind_connection(session, link).await {
+                    Ok(()) => Tried::Now,
+                    Err(NotMade::Status(Wire::BadSession | Wire::DeadSession)) => {
+                        Tried::NoSession(retransmitted)
+                    }
+                    Err(_) => Tried::Later,
+                }
+            }
+            Wire::RetryUncachedRep | Wire::SeqFalseRetry => {
+                slot.spent();
+                Tried::Untold
+            }
+            Wire::BadSession | Wire::DeadSession => {
+                slot.refused();
+                Tried::NoSession(retransmitted)
+            }
+            // The server and we do not agree about the slots, or about what fits: only a new session helps.
+            _ => {
+                slot.refused();
+                tracing::warn!("server {} refuses SEQUENCE: {status}; making a new session", self.server);
+                Tried::NoSession(true)
+            }
+        }
+    }
+
+    /// Finds out, slot by slot, what the server has seen of requests that were given up.
+    pub(super) async fn probe_slots(&self, session: &Arc<Session>) {
+        loop {
+            let slot = session.in_doubt().await;
+            let probe = op::Sequence::with(slot.sequence(false));
+            let Some(args) = CompoundArgs::new(self.minor, vec![probe]) else { return };
+            let (principal, main) = (&Principal::Machine, Operation::Sequence);
+            let sending = Sending { principal, args: &args, main, link: None, deadline: None };
+            match self
+                .channel
+                .send(sending)
+                .await
+                .map(|answer| answer.compound.into_results().take::<op::Sequence>())
+            {
+                Ok(Ok(_)) => slot.spent(),
+                Ok(Err(error)) => match error.status() {
+                    Some(Wire::SeqFalseRetry | Wire::RetryUncachedRep) => slot.spent(),
+                    Some(Wire::Delay) => {
+                        drop(slot);
+                        tokio::time::sleep(PAUSE_MIN * 10).await;
+                    }
+                    _ => {
+                        slot.refused();
+                        return self.session_lost(session);
+                    }
+                },
+                Err(_) => {
+                    drop(slot);
+                    tokio::time::sleep(PAUSE_MAX).await;
+                }
+            }
+        }
+    }
+
+    /// The failure of a result that could not be taken.
+    pub(super) fn failed(&self, error: &CompoundError) -> Error {
+        match error.status() {
+            Some(status) => convert::status(status).into(),
+            None => self.channel.nonsense.heard("COMPOUND", error),
+        }
+    }
+
+    /// The error for an answer that makes no sense.
+    pub(super) fn nonsense(&self, operation: Operation, what: impl std::fmt::Display) -> Error {
+        self.channel.nonsense.heard(operation.name(), what)
+    }
+
+    /// The next result, or its failure.
+    pub(super) fn take<O>(&self, results: &mut Results) -> Result<O::Ok>
+    where
+        O: Op<ResOp = ResOp>,
+    {
+        results.take::<O>().map_err(|error| self.failed(&error))
+    }
+
+    /// When a request left whose SEQUENCE the server took: the lease runs from then. And what it said with it.
+    fn renewed(&self, sent: Instant, flags: u32) {
+        {
+            let mut renewed = self.renewed.lock();
+            *renewed = (*renewed).max(sent);
+        }
+        // What it says now, whatever it said before: requests that overtake each other are set right by the next.
+        if self.flags.swap(flags, Ordering::Relaxed) != flags || flags != 0 {
+            self.upkeep.notify_one();
+        }
+    }
+}
+
+/// Was the operation carried out that the compound is for?
+fn happened(compound: &CompoundRes, main: Operation) -> bool {
+    compound.resarray.iter().any(|result| result.operation() == main && result.status().is_ok())
+}
+
+/// Pauses, but not beyond what is left of the time.
+async fn rest(pause: Duration, deadline: Option<Instant>, soft: Option<Instant>) -> Result<()> {
+    let until = Instant::now() + pause;
+    match [deadline, soft].into_iter().flatten().min() {
+        Some(limit) if limit <= until => {
+            sleep_until(limit).await;
+            Err(late(deadline))
+        }
+        _ => {
+            sleep_until(until).await;
+            Ok(())
+        }
+    }
+}
+
+/// Time is over: the caller's, or that of a `soft` mount.
+fn late(deadline: Option<Instant>) -> Error {
+    let by_deadline = deadline.is_some_and(|deadline| deadline <= Instant::now());
+    if by_deadline { Status::Delay.into() } else { Status::Io.into() }
+}
+
+/// The status of a failure, whatever comes with it.
+pub(super) fn status_of<F: Failure>(failure: &F) -> Status {
+    convert::status(failure.status())
+}

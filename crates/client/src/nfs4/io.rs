@@ -1,0 +1,121 @@
+//! READ, WRITE and COMMIT.
+
+use bytes::Bytes;
+use protocol::nfs4::{CommitArgs, Op, Operation, ReadArgs, WriteArgs, op};
+use vfs::{By, Caller, Commit, Data, Handle, OpenId, Read, Result, Share, Stability, Status, Wcc, Written};
+use xdr::Bulk;
+
+use super::attributes::{REGULAR, getattr_all, put};
+use super::execute::Plan;
+use super::state::{State, Used};
+use super::{Inner, convert};
+
+/// The open that I/O names, if it names one.
+pub(super) fn open_of(by: By) -> Option<OpenId> {
+    match by {
+        By::Anonymous => None,
+        By::Open(id) => Some(id),
+    }
+}
+
+impl Inner {
+    /// WRITE and COMMIT do no harm a second time: the same bytes in the same place. Of a file whose delegation is being
+    /// recalled, they are what the recall waits for.
+    fn writing(&self, handle: &Handle, main: Operation) -> Plan {
+        let recalled = self.state.lock().lease_of(handle).is_some_and(|(_, held)| held.recalled);
+        let plan = Plan::reading(main);
+        if recalled { plan.urgent() } else { plan }
+    }
+
+    /// One READ of at most the size that both sides do. The data shares the buffer of the record it came in.
+    pub(super) async fn read_data(
+        &self,
+        caller: &Caller,
+        handle: &Handle,
+        by: By,
+        offset: u64,
+        count: u32,
+    ) -> Result<Read> {
+        let count = count.min(self.export().read_max);
+        let build = |state: &State| {
+            let (stateid, used) = state.for_io(handle, open_of(by), Share::READ).ok_or(Status::BadStateId)?;
+            let read = op::Read::with(ReadArgs { stateid, offset, count });
+            Ok((vec![put(handle)?, read, getattr_all()], used))
+        };
+        let mut results = self.run(caller, Plan::reading(Operation::Read), build).await?.results;
+        self.take::<op::Putfh>(&mut results)?;
+        let ok = self.take::<op::Read>(&mut results)?;
+        // With every READ: see `vfs::Read`.
+        let attributes = self.take_attributes(&mut results, handle, REGULAR)?;
+        let Bulk::Bytes(data) = ok.data else { return Err(self.nonsense(Operation::Read, "no data")) };
+        if data.len() as u64 > u64::from(count) {
+            let came = data.len();
+            return Err(
+                self.nonsense(Operation::Read, format_args!("asked for {count} bytes, it sends {came}"))
+            );
+        }
+        let mut eof = ok.eof;
+        if data.is_empty() && count > 0 && !eof {
+            // Nothing, and more to come: only past the end of the file does that mean something.
+            eof = attributes.size <= offset;
+            if !eof {
+                return Err(self.nonsense(Operation::Read, "no bytes, and not the end of the file"));
+            }
+        }
+        Ok(Read { data: Data::Bytes(data), eof, attributes: Some(attributes) })
+    }
+
+    /// One WRITE of at most the size that both sides do; the caller learns how much that was.
+    pub(super) async fn write_data(
+        &self,
+        caller: &Caller,
+        (handle, by): (&Handle, By),
+        offset: u64,
+        data: Bytes,
+        stability: Stability,
+    ) -> Result<Written> {
+        let data = data.slice(..data.len().min(self.export().write_max as usize));
+        let count = data.len() as u32;
+        let stable = convert::stable(stability);
+        let build = |state: &State| {
+            let (stateid, used) =
+                state.for_io(handle, open_of(by), Share::WRITE).ok_or(Status::BadStateId)?;
+            let data = Bulk::Bytes(data.clone());
+            let write = op::Write::with(WriteArgs { stateid, offset, stable, data });
+            Ok((vec![put(handle)?, write, getattr_all()], used))
+        };
+        let mut results = self.run(caller, self.writing(handle, Operation::Write), build).await?.results;
+        self.take::<op::Putfh>(&mut results)?;
+        let ok = self.take::<op::Write>(&mut results)?;
+        let after = self.attributes_after(&mut results, handle, REGULAR)?;
+        if ok.count > count || (ok.count == 0 && count > 0) {
+            let what = format_args!("sent {count} bytes, it wrote {}", ok.count);
+            return Err(self.nonsense(Operation::Write, what));
+        }
+        let committed = convert::stability(ok.committed);
+        if committed < stability {
+            let what = format_args!("{stability:?} asked, {committed:?} done");
+            return Err(self.nonsense(Operation::Write, what));
+        }
+        let wcc = Wcc { before: None, after };
+        Ok(Written { count: ok.count, stability: committed, verifier: ok.writeverf, wcc })
+    }
+
+    pub(super) async fn commit_data(
+        &self,
+        caller: &Caller,
+        handle: &Handle,
+        offset: u64,
+        count: u32,
+    ) -> Result<Commit> {
+        let build = |_: &State| {
+            let commit = op::Commit::with(CommitArgs { offset, count });
+            Ok((vec![put(handle)?, commit, getattr_all()], Used::Nothing))
+        };
+        let mut results = self.run(caller, self.writing(handle, Operation::Commit), build).await?.results;
+        self.take::<op::Putfh>(&mut results)?;
+        let verifier = self.take::<op::Commit>(&mut results)?.writeverf;
+        let after = self.attributes_after(&mut results, handle, REGULAR)?;
+        Ok(Commit { verifier, wcc: Wcc { before: None, after } })
+    }
+}

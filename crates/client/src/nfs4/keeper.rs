@@ -1,0 +1,145 @@
+//! Upkeep: the lease renewed when nothing else renews it, its end noticed, the backchannel kept on a connection that is
+//! there, slots in doubt cleared up, and what SEQUENCE's flags ask for.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use protocol::nfs4::{
+    Operation, SEQ4_STATUS_ADMIN_STATE_REVOKED, SEQ4_STATUS_BACKCHANNEL_FAULT, SEQ4_STATUS_CB_PATH_DOWN,
+    SEQ4_STATUS_CB_PATH_DOWN_SESSION, SEQ4_STATUS_EXPIRED_ALL_STATE_REVOKED,
+    SEQ4_STATUS_EXPIRED_SOME_STATE_REVOKED, SEQ4_STATUS_LEASE_MOVED, SEQ4_STATUS_RECALLABLE_STATE_REVOKED,
+    SEQ4_STATUS_RESTART_RECLAIM_NEEDED, Status as Wire,
+};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, sleep_until};
+use vfs::{LeaseId, Principal};
+
+use super::establish::NotMade;
+use super::session::Session;
+use super::{Inner, Phase};
+
+/// The least time between two attempts to do what the same flag asks for.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// The callbacks do not get through.
+const PATH_DOWN: u32 =
+    SEQ4_STATUS_CB_PATH_DOWN | SEQ4_STATUS_CB_PATH_DOWN_SESSION | SEQ4_STATUS_BACKCHANNEL_FAULT;
+/// Some state is no more.
+const REVOKED: u32 = SEQ4_STATUS_EXPIRED_ALL_STATE_REVOKED
+    | SEQ4_STATUS_EXPIRED_SOME_STATE_REVOKED
+    | SEQ4_STATUS_ADMIN_STATE_REVOKED
+    | SEQ4_STATUS_RECALLABLE_STATE_REVOKED;
+
+/// Starts the tasks. They end when they are aborted.
+pub(super) fn start(inner: &Arc<Inner>) -> Vec<JoinHandle<()>> {
+    vec![
+        tokio::spawn(renew(inner.clone())),
+        tokio::spawn(expire(inner.clone())),
+        tokio::spawn(tend(inner.clone())),
+        tokio::spawn(clear_up(inner.clone())),
+    ]
+}
+
+/// The session, once there is one; `None` when there will be none any more.
+async fn ready(inner: &Inner) -> Option<Arc<Session>> {
+    let mut phase = inner.phase.subscribe();
+    match phase.wait_for(|phase| !matches!(phase, Phase::Recovering)).await.as_deref() {
+        Ok(Phase::Ready(session)) => Some(session.clone()),
+        _ => None,
+    }
+}
+
+/// One SEQUENCE for every third of the lease in which nothing else was asked.
+async fn renew(inner: Arc<Inner>) {
+    let period = inner.export().lease_time / 3;
+    loop {
+        let due = *inner.renewed.lock() + period;
+        sleep_until(due).await;
+        if *inner.renewed.lock() + period > due {
+            continue;
+        }
+        let Some(session) = ready(&inner).await else { return };
+        let renewed = inner.within(&session, &Principal::Machine, Operation::Sequence, Vec::new()).await;
+        if let Err(NotMade::Status(Wire::BadSession)) = renewed {
+            inner.session_lost(&session);
+        } else if renewed.is_err() {
+            sleep(AGAIN).await;
+        }
+    }
+}
+
+/// A delegation is good for as long as the lease, which runs from the last request that renewed it.
+async fn expire(inner: Arc<Inner>) {
+    let lease_time = inner.export().lease_time;
+    loop {
+        let end = *inner.renewed.lock() + lease_time;
+        sleep_until(end).await;
+        if *inner.renewed.lock() + lease_time > end {
+            continue;
+        }
+        let leases: Vec<LeaseId> = inner.state.lock().leases().map(|(id, _)| id).collect();
+        if !leases.is_empty() {
+            tracing::warn!(
+                "server {} has not renewed the lease in time; {} delegations are over",
+                inner.server,
+                leases.len()
+            );
+        }
+        for id in leases {
+            inner.revoked(id, true);
+        }
+        sleep(AGAIN).await;
+    }
+}
+
+/// Does what flags and lost connections ask for.
+async fn tend(inner: Arc<Inner>) {
+    let mut link = inner.channel.links()[0].watch();
+    let mut moved = false;
+    loop {
+        let Some(session) = ready(&inner).await else { return };
+        let flags = inner.flags.load(Ordering::Relaxed);
+        let connected = *link.borrow_and_update();
+        let bound = connected.up && inner.back.connection() == Some(connected.generation);
+        if !bound || flags & PATH_DOWN != 0 {
+            match inner.bind_connection(&session, 0).await {
+                Err(NotMade::Status(Wire::BadSession | Wire::DeadSession)) => inner.session_lost(&session),
+                Err(error) => tracing::debug!(?error, "the backchannel could not be bound"),
+                Ok(()) => {}
+            }
+        }
+        if flags & REVOKED != 0 {
+            inner.sweep(&session).await;
+        }
+        if flags & SEQ4_STATUS_RESTART_RECLAIM_NEEDED != 0 {
+            inner.reclaim_wanted(&session);
+        }
+        if flags & SEQ4_STATUS_LEASE_MOVED != 0 && !moved {
+            moved = true;
+            tracing::warn!("server {} has moved a file system elsewhere; that is not followed", inner.server);
+        }
+        // So that a flag that stays set does not keep us busy.
+        sleep(AGAIN / 20).await;
+        if inner.flags.load(Ordering::Relaxed) & (PATH_DOWN | REVOKED) != 0 {
+            sleep(AGAIN).await;
+        }
+        tokio::select! {
+            () = inner.upkeep.notified() => {}
+            _ = link.changed() => {}
+        }
+    }
+}
+
+/// Finds out about requests that were given up.
+async fn clear_up(inner: Arc<Inner>) {
+    loop {
+        let Some(session) = ready(&inner).await else { return };
+        let mut phase = inner.phase.subscribe();
+        let other = |phase: &Phase| !matches!(phase, Phase::Ready(now) if Arc::ptr_eq(now, &session));
+        tokio::select! {
+            () = inner.probe_slots(&session) => {}
+            _ = phase.wait_for(other) => {}
+        }
+    }
+}

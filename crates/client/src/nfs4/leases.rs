@@ -1,0 +1,116 @@
+//! Delegations on their way back: returned, recalled, revoked; and everything else, when the process ends.
+
+use std::time::Duration;
+
+use protocol::nfs4::{DelegreturnArgs, Op, Operation, op};
+use tokio::time::{Instant, timeout_at};
+use vfs::{Callback, Caller, LeaseId, OpenId, Recall, Result};
+
+use super::attributes::put;
+use super::execute::Plan;
+use super::state::{Delegation, State, Used, latest};
+use super::{Inner, Nfs4, Phase, convert};
+
+/// How long the end of the process may be held up.
+const FAREWELL: Duration = Duration::from_secs(5);
+
+impl Nfs4 {
+    pub(super) async fn return_lease(&self, caller: &Caller, id: LeaseId) -> Result<()> {
+        let (inner, asker) = (self.inner.clone(), caller.clone());
+        let work = async move { inner.give_back(&asker, id).await };
+        self.to_the_end(caller, work, |_, ()| {}).await
+    }
+
+    /// Returns, closes and destroys everything, as far as the origin answers.
+    pub(super) async fn give_everything_back(&self) {
+        let inner = &self.inner;
+        let until = Instant::now() + FAREWELL;
+        let caller = Caller { deadline: Some(until), ..Caller::machine() };
+        let leases: Vec<LeaseId> = inner.state.lock().leases().map(|(id, _)| id).collect();
+        for id in leases {
+            let _ = timeout_at(until, inner.give_back(&caller, id)).await;
+        }
+        let opens: Vec<OpenId> = inner.state.lock().opens().map(|(id, _)| id).collect();
+        for id in opens {
+            let open = inner.state.lock().close(id);
+            if let Some(open) = open {
+                let _ = timeout_at(until, inner.close(&caller, open)).await;
+            }
+        }
+        let Phase::Ready(session) = inner.phase.send_replace(Phase::Ended) else { return };
+        let _ = timeout_at(until, async {
+            let _ = inner.destroy_session(&session, until).await;
+            let _ = inner.destroy_clientid(session.clientid, until).await;
+        })
+        .await;
+    }
+}
+
+impl Inner {
+    /// DELEGRETURN. One that the origin does not have is returned.
+    async fn give_back(&self, caller: &Caller, id: LeaseId) -> Result<()> {
+        let Some(held) = self.state.lock().lease(id).cloned() else { return Ok(()) };
+        let result = self.delegreturn(caller, |state| state.lease(id).cloned(), &held).await;
+        self.state.lock().give_up(id);
+        result
+    }
+
+    async fn delegreturn(
+        &self,
+        caller: &Caller,
+        now: impl Fn(&State) -> Option<Delegation> + Send + Sync,
+        held: &Delegation,
+    ) -> Result<()> {
+        let build = |state: &State| {
+            // A recovery may have given it another name.
+            let stateid = now(state).map_or(held.stateid, |held| held.stateid);
+            let args = DelegreturnArgs { deleg_stateid: latest(stateid) };
+            Ok((vec![put(&held.handle)?, op::Delegreturn::with(args)], Used::Nothing))
+        };
+        let ran = self.run(caller, Plan::stateful(Operation::Delegreturn).urgent(), build).await?;
+        match ran.results.status() {
+            Ok(()) => Ok(()),
+            Err(status) if convert::lost_state(status) => Ok(()),
+            Err(status) => Err(convert::status(status).into()),
+        }
+    }
+
+    /// Returns a delegation in the background.
+    pub(super) fn return_soon(&self, id: LeaseId) {
+        let Some(inner) = self.myself() else { return };
+        tokio::spawn(async move {
+            if let Err(error) = inner.give_back(&Caller::machine(), id).await {
+                tracing::debug!(%error, "a delegation could not be returned");
+            }
+        });
+    }
+
+    /// The origin wants a delegation back: the layer above is asked for it, once. Without one it goes back at once.
+    pub(super) fn recall(&self, id: LeaseId) {
+        let deadline = Instant::now() + self.export().lease_time;
+        let recall = {
+            let mut state = self.state.lock();
+            let Some(held) = state.lease_mut(id) else { return };
+            if std::mem::replace(&mut held.recalled, true) {
+                return;
+            }
+            Recall { id, handle: held.handle, keep: None, deadline }
+        };
+        if self.back.listening() {
+            self.back.tell(Callback::Recall(recall));
+        } else {
+            self.return_soon(id);
+        }
+    }
+
+    /// A delegation is no more. What the origin still has of it, if anything, goes back when it can.
+    pub(super) fn revoked(&self, id: LeaseId, at_origin: bool) {
+        let Some(held) = self.state.lock().give_up(id) else { return };
+        self.back.tell(Callback::Revoked { id, handle: held.handle });
+        if let (true, Some(inner)) = (at_origin, self.myself()) {
+            tokio::spawn(async move {
+                let _ = inner.delegreturn(&Caller::machine(), |_| None, &held).await;
+            });
+        }
+    }
+}

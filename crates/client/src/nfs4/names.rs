@@ -1,0 +1,199 @@
+//! LOOKUP, LOOKUPP, READLINK, REMOVE and RENAME.
+
+use bytes::Bytes;
+use protocol::nfs4::{
+    ArgFattr, ArgOp, Fattr, Ftype, LookupArgs, Op, Operation, RemoveArgs, RenameArgs, Results,
+    Status as Wire, VerifyArgs, op,
+};
+use vfs::{
+    Attributes, Caller, Error, FileType, Handle, Looked, Name, Node, Renamed, Result, Status, Wcc, replay,
+};
+
+use super::attributes::{Around, DIRECTORY, getattr, getattr_all, put};
+use super::execute::Plan;
+use super::state::{State, Used};
+use super::{Inner, Nfs4, convert};
+
+/// LOOKUP of a name.
+pub(super) fn lookup(name: &Name) -> ArgOp {
+    op::Lookup::with(LookupArgs { objname: convert::component(name) })
+}
+
+impl Inner {
+    /// A name in a directory, or the parent without one. The directory's attributes are those before the look.
+    pub(super) async fn look_up(
+        &self,
+        caller: &Caller,
+        directory: &Handle,
+        name: Option<&Name>,
+    ) -> Result<Looked> {
+        let main = if name.is_some() { Operation::Lookup } else { Operation::Lookupp };
+        let build = |_: &State| {
+            let look = name.map_or_else(|| op::Lookupp::with(()), lookup);
+            let operations = vec![put(directory)?, getattr_all(), look, op::Getfh::with(()), getattr_all()];
+            Ok((operations, Used::Nothing))
+        };
+        let mut results = self.run(caller, Plan::reading(main), build).await?.results;
+        self.take::<op::Putfh>(&mut results)?;
+        let above = self.take_attributes(&mut results, directory, None)?;
+        if !above.is_dir() {
+            return Err(Error::from(Status::NotDir).with(Some(above)));
+        }
+        let looked = match name {
+            Some(_) => self.take::<op::Lookup>(&mut results),
+            None => self.take::<op::Lookupp>(&mut results),
+        };
+        looked.map_err(|failed| failed.with(Some(above)))?;
+        let node = self.take_node(&mut results, None)?;
+        Ok(Looked { node, directory: Some(above) })
+    }
+
+    pub(super) async fn look_up_parent(&self, caller: &Caller, directory: &Handle) -> Result<Looked> {
+        if *directory == self.export().root {
+            // What is above the root is nobody's business.
+            let attributes = Some(self.get_attributes(caller, directory).await?);
+            return Ok(Looked { node: Node { handle: *directory, attributes }, directory: attributes });
+        }
+        let looked = self.look_up(caller, directory, None).await?;
+        if looked.node.attributes.is_some_and(|attributes| !attributes.is_dir()) {
+            return Err(self.nonsense(Operation::Lookupp, "the parent is not a directory"));
+        }
+        Ok(looked)
+    }
+
+    /// The results of GETFH and GETATTR.
+    pub(super) fn take_node(&self, results: &mut Results, wanted: Option<FileType>) -> Result<Node> {
+        let handle = self.take_handle(results)?;
+        let attributes = self.take_attributes(results, &handle, wanted)?;
+        Ok(Node { handle, attributes: Some(attributes) })
+    }
+
+    /// The result of GETFH.
+    pub(super) fn take_handle(&self, results: &mut Results) -> Result<Handle> {
+        let object = self.take::<op::Getfh>(results)?.object;
+        convert::from_wire(&object).ok_or_else(|| self.nonsense(Operation::Getfh, "an empty handle"))
+    }
+
+    pub(super) async fn read_link(
+        &self,
+        caller: &Caller,
+        handle: &Handle,
+    ) -> Result<(Bytes, Option<Attributes>)> {
+        let plan = Plan::reading(Operation::Readlink);
+        let build =
+            |_: &State| Ok((vec![put(handle)?, op::Readlink::with(()), getattr_all()], Used::Nothing));
+        let mut results = self.run(caller, plan, build).await?.results;
+        self.take::<op::Putfh>(&mut results)?;
+        let link = self.take::<op::Readlink>(&mut results)?.link;
+        let attributes = self.take_attributes(&mut results, handle, Some(FileType::Symlink))?;
+        if link.is_empty() || link.contains(&0) {
+            return Err(self.nonsense(Operation::Readlink, "a target that is empty or has a NUL in it"));
+        }
+        Ok((link.into_bytes(), Some(attributes)))
+    }
+}
+
+/// VERIFY or NVERIFY that the current object is a directory: REMOVE does not care.
+fn is_directory(wanted: bool) -> ArgOp {
+    let obj_attributes = ArgFattr::from(Fattr { ftype: Some(Ftype::Dir), ..Fattr::default() });
+    let args = VerifyArgs { obj_attributes };
+    if wanted { op::Verify::with(args) } else { op::Nverify::with(args) }
+}
+
+impl Nfs4 {
+    /// REMOVE of a directory, or of anything else.
+    pub(super) async fn remove_name(
+        &self,
+        caller: &Caller,
+        directory: &Handle,
+        name: &Name,
+        is_dir: bool,
+    ) -> Result<Wcc> {
+        let build = |_: &State| {
+            let target = convert::component(name);
+            let operations = vec![
+                put(directory)?,
+                getattr(convert::BEFORE),
+                op::Savefh::with(()),
+                lookup(name),
+                is_directory(is_dir),
+                op::Restorefh::with(()),
+                op::Remove::with(RemoveArgs { target }),
+                getattr_all(),
+            ];
+            Ok((operations, Used::Nothing))
+        };
+        let ran = self.inner.run(caller, Plan::changing(Operation::Remove), build).await?;
+        match self.inner.removed(ran.results, directory, is_dir) {
+            Err(failed) if ran.again => replay::removed(self, caller, directory, failed).await,
+            result => result,
+        }
+    }
+
+    pub(super) async fn rename_name(
+        &self,
+        caller: &Caller,
+        from: (&Handle, &Name),
+        to: (&Handle, &Name),
+    ) -> Result<Renamed> {
+        let build = |_: &State| {
+            let names = RenameArgs { oldname: convert::component(from.1), newname: convert::component(to.1) };
+            let operations = vec![
+                put(from.0)?,
+                getattr(convert::BEFORE),
+                op::Savefh::with(()),
+                put(to.0)?,
+                getattr(convert::BEFORE),
+                op::Rename::with(names),
+                getattr_all(),
+                op::Restorefh::with(()),
+                getattr_all(),
+            ];
+            Ok((operations, Used::Nothing))
+        };
+        let ran = self.inner.run(caller, Plan::changing(Operation::Rename), build).await?;
+        match self.inner.renamed(ran.results, from.0, to.0) {
+            Err(failed) if ran.again => replay::renamed(self, caller, from.0, to, None, failed).await,
+            result => result,
+        }
+    }
+}
+
+impl Inner {
+    fn removed(&self, mut results: Results, directory: &Handle, is_dir: bool) -> Result<Wcc> {
+        self.take::<op::Putfh>(&mut results)?;
+        let before = self.take_before(&mut results)?;
+        self.take::<op::Savefh>(&mut results)?;
+        self.take::<op::Lookup>(&mut results)?;
+        let (verified, otherwise) = if is_dir {
+            (results.take::<op::Verify>(), (Wire::NotSame, Status::NotDir))
+        } else {
+            (results.take::<op::Nverify>(), (Wire::Same, Status::IsDir))
+        };
+        verified.map_err(|error| match error.status() {
+            Some(status) if status == otherwise.0 => otherwise.1.into(),
+            _ => self.failed(&error),
+        })?;
+        self.take::<op::Restorefh>(&mut results)?;
+        let cinfo = self.take::<op::Remove>(&mut results)?.cinfo;
+        let after = self.attributes_after(&mut results, directory, DIRECTORY)?;
+        Ok(Around { before, cinfo }.with(after))
+    }
+
+    fn renamed(&self, mut results: Results, from: &Handle, to: &Handle) -> Result<Renamed> {
+        self.take::<op::Putfh>(&mut results)?;
+        let source = self.take_before(&mut results)?;
+        self.take::<op::Savefh>(&mut results)?;
+        self.take::<op::Putfh>(&mut results)?;
+        let target = self.take_before(&mut results)?;
+        let ok = self.take::<op::Rename>(&mut results)?;
+        let target = Around { before: target, cinfo: ok.target_cinfo };
+        let source = Around { before: source, cinfo: ok.source_cinfo };
+        let to = target.with(self.attributes_after(&mut results, to, DIRECTORY)?);
+        if results.take::<op::Restorefh>().is_err() {
+            return Ok(Renamed { from: super::state::NO_WCC, to });
+        }
+        let from = source.with(self.attributes_after(&mut results, from, DIRECTORY)?);
+        Ok(Renamed { from, to })
+    }
+}

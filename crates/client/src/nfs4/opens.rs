@@ -1,0 +1,454 @@
+//! OPEN, OPEN_DOWNGRADE and CLOSE.
+
+use std::sync::Arc;
+
+use protocol::nfs4::{
+    AccessArgs, ArgFattr, ArgOp, Attr, Bitmap, CloseArgs, Createhow, Creatverfattr, LockuArgs, NfsLockType,
+    OPEN4_SHARE_ACCESS_WANT_ANY_DELEG, OPEN4_SHARE_ACCESS_WANT_NO_DELEG, OPEN4_SHARE_ACCESS_WANT_READ_DELEG,
+    OPEN4_SHARE_ACCESS_WANT_WRITE_DELEG, Op, OpenArgs, OpenClaim, OpenDelegation, OpenDowngradeArgs, OpenOk,
+    Openflag, Operation, Results, StateOwner, Status as Wire, op,
+};
+use tokio::sync::oneshot;
+use tokio::time::timeout_at;
+use vfs::replay::{self, Made};
+use vfs::{
+    AccessMask, Caller, CreateHow, FileType, Handle, Lease, LeaseId, LeaseKind, Node, OpenId, OpenRequest,
+    Opened, Owner, Principal, Result, SetAttributes, SetTime, Share, Status, Want, Wcc, WccAttributes,
+};
+
+use super::attributes::{Around, DIRECTORY, REGULAR, getattr, getattr_all, put};
+use super::execute::{Plan, Ran};
+use super::state::{Delegation, Granted, Open, State, Used, latest};
+use super::{Inner, Nfs4, convert, state};
+
+/// What is asked for with an open, so that it need not be asked for later.
+const RIGHTS: AccessMask =
+    AccessMask::READ.union(AccessMask::MODIFY).union(AccessMask::EXTEND).union(AccessMask::EXECUTE);
+
+/// An owner for the wire. One that is too long is known by its hash.
+pub(super) fn wire_owner(owner: &Owner) -> StateOwner {
+    let short = protocol::nfs4::Limited::new(owner.0.clone());
+    let bytes = short.or_else(|| protocol::nfs4::Limited::new(hashed(&owner.0).to_vec()));
+    StateOwner { clientid: 0, owner: bytes.unwrap_or_default() }
+}
+
+fn hashed(bytes: &[u8]) -> [u8; 16] {
+    use std::hash::{DefaultHasher, Hasher};
+    let of = |salt: u8| {
+        let mut hasher = DefaultHasher::new();
+        hasher.write_u8(salt);
+        hasher.write(bytes);
+        hasher.finish().to_be_bytes()
+    };
+    let mut both = [0; 16];
+    both[..8].copy_from_slice(&of(1));
+    both[8..].copy_from_slice(&of(2));
+    both
+}
+
+/// The argument of an OPEN.
+pub(super) fn open_args(
+    owner: &Owner,
+    (access, deny): (Share, Share),
+    want: u32,
+    openhow: Openflag,
+    claim: OpenClaim,
+) -> OpenArgs {
+    OpenArgs {
+        seqid: 0,
+        share_access: u32::from(access.bits()) | want,
+        share_deny: u32::from(deny.bits()),
+        owner: wire_owner(owner),
+        openhow,
+        claim,
+    }
+}
+
+impl Nfs4 {
+    /// Does what changes our state at the origin to its end, whether or not the caller waits for it; `undo` takes back
+    /// what nobody waited for.
+    pub(super) async fn to_the_end<T, F, U>(&self, caller: &Caller, work: F, undo: U) -> Result<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T>> + Send + 'static,
+        U: FnOnce(Arc<Inner>, T) + Send + 'static,
+    {
+        let (sender, receiver) = oneshot::channel();
+        let inner = self.inner.clone();
+        tokio::spawn(async move {
+            if let Err(Ok(unheard)) = sender.send(work.await) {
+                undo(inner, unheard);
+            }
+        });
+        let heard = match caller.deadline {
+            Some(deadline) => timeout_at(deadline, receiver).await.map_err(|_| Status::Delay)?,
+            None => receiver.await,
+        };
+        heard.unwrap_or_else(|_| Err(Status::Io.into()))
+    }
+
+    pub(super) async fn open_file(&self, caller: &Caller, request: &OpenRequest) -> Result<Opened> {
+        let inner = self.inner.clone();
+        let (asker, wanted) = (caller.clone(), request.clone());
+        let work = async move { inner.open_once(&asker, &wanted).await };
+        let undo = |inner: Arc<Inner>, (opened, _): (Result<Opened>, bool)| {
+            if let Ok(opened) = opened {
+                inner.forget(&opened);
+            }
+        };
+        match self.to_the_end(caller, async move { Ok(work.await) }, undo).await? {
+            (Err(failed), true) => self.open_made(caller, request, failed).await,
+            (result, _) => result,
+        }
+    }
+
+    /// The name was there: was it we who made it, in an answer that was lost?
+    async fn open_made(&self, caller: &Caller, request: &OpenRequest, failed: vfs::Error) -> Result<Opened> {
+        let (Some(name), Some((CreateHow::Guarded, set))) = (&request.name, &request.create) else {
+            return Err(failed);
+        };
+        let made = Made::Node { file_type: FileType::Regular, set };
+        let created = replay::made(self, caller, &request.handle, name, failed, made).await?;
+        let by_handle =
+            OpenRequest { handle: created.node.handle, name: None, create: None, ..request.clone() };
+        let opened = Box::pin(self.open_file(caller, &by_handle)).await?;
+        Ok(Opened { directory: created.directory, created: true, ..opened })
+    }
+
+    pub(super) async fn downgrade_open(
+        &self,
+        caller: &Caller,
+        id: OpenId,
+        access: Share,
+        deny: Share,
+    ) -> Result<()> {
+        let (inner, asker) = (self.inner.clone(), caller.clone());
+        let work = async move { inner.downgrade(&asker, id, access, deny).await };
+        self.to_the_end(caller, work, |_, ()| {}).await
+    }
+
+    pub(super) async fn close_open(&self, caller: &Caller, id: OpenId) -> Result<()> {
+        // From here on the name means nothing, and an OPEN whose answer comes later is another open.
+        let open = self.inner.state.lock().close(id).ok_or(Status::BadStateId)?;
+        let (inner, asker) = (self.inner.clone(), caller.clone());
+        self.to_the_end(caller, async move { inner.close(&asker, open).await }, |_, ()| {}).await
+    }
+}
+
+impl Inner {
+    /// Which delegation to ask for: none, if nobody would hear of its recall.
+    fn want(&self, want: Want) -> u32 {
+        match want {
+            _ if !self.back.listening() => OPEN4_SHARE_ACCESS_WANT_NO_DELEG,
+            Want::Any => OPEN4_SHARE_ACCESS_WANT_ANY_DELEG,
+            Want::None => OPEN4_SHARE_ACCESS_WANT_NO_DELEG,
+            Want::Read => OPEN4_SHARE_ACCESS_WANT_READ_DELEG,
+            Want::Write => OPEN4_SHARE_ACCESS_WANT_WRITE_DELEG,
+        }
+    }
+
+    /// How to create, and what of the attributes has to be set afterwards.
+    pub(super) fn create_how(&self, how: CreateHow, set: &SetAttributes) -> Createhow {
+        match how {
+            CreateHow::Unchecked => Createhow::Unchecked(convert::arg(set)),
+            CreateHow::Guarded => Createhow::Guarded(convert::arg(set)),
+            CreateHow::Exclusive(verf) => {
+                let mut attrs = convert::to_set(set);
+                attrs.retain(self.export().exclusive);
+                Createhow::Exclusive41(Creatverfattr { verf, attrs: ArgFattr::from(attrs) })
+            }
+        }
+    }
+
+    /// What an exclusive create has left to be set: what it could not, and times that hold its verifier.
+    pub(super) fn left_to_set(
+        &self,
+        how: CreateHow,
+        set: &SetAttributes,
+        attrset: Bitmap,
+    ) -> Option<SetAttributes> {
+        if !matches!(how, CreateHow::Exclusive(_)) {
+            return None;
+        }
+        let exclusive = self.export().exclusive;
+        let unset = |attr: Attr| !exclusive.contains(attr);
+        let verifier = |read: Attr, set: Attr| attrset.contains(read) || attrset.contains(set);
+        let atime = set.atime.filter(|_| unset(Attr::TimeAccessSet));
+        let mtime = set.mtime.filter(|_| unset(Attr::TimeModifySet));
+        let in_atime = set.atime.is_none() && verifier(Attr::TimeAccess, Attr::TimeAccessSet);
+        let in_mtime = set.mtime.is_none() && verifier(Attr::TimeModify, Attr::TimeModifySet);
+        let left = SetAttributes {
+            mode: set.mode.filter(|_| unset(Attr::Mode)),
+            uid: set.uid.filter(|_| unset(Attr::Owner)),
+            gid: set.gid.filter(|_| unset(Attr::OwnerGroup)),
+            size: set.size.filter(|size| *size > 0 && unset(Attr::Size)),
+            atime: atime.or(in_atime.then_some(SetTime::Server)),
+            mtime: mtime.or(in_mtime.then_some(SetTime::Server)),
+        };
+        (left != SetAttributes::default()).then_some(left)
+    }
+
+    /// One OPEN; also whether a failure may come from it having been carried out before.
+    async fn open_once(&self, caller: &Caller, request: &OpenRequest) -> (Result<Opened>, bool) {
+        let in_flight = self.back.opening();
+        let want = self.want(request.want);
+        let build = |_: &State| Ok((self.open_operations(request, want)?, Used::Nothing));
+        let ran = match self.run(caller, Plan::stateful(Operation::Open), build).await {
+            Ok(ran) => ran,
+            Err(failed) => return (Err(failed), false),
+        };
+        let again = ran.again;
+        let opened = self.opened(caller, request, ran);
+        drop(in_flight);
+        match opened {
+            Ok((opened, attrset)) => (self.complete(caller, request, opened, attrset).await, again),
+            Err(failed) => (Err(failed), again),
+        }
+    }
+
+    fn open_operations(&self, request: &OpenRequest, want: u32) -> Result<Vec<ArgOp>> {
+        let share = (request.access, request.deny);
+        let rights = op::Access::with(AccessArgs { access: RIGHTS.bits() });
+        let Some(name) = &request.name else {
+            let open = open_args(&request.owner, share, want, Openflag::Nocreate, OpenClaim::Fh);
+            return Ok(vec![put(&request.handle)?, op::Open::with(open), rights, getattr_all()]);
+        };
+        let openhow = match &request.create {
+            None => Openflag::Nocreate,
+            Some((how, set)) => Openflag::Create(self.create_how(*how, set)),
+        };
+        let claim = OpenClaim::Null(convert::component(name));
+        Ok(vec![
+            put(&request.handle)?,
+            getattr(convert::BEFORE),
+            op::Savefh::with(()),
+            op::Open::with(open_args(&request.owner, share, want, openhow, claim)),
+            op::Getfh::with(()),
+            rights,
+            getattr_all(),
+            op::Restorefh::with(()),
+            getattr_all(),
+        ])
+    }
+
+    /// Enters what an OPEN gave. Without its attributes, if those did not come along.
+    fn opened(&self, caller: &Caller, request: &OpenRequest, ran: Ran) -> Result<(Half, Bitmap)> {
+        let mut results = ran.results;
+        self.take::<op::Putfh>(&mut results)?;
+        let mut before = None;
+        if request.name.is_some() {
+            before = self.take_before(&mut results)?;
+            self.take::<op::Savefh>(&mut results)?;
+        }
+        let ok = self.take::<op::Open>(&mut results)?;
+        let handle = match request.name {
+            Some(_) => self.take_handle(&mut results)?,
+            None => request.handle,
+        };
+        let granted = Granted {
+            handle,
+            owner: request.owner.clone(),
+            access: request.access,
+            deny: request.deny,
+            principal: caller.principal.clone(),
+            stateid: ok.stateid,
+        };
+        let id = self.state.lock().opened(granted);
+        let lease = self.delegated(&handle, &caller.principal, &ok.delegation, request.want);
+        let half = self.rest_of_open(request, &mut results, (id, handle, lease), (before, &ok));
+        let attrset = ok.attrset;
+        match half {
+            Ok(half) => Ok((half, attrset)),
+            Err(failed) => {
+                self.let_go(id, lease.map(|lease| lease.0));
+                Err(failed)
+            }
+        }
+    }
+
+    fn rest_of_open(
+        &self,
+        request: &OpenRequest,
+        results: &mut Results,
+        (id, handle, lease): (OpenId, Handle, Option<(LeaseId, LeaseKind)>),
+        (before, ok): (Option<WccAttributes>, &OpenOk),
+    ) -> Result<Half> {
+        let rights = results.take::<op::Access>().ok();
+        let granted = rights.map(|rights| AccessMask::from_bits_truncate(rights.access) & RIGHTS);
+        let attributes = match granted {
+            Some(_) => self.attributes_after(results, &handle, REGULAR)?,
+            None => None,
+        };
+        let mut directory = Wcc::default();
+        if request.name.is_some() && attributes.is_some() && results.take::<op::Restorefh>().is_ok() {
+            let after = self.attributes_after(results, &request.handle, DIRECTORY)?;
+            directory = Around { before, cinfo: ok.cinfo }.with(after);
+        }
+        let created = match &request.create {
+            None => false,
+            Some((CreateHow::Unchecked, _)) => ok.cinfo.before != ok.cinfo.after,
+            Some(_) => true,
+        };
+        Ok(Half { id, handle, attributes, lease, directory, created, granted })
+    }
+
+    /// What is still to be done before an open can be given away: attributes that did not come along, or could not be
+    /// set.
+    async fn complete(
+        &self,
+        caller: &Caller,
+        request: &OpenRequest,
+        half: Half,
+        attrset: Bitmap,
+    ) -> Result<Opened> {
+        let mut attributes = half.attributes;
+        let left = request.create.as_ref().and_then(|(how, set)| self.left_to_set(*how, set, attrset));
+        let finished = async {
+            if let Some(left) = left {
+                attributes = self.set_attributes(caller, &half.handle, &left, None).await.0?.after;
+            }
+            match attributes {
+                Some(attributes) => Ok(attributes),
+                None => self.get_attributes(caller, &half.handle).await,
+            }
+        };
+        let attributes = match finished.await {
+            Ok(attributes) => attributes,
+            Err(failed) => {
+                self.let_go(half.id, half.lease.map(|lease| lease.0));
+                return Err(failed);
+            }
+        };
+        let lease: Option<Lease> = half.lease.map(|(id, kind)| state::lease(id, kind, attributes.change));
+        Ok(Opened {
+            id: half.id,
+            handle: half.handle,
+            attributes,
+            lease,
+            directory: half.directory,
+            created: half.created,
+            granted: half.granted,
+        })
+    }
+
+    /// Enters a delegation. One that nobody wants goes back.
+    pub(super) fn delegated(
+        &self,
+        handle: &Handle,
+        principal: &Principal,
+        came: &OpenDelegation,
+        want: Want,
+    ) -> Option<(LeaseId, LeaseKind)> {
+        let (stateid, kind, recall) = match came {
+            OpenDelegation::Read(read) | OpenDelegation::ReadAttrsDeleg(read) => {
+                (read.stateid, LeaseKind::Read, read.recall)
+            }
+            OpenDelegation::Write(write) | OpenDelegation::WriteAttrsDeleg(write) => {
+                (write.stateid, LeaseKind::Write, write.recall)
+            }
+            OpenDelegation::None | OpenDelegation::NoneExt(_) => return None,
+        };
+        let delegation =
+            Delegation { handle: *handle, kind, stateid, principal: principal.clone(), recalled: false };
+        let (id, new) = self.state.lock().delegated(delegation);
+        if new && (want == Want::None || !self.back.listening()) {
+            self.return_soon(id);
+            return None;
+        }
+        if recall {
+            self.recall(id);
+        }
+        let kind = self.state.lock().lease(id).map_or(kind, |held| held.kind);
+        new.then_some((id, kind))
+    }
+
+    /// Closes what nobody waited for.
+    fn forget(&self, opened: &Opened) {
+        self.let_go(opened.id, opened.lease.map(|lease| lease.id));
+    }
+
+    /// Closes an open, and returns a delegation, in the background.
+    fn let_go(&self, id: OpenId, lease: Option<LeaseId>) {
+        if let Some(lease) = lease {
+            self.return_soon(lease);
+        }
+        let Some(inner) = self.myself() else { return };
+        if let Some(open) = self.state.lock().close(id) {
+            tokio::spawn(async move {
+                let _ = inner.close(&Caller::machine(), open).await;
+            });
+        }
+    }
+
+    async fn downgrade(&self, caller: &Caller, id: OpenId, access: Share, deny: Share) -> Result<()> {
+        let build = |state: &State| {
+            let open = state.open(id).ok_or(Status::BadStateId)?;
+            let open_stateid = latest(open.stateid.ok_or(Status::BadStateId)?);
+            let args = OpenDowngradeArgs {
+                open_stateid,
+                seqid: 0,
+                share_access: access.bits().into(),
+                share_deny: deny.bits().into(),
+            };
+            Ok((vec![put(&open.handle)?, op::OpenDowngrade::with(args)], Used::Open(id)))
+        };
+        let mut results = self.run(caller, Plan::stateful(Operation::OpenDowngrade), build).await?.results;
+        self.take::<op::Putfh>(&mut results)?;
+        let stateid = self.take::<op::OpenDowngrade>(&mut results)?.open_stateid;
+        if let Some(open) = self.state.lock().open_mut(id) {
+            (open.access, open.deny, open.stateid) = (access, deny, Some(stateid));
+        }
+        Ok(())
+    }
+
+    /// Closes an open that is out of the table already. One that the origin does not have is closed.
+    pub(super) async fn close(&self, caller: &Caller, open: Open) -> Result<()> {
+        let Some(open_stateid) = open.stateid else { return Ok(()) };
+        for unlocked in [false, true] {
+            let build = |_: &State| {
+                let mut operations = vec![put(&open.handle)?];
+                if unlocked {
+                    operations.extend(open.locks.values().take(20).map(|locks| unlock_all(locks.stateid)));
+                }
+                // With its seqid: if an OPEN has come in between, it is not this one that is closed.
+                operations.push(op::Close::with(CloseArgs { seqid: 0, open_stateid }));
+                Ok((operations, Used::Nothing))
+            };
+            let ran = self.run(caller, Plan::stateful(Operation::Close).urgent(), build).await?;
+            match ran.results.status() {
+                Ok(()) => return Ok(()),
+                Err(status) if convert::lost_state(status) => return Ok(()),
+                Err(Wire::LocksHeld) if !unlocked => {}
+                Err(status) => return Err(convert::status(status).into()),
+            }
+        }
+        Err(Status::LocksHeld.into())
+    }
+}
+
+/// LOCKU of the whole file.
+fn unlock_all(stateid: protocol::nfs4::Stateid) -> ArgOp {
+    op::Locku::with(LockuArgs {
+        locktype: NfsLockType::Write,
+        seqid: 0,
+        lock_stateid: latest(stateid),
+        offset: 0,
+        length: u64::MAX,
+    })
+}
+
+/// An open that is not complete yet.
+struct Half {
+    id: OpenId,
+    handle: Handle,
+    attributes: Option<vfs::Attributes>,
+    lease: Option<(LeaseId, LeaseKind)>,
+    directory: Wcc,
+    created: bool,
+    granted: Option<AccessMask>,
+}
+
+/// A file as a node.
+pub(super) fn node(handle: Handle, attributes: vfs::Attributes) -> Node {
+    Node { handle, attributes: Some(attributes) }
+}

@@ -1,0 +1,102 @@
+//! A mounted export, whichever version of NFS it is spoken to in.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use vfs::{FileSystem, Handle};
+
+use crate::connect::ConnectError;
+use crate::counts::ProcedureCounts;
+use crate::nfs3::Nfs3;
+use crate::nfs4::{Identity, Nfs4};
+use crate::url::Url;
+
+/// See [`connect`]. Cheap to clone.
+#[derive(Clone, Debug)]
+pub enum Origin {
+    /// Version 3.
+    V3(Arc<Nfs3>),
+    /// Version 4.1 or 4.2.
+    V4(Arc<Nfs4>),
+}
+
+/// Mounts the export of a URL with the highest version that its `vers` allows and the server speaks: 4.2, 4.1, 3.
+///
+/// # Errors
+/// One line that says what did not answer or would not, and what to do.
+pub async fn connect(url: &Url) -> Result<Origin, ConnectError> {
+    connect_as(url, Identity::volatile(url)).await
+}
+
+/// Mounts as this client, where the version has such a thing.
+pub async fn connect_as(url: &Url, identity: Identity) -> Result<Origin, ConnectError> {
+    let vers = url.options.vers;
+    if !vers.minors().is_empty() {
+        match Nfs4::connect_as(url, identity).await {
+            Ok(mounted) => return Ok(Origin::V4(Arc::new(mounted))),
+            // A server of version 3 alone may be behind another port.
+            Err(ConnectError::Version { .. } | ConnectError::Nfs4 { .. }) if vers.takes_v3() => {}
+            Err(refused) => return Err(refused),
+        }
+    }
+    Ok(Origin::V3(Arc::new(Nfs3::connect(url).await?)))
+}
+
+impl Origin {
+    /// For the layer above.
+    pub fn file_system(&self) -> Arc<dyn FileSystem> {
+        match self {
+            Origin::V3(origin) => origin.clone(),
+            Origin::V4(origin) => origin.clone(),
+        }
+    }
+
+    /// What was mounted; its options tell a cache above how long to believe what.
+    pub fn url(&self) -> &Url {
+        match self {
+            Origin::V3(origin) => origin.url(),
+            Origin::V4(origin) => origin.url(),
+        }
+    }
+
+    /// `3`, `4.1` or `4.2`.
+    pub fn version(&self) -> &'static str {
+        match self {
+            Origin::V3(_) => "3",
+            Origin::V4(origin) if origin.minor() == 1 => "4.1",
+            Origin::V4(_) => "4.2",
+        }
+    }
+
+    /// The server's address and port of NFS.
+    pub fn server(&self) -> SocketAddr {
+        match self {
+            Origin::V3(origin) => origin.server(),
+            Origin::V4(origin) => origin.server(),
+        }
+    }
+
+    /// The handle of the export's root.
+    pub fn root_handle(&self) -> Handle {
+        match self {
+            Origin::V3(origin) => origin.root_handle(),
+            Origin::V4(origin) => origin.root_handle(),
+        }
+    }
+
+    /// What has been asked of the server so far, by name: procedures, or the operations that compounds were for.
+    pub fn calls(&self) -> Vec<(&'static str, ProcedureCounts)> {
+        match self {
+            Origin::V3(origin) => origin.counts().called().map(|(it, counts)| (it.name(), *counts)).collect(),
+            Origin::V4(origin) => origin.counts().called().map(|(it, counts)| (it.name(), *counts)).collect(),
+        }
+    }
+
+    /// How often the server's answer made no sense.
+    pub fn nonsense_heard(&self) -> u64 {
+        match self {
+            Origin::V3(origin) => origin.nonsense_heard(),
+            Origin::V4(origin) => origin.nonsense_heard(),
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! What the Nache paper measured (2007, section 6), repeated with kernel clients and held to the aims of this project.
+
+use lab::{Guest, Knfsd, Lab, Origin, V4_1};
+
+use crate::stack::{self, Leasehold, between};
+
+const FILES: u64 = 100;
+
+/// `rounds.pl ROUNDS`: OPEN, LOCK, READ, UNLOCK, CLOSE of each of the 100 files, as often as said (Table 2).
+const ROUNDS_PL: &str = r#"cat >/tmp/rounds.pl <<'PERL'
+use Fcntl;
+for my $round (1 .. $ARGV[0]) {
+    for my $file (1 .. 100) {
+        open(my $fh, "<", "/mnt/nfs/files/$file") or die "open: $!";
+        fcntl($fh, F_SETLKW, pack("ssx4qqlx4", F_RDLCK, 0, 0, 0, 0)) or die "lock: $!";
+        sysread($fh, my $data, 8192) == 4096 or die "read: $!";
+        fcntl($fh, F_SETLK, pack("ssx4qqlx4", F_UNLCK, 0, 0, 0, 0)) or die "unlock: $!";
+    }
+}
+PERL
+"#;
+
+/// Two clients, eight rounds: what the origin was asked in the first round of both, and in all the others.
+fn table_2(lab: &Lab, origin: &Origin, prepare: impl Fn(&str)) -> (Calls, Calls) {
+    prepare("mkdir files; for f in $(seq 100); do head -c 4096 /dev/urandom >files/$f; done; sync");
+    let proxy = stack::proxy_in(lab, origin, "4.2", "cache", &[]);
+    let guests = ["one", "two"].map(|name| lab.guest(name));
+    for guest in &guests {
+        guest.sh(ROUNDS_PL);
+        guest.mount_nfs(&proxy.origin(), "/mnt/nfs", V4_1);
+        guest.sh("ls /mnt/nfs");
+    }
+    let first = Calls::during(&proxy, || {
+        for guest in &guests {
+            guest.sh("perl /tmp/rounds.pl 1");
+        }
+    });
+    let rest = Calls::during(&proxy, || {
+        let running: Vec<_> = guests.iter().map(|guest| guest.spawn("perl /tmp/rounds.pl 7")).collect();
+        for task in running {
+            let output = task.wait(std::time::Duration::from_secs(120));
+            assert!(output.ok(), "{}", output.text);
+        }
+    });
+    eprintln!("lab: {}: first round {:?}, seven more {:?}", lab.name(), first.0, rest.0);
+    (first, rest)
+}
+
+/// Calls to the origin, by the operation that each was made for.
+struct Calls(Vec<(String, u64)>);
+
+impl Calls {
+    fn during(proxy: &Leasehold, work: impl FnOnce()) -> Calls {
+        let before = proxy.upstream_calls();
+        work();
+        Calls(between(&before, &proxy.upstream_calls()))
+    }
+
+    fn of(&self, operation: &str) -> u64 {
+        self.0.iter().find(|(name, _)| name == operation).map_or(0, |(_, calls)| *calls)
+    }
+
+    fn of_all_but(&self, operations: &[&str]) -> Vec<&(String, u64)> {
+        self.0.iter().filter(|(name, _)| !operations.contains(&name.as_str())).collect()
+    }
+}
+
+#[test]
+fn two_clients_under_write_delegations_cost_one_open_and_one_read_for_each_file() {
+    let Some(lab) = Lab::enter("nache-serve") else { return };
+    let served = lab.subdirectory("served");
+    let serve = stack::serve(&lab, &served);
+    let guest = lab.guest("writer");
+    guest.mount_nfs(&serve.origin(), "/mnt/nfs", V4_1);
+    let prepare = |script: &str| drop(guest.sh(&format!("cd /mnt/nfs; {script}; cd /; umount /mnt/nfs")));
+    let (first, rest) = table_2(&lab, &serve.origin(), prepare);
+    assert_eq!((first.of("OPEN"), first.of("READ"), first.of("GETATTR")), (FILES, FILES, 0));
+    assert!(rest.of_all_but(&["SEQUENCE"]).is_empty(), "{:?}", rest.0);
+}
+
+#[test]
+fn two_clients_under_read_delegations_cost_locks_besides() {
+    let Some(lab) = Lab::enter("nache-knfsd") else { return };
+    let knfsd = Knfsd::start(&lab);
+    let (first, rest) = table_2(&lab, &knfsd.origin_v4(), |script| drop(knfsd.sh(script)));
+    assert_eq!((first.of("OPEN"), first.of("READ"), first.of("GETATTR")), (FILES, FILES, 0));
+    assert!(rest.of_all_but(&["SEQUENCE", "LOCK", "LOCKU"]).is_empty(), "{:?}", rest.0);
+}
+
+/// Keeps a file open for reading at the origin's other client, so that the proxy's delegation has to go.
+fn reader_and_writer(reader: &Guest, writer: &Guest) -> f64 {
+    reader.sh("cat /mnt/nfs/shared >/dev/null");
+    let text = writer.sh(
+        "perl -MTime::HiRes=time -e '$t = time; open(F, \"+<\", \"/mnt/nfs/shared\") or die; printf \"%.3f\", (time - $t) * 1000'",
+    );
+    text.trim().parse().unwrap()
+}
+
+#[test]
+fn a_conflicting_open_waits_for_the_recall_and_no_longer() {
+    let Some(lab) = Lab::enter("nache-recall") else { return };
+    let serve = stack::serve(&lab, &lab.subdirectory("served"));
+    let proxy = stack::proxy_in(&lab, &serve.origin(), "4.2", "cache", &[]);
+    let (reader, writer) = (lab.guest("reader"), lab.guest("writer"));
+    reader.mount_nfs(&proxy.origin(), "/mnt/nfs", V4_1);
+    writer.mount_nfs(&serve.origin(), "/mnt/nfs", V4_1);
+    writer.sh("echo content >/mnt/nfs/shared");
+    let milliseconds: Vec<f64> = (0..5).map(|_| reader_and_writer(&reader, &writer)).collect();
+    eprintln!("lab: nache-recall: {milliseconds:?} ms");
+    let mut sorted = milliseconds.clone();
+    sorted.sort_by(f64::total_cmp);
+    // The paper's 1,007 ms were a client that slept a second on NFS4ERR_DELAY.
+    assert!(sorted[2] < 500.0, "the asker slept instead of being held: {milliseconds:?}");
+}

@@ -1,0 +1,108 @@
+//! COPY and CLONE (RFC 7862) between files of one file system, done by the kernel.
+//!
+//! A COPY gives up after a while with what it has done: it holds the lock of the file it copies to, and a client that
+//! has waited for longer than it likes would send it again. Between two file systems it is `Xdev` where the kernel
+//! finds no way.
+
+use std::time::Duration;
+
+use rustix::io::Errno;
+use tokio::time::Instant;
+use vfs::{Copied, Principal, Stability, Status, Wcc};
+
+use crate::attributes::Stat;
+use crate::descriptors::Node;
+use crate::io::stat_regular;
+use crate::locks::Held;
+use crate::opens::Ground;
+use crate::tree::Tree;
+use crate::{errno, sys};
+
+/// A COPY ends soon after this.
+const TIME_MAX: Duration = Duration::from_secs(1);
+/// What is asked of the kernel at a time.
+const STEP_BYTES: usize = 8 << 20;
+
+/// One side.
+pub(crate) struct End<'a> {
+    pub(crate) node: &'a Node,
+    pub(crate) ground: Ground,
+    pub(crate) offset: u64,
+}
+
+/// Copies `count` bytes (zero: to the end), or fewer.
+pub(crate) fn copy(
+    tree: &Tree,
+    principal: &Principal,
+    from: &End<'_>,
+    to: &End<'_>,
+    count: u64,
+    held: Held,
+) -> Result<Copied, Status> {
+    let (source, before) = stat_both(tree, principal, from, to)?;
+    let count = range(&source, from.offset, count)?;
+    if to.offset.checked_add(count).is_none_or(|end| end > i64::MAX as u64) {
+        return Err(Status::FBig);
+    }
+    let (reading, writing) = (tree.reading(from.node)?, tree.writing(to.node)?);
+    // Taken first, as for a WRITE.
+    let verifier = tree.verifier();
+    let started = Instant::now();
+    let mut done = 0;
+    while done < count && (done == 0 || started.elapsed() < TIME_MAX) {
+        let (mut at, mut there) = (from.offset + done, to.offset + done);
+        let step = (count - done).min(STEP_BYTES as u64) as usize;
+        match rustix::fs::copy_file_range(&*reading, Some(&mut at), &*writing, Some(&mut there), step) {
+            Ok(0) => break,
+            Ok(copied) => done += copied as u64,
+            Err(Errno::INTR) => {}
+            Err(errno) if done == 0 => return Err(errno::status(errno)),
+            Err(_) => break,
+        }
+    }
+    let wcc = Wcc { before: Some(before.wcc()), after: tree.changed(to.node) };
+    drop(held);
+    Ok(Copied { count: done, stability: Stability::Unstable, verifier, wcc })
+}
+
+/// Makes a range share its blocks with another.
+pub(crate) fn clone_range(
+    tree: &Tree,
+    principal: &Principal,
+    from: &End<'_>,
+    to: &End<'_>,
+    count: u64,
+    held: Held,
+) -> Result<Wcc, Status> {
+    let (source, before) = stat_both(tree, principal, from, to)?;
+    range(&source, from.offset, count)?;
+    let (reading, writing) = (tree.reading(from.node)?, tree.writing(to.node)?);
+    sys::clone_range(&reading, from.offset, count, &writing, to.offset).map_err(errno::status)?;
+    let wcc = Wcc { before: Some(before.wcc()), after: tree.changed(to.node) };
+    drop(held);
+    tree.persist_if_sync(to.node)?;
+    Ok(wcc)
+}
+
+fn stat_both(
+    tree: &Tree,
+    principal: &Principal,
+    from: &End<'_>,
+    to: &End<'_>,
+) -> Result<(Stat, Stat), Status> {
+    let source = stat_regular(tree, from.node)?;
+    from.ground.check_read(&tree.opens, from.node, principal, &source)?;
+    let target = stat_regular(tree, to.node)?;
+    to.ground.check_write(&tree.opens, to.node, principal, &target)?;
+    Ok((source, target))
+}
+
+/// How many bytes that is, all of which must be there.
+fn range(source: &Stat, offset: u64, count: u64) -> Result<u64, Status> {
+    let left = source.size().checked_sub(offset).ok_or(Status::Inval)?;
+    match count {
+        0 => Ok(left),
+        count if count <= left => Ok(count),
+        _ => Err(Status::Inval),
+    }
+}

@@ -1,0 +1,84 @@
+//! SEEK, ALLOCATE and DEALLOCATE (RFC 7862): holes, and space that is there before data is.
+
+use rustix::fs::{FallocateFlags, SeekFrom};
+use vfs::{Extent, Principal, Sought, Status, Wcc};
+
+use crate::descriptors::Node;
+use crate::errno;
+use crate::io::stat_regular;
+use crate::locks::Held;
+use crate::opens::Ground;
+use crate::tree::Tree;
+
+/// No file system has larger blocks.
+const BLOCK_BYTES_MAX: u64 = 1 << 20;
+
+/// Where the next data or hole begins. The descriptor is shared, but nobody else uses its position.
+pub(crate) fn seek(
+    tree: &Tree,
+    (principal, ground): (&Principal, Ground),
+    node: &Node,
+    offset: u64,
+    what: Extent,
+) -> Result<Sought, Status> {
+    let stat = stat_regular(tree, node)?;
+    ground.check_read(&tree.opens, node, principal, &stat)?;
+    if offset >= stat.size() {
+        return Err(Status::Nxio);
+    }
+    let file = tree.reading(node)?;
+    let from = match what {
+        Extent::Data => SeekFrom::Data(offset),
+        Extent::Hole => SeekFrom::Hole(offset),
+    };
+    let offset = rustix::fs::seek(&*file, from).map_err(errno::status)?;
+    Ok(Sought { offset, eof: offset >= stat.size() })
+}
+
+/// What becomes of a range.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Reservation {
+    /// Space for it.
+    Allocate,
+    /// None: it becomes a hole.
+    Deallocate,
+}
+
+/// Reserves the space of a range, or gives it up.
+pub(crate) fn reserve(
+    tree: &Tree,
+    (principal, ground): (&Principal, Ground),
+    node: &Node,
+    (offset, length): (u64, u64),
+    what: Reservation,
+    held: Held,
+) -> Result<Wcc, Status> {
+    let before = stat_regular(tree, node)?;
+    ground.check_write(&tree.opens, node, principal, &before)?;
+    if length == 0 {
+        return Err(Status::Inval);
+    }
+    let (flags, end) = match what {
+        Reservation::Allocate => {
+            let end = offset.checked_add(length).filter(|&end| end <= i64::MAX as u64);
+            (FallocateFlags::empty(), end.ok_or(Status::FBig)?)
+        }
+        // Behind the last block there is nothing to give up; and asking beyond what a file can be is an error.
+        Reservation::Deallocate => {
+            let last = before.size().saturating_add(BLOCK_BYTES_MAX - 1) / BLOCK_BYTES_MAX * BLOCK_BYTES_MAX;
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            (flags, offset.saturating_add(length).min(last))
+        }
+    };
+    let Some(length) = end.checked_sub(offset).filter(|&length| length > 0) else {
+        return Ok(Wcc { before: Some(before.wcc()), after: Some(before.attributes(node.mount.fsid)) });
+    };
+    let file = tree.writing(node)?;
+    let done = rustix::fs::fallocate(&*file, flags, offset, length).map_err(errno::status);
+    // One that failed in the middle has changed something too.
+    let wcc = Wcc { before: Some(before.wcc()), after: tree.changed(node) };
+    done?;
+    drop(held);
+    tree.persist_if_sync(node)?;
+    Ok(wcc)
+}

@@ -1,0 +1,316 @@
+//! What this layer, the authority over its files, promises the one above: that it hears of other users of a file first.
+//!
+//! A file that is opened gets a lease, one at a time, kept until it comes back. Among *our* clients the layer above
+//! arbitrates; what is recalled from here is because of a process of this machine, which the kernel holds back while
+//! we hold a [`crate::guard`], or because there are too many leases. Where no guard is to be had at all (a file system
+//! without them, a process that is neither root nor the owner), a lease says nothing of such processes; where one is
+//! refused because a process has the file open, there is no lease, or one for reading.
+//!
+//! Leases are granted once somebody has taken the stream of callbacks. The kernel tells of a waiting process with
+//! `SIGIO`: a task then looks through all guards.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::signal::unix::{Signal, SignalKind};
+use tokio::sync::{Notify, mpsc};
+use tokio::time::Instant;
+use vfs::{Callback, Callbacks, Handle, Lease, LeaseId, LeaseKind, Recall, Share, Want};
+
+use crate::attributes::Stat;
+use crate::descriptors::{Descriptors, Node, Use};
+use crate::guard::{Guarding, Wanted};
+use crate::tree::Tree;
+
+/// Callbacks that wait to be taken.
+const CALLBACKS_MAX: usize = 256;
+/// Most leases; less where the limit of open files demands.
+const LEASES_MAX: usize = 4096;
+/// Time to give back a lease that is one too many, or whose guard was lost.
+const RECALL_MAX: Duration = Duration::from_secs(30);
+
+/// Ids are unique in the process.
+static LAST_ID: AtomicU64 = AtomicU64::new(0);
+
+/// All leases of one exported directory.
+pub(crate) struct Leases {
+    state: Mutex<State>,
+    leases_max: usize,
+    descriptors: Arc<Descriptors>,
+    /// Something is to be recalled, or it is all over.
+    attention: Arc<Notify>,
+    /// How long the kernel leaves us to let go, less a reserve.
+    break_max: Duration,
+    taken: Mutex<bool>,
+}
+
+#[derive(Default)]
+struct State {
+    by_id: HashMap<LeaseId, Granted>,
+    by_file: HashMap<Handle, LeaseId>,
+    /// Counts grants, to tell which lease was of use for longest ago.
+    clock: u64,
+    /// Somebody hears callbacks.
+    heard: bool,
+}
+
+struct Granted {
+    node: Arc<Node>,
+    kind: LeaseKind,
+    used: u64,
+    recall: Option<Pending>,
+}
+
+#[derive(Clone, Copy)]
+struct Pending {
+    keep: Option<LeaseKind>,
+    deadline: Instant,
+    sent: bool,
+}
+
+impl Leases {
+    pub(crate) fn new(descriptors: Arc<Descriptors>, leases_max: usize) -> Leases {
+        let kernels = std::fs::read_to_string("/proc/sys/fs/lease-break-time").ok();
+        let seconds = kernels.and_then(|text| text.trim().parse().ok()).unwrap_or(45_u64);
+        Leases {
+            state: Mutex::default(),
+            leases_max: leases_max.min(LEASES_MAX),
+            descriptors,
+            attention: Arc::default(),
+            break_max: Duration::from_secs(seconds) * 2 / 3,
+            taken: Mutex::new(false),
+        }
+    }
+
+    /// The stream of callbacks, once. Must be called in a tokio runtime.
+    pub(crate) fn callbacks(self: &Arc<Leases>) -> Option<Callbacks> {
+        let mut taken = self.taken.lock();
+        if *taken || tokio::runtime::Handle::try_current().is_err() {
+            return None;
+        }
+        // Before the first guard: without a handler, SIGIO ends the process.
+        let signal = tokio::signal::unix::signal(SignalKind::io())
+            .inspect_err(|cause| tracing::warn!("no leases on local files: SIGIO cannot be had: {cause}"))
+            .ok()?;
+        *taken = true;
+        let (callbacks, stream) = mpsc::channel(CALLBACKS_MAX);
+        self.state.lock().heard = true;
+        tokio::spawn(watch(Arc::downgrade(self), self.attention.clone(), signal, callbacks));
+        Some(stream)
+    }
+
+    /// Grants or confirms the lease that goes with an open. Its `change` is to be filled in.
+    pub(crate) fn grant(&self, tree: &Tree, node: &Arc<Node>, access: Share, want: Want) -> Option<Lease> {
+        let wanted = match want {
+            Want::None => return None,
+            Want::Read => LeaseKind::Read,
+            Want::Any | Want::Write => LeaseKind::Write,
+        };
+        let mut state = self.state.lock();
+        if !state.heard {
+            return None;
+        }
+        state.clock += 1;
+        let clock = state.clock;
+        let id = match state.by_file.get(&node.handle) {
+            Some(&id) => id,
+            None => self.admit(&mut state, node)?,
+        };
+        let granted = state.by_id.get_mut(&id)?;
+        if granted.recall.is_some() {
+            return None;
+        }
+        granted.used = clock;
+        if granted.kind < wanted {
+            match take_guard(tree, &granted.node, access, wanted) {
+                Some(kind) => granted.kind = kind,
+                None if granted.kind == LeaseKind::Timeout => {
+                    self.end(&mut state, id);
+                    return None;
+                }
+                None => {
+                    granted.recall = Some(Pending::all(RECALL_MAX));
+                    self.attention.notify_one();
+                    return None;
+                }
+            }
+        }
+        Some(Lease { id, kind: granted.kind, until: None, change: 0 })
+    }
+
+    /// Makes an entry for a file, if there is room; near the bound, asks for the one back that was useful longest ago.
+    fn admit(&self, state: &mut State, node: &Arc<Node>) -> Option<LeaseId> {
+        if state.by_id.len() >= self.leases_max - self.leases_max / 8 {
+            let unasked = state.by_id.values_mut().filter(|granted| granted.recall.is_none());
+            if let Some(oldest) = unasked.min_by_key(|granted| granted.used) {
+                oldest.recall = Some(Pending::all(RECALL_MAX));
+                self.attention.notify_one();
+            }
+        }
+        if state.by_id.len() >= self.leases_max {
+            return None;
+        }
+        let node = self.descriptors.pin(node, Use::Lease)?;
+        let id = LeaseId(LAST_ID.fetch_add(1, Ordering::Relaxed) + 1);
+        state.by_file.insert(node.handle, id);
+        let granted = Granted { node, kind: LeaseKind::Timeout, used: state.clock, recall: None };
+        state.by_id.insert(id, granted);
+        Some(id)
+    }
+
+    /// A lease comes back, or what is left of it is kept.
+    pub(crate) fn returned(&self, tree: &Tree, id: LeaseId) {
+        let mut state = self.state.lock();
+        let Some(granted) = state.by_id.get_mut(&id) else { return };
+        if granted.recall.is_none_or(|recall| recall.keep.is_none()) {
+            self.end(&mut state, id);
+            return;
+        }
+        granted.kind = LeaseKind::Read;
+        granted.recall = match granted.node.wanted() {
+            Wanted::Nothing => None,
+            Wanted::Read if exchange_guard(tree, &granted.node) => None,
+            Wanted::Read | Wanted::Write => Some(Pending::all(self.break_max)),
+        };
+        if granted.recall.is_some() {
+            self.attention.notify_one();
+        }
+    }
+
+    /// A file is gone: so is its lease.
+    pub(crate) fn gone(&self, handle: &Handle) {
+        let mut state = self.state.lock();
+        if let Some(id) = state.by_file.get(handle).copied() {
+            self.end(&mut state, id);
+        }
+    }
+
+    /// A guard was lost on the way.
+    pub(crate) fn look_again(&self) {
+        self.attention.notify_one();
+    }
+
+    /// Ends all leases: nobody hears of them any more.
+    pub(crate) fn end_all(&self) {
+        let mut state = self.state.lock();
+        state.heard = false;
+        let all: Vec<LeaseId> = state.by_id.keys().copied().collect();
+        for id in all {
+            self.end(&mut state, id);
+        }
+    }
+
+    fn end(&self, state: &mut State, id: LeaseId) {
+        if let Some(granted) = state.by_id.remove(&id) {
+            state.by_file.remove(&granted.node.handle);
+            granted.node.unguard();
+            self.descriptors.unpin(&granted.node, Use::Lease);
+        }
+    }
+
+    /// What is to be said now, and when to look again at the latest.
+    fn due(&self, now: Instant) -> (Vec<Callback>, Option<Instant>) {
+        let mut callbacks = Vec::new();
+        let mut state = self.state.lock();
+        let mut revoked = Vec::new();
+        for (&id, granted) in &mut state.by_id {
+            if granted.recall.is_none() {
+                granted.recall = match granted.node.wanted() {
+                    Wanted::Nothing => None,
+                    Wanted::Read => {
+                        Some(Pending { keep: Some(LeaseKind::Read), ..Pending::all(self.break_max) })
+                    }
+                    Wanted::Write => Some(Pending::all(self.break_max)),
+                };
+            }
+            let handle = granted.node.handle;
+            match &mut granted.recall {
+                Some(recall) if !recall.sent => {
+                    recall.sent = true;
+                    let Pending { keep, deadline, .. } = *recall;
+                    callbacks.push(Callback::Recall(Recall { id, handle, keep, deadline }));
+                }
+                Some(recall) if recall.deadline <= now => {
+                    callbacks.push(Callback::Revoked { id, handle });
+                    revoked.push(id);
+                }
+                _ => {}
+            }
+        }
+        for id in revoked {
+            self.end(&mut state, id);
+        }
+        let next = state.by_id.values().filter_map(|granted| Some(granted.recall?.deadline)).min();
+        (callbacks, next)
+    }
+}
+
+impl Drop for Leases {
+    fn drop(&mut self) {
+        self.attention.notify_one();
+    }
+}
+
+impl Pending {
+    fn all(within: Duration) -> Pending {
+        Pending { keep: None, deadline: Instant::now() + within, sent: false }
+    }
+}
+
+/// Sends callbacks, when the kernel or anybody here has a reason for some.
+async fn watch(
+    leases: Weak<Leases>,
+    attention: Arc<Notify>,
+    mut signal: Signal,
+    callbacks: mpsc::Sender<Callback>,
+) {
+    loop {
+        let Some((due, next)) = leases.upgrade().map(|leases| leases.due(Instant::now())) else { return };
+        for callback in due {
+            if callbacks.send(callback).await.is_err() {
+                break; // noticed below
+            }
+        }
+        let wait = async {
+            match next {
+                Some(deadline) => tokio::time::sleep_until(deadline).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            _ = signal.recv() => {}
+            () = attention.notified() => {}
+            () = wait => {}
+            () = callbacks.closed() => {
+                if let Some(leases) = leases.upgrade() {
+                    leases.end_all();
+                }
+                return;
+            }
+        }
+    }
+}
+
+/// Makes a guard that is in the way of readers one that is not. False if somebody may have written in between.
+fn exchange_guard(tree: &Tree, node: &Node) -> bool {
+    let look = || Stat::of(&node.path).map(|stat| (stat.ctime(), stat.size()));
+    let before = look();
+    node.unguard();
+    tree.guard(node, LeaseKind::Read) == Guarding::Held && before.is_ok() && before == look()
+}
+
+/// The strongest lease that a guard, or its absence, allows.
+fn take_guard(tree: &Tree, node: &Node, access: Share, wanted: LeaseKind) -> Option<LeaseKind> {
+    match tree.guard(node, wanted) {
+        Guarding::Held | Guarding::Unavailable => return Some(wanted),
+        Guarding::InUse => {}
+    }
+    let writes = access.contains(Share::WRITE) || tree.opens.is_open_for_writing(&node.handle);
+    if wanted == LeaseKind::Read || writes {
+        return None;
+    }
+    (tree.guard(node, LeaseKind::Read) == Guarding::Held).then_some(LeaseKind::Read)
+}

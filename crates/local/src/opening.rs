@@ -1,0 +1,140 @@
+//! OPEN and CLOSE.
+//!
+//! Permission is the kernel's answer for the caller at the open, without the exception that READ and WRITE make for
+//! the owner; whoever may execute a file may open it for reading. Whoever makes a file has it open as asked, whatever
+//! its mode.
+
+use std::sync::Arc;
+
+use vfs::{
+    AccessMask, CreateHow, FileType, Handle, HolderId, Lease, Name, OpenId, OpenRequest, Opened, Principal,
+    SetAttributes, Share, Status, Wcc,
+};
+
+use crate::change::Stop;
+use crate::descriptors::{Node, Use};
+use crate::io::stat_regular;
+use crate::locks::Held;
+use crate::make::Making;
+use crate::tree::Tree;
+use crate::{identity, lookup};
+
+/// What came before the open itself.
+struct Found {
+    handle: Handle,
+    directory: Wcc,
+    created: bool,
+}
+
+/// Opens what is there.
+pub(crate) fn open(
+    tree: &Tree,
+    principal: &Principal,
+    holder: Option<HolderId>,
+    node: &Arc<Node>,
+    request: &OpenRequest,
+) -> Result<Opened, Status> {
+    let Some(name) = &request.name else {
+        let found = Found { handle: node.handle, directory: Wcc::default(), created: false };
+        return finish(tree, principal, holder, &found, request);
+    };
+    let looked = lookup::lookup(tree, principal, node, name)?;
+    // An OPEN that makes nothing changes nothing of the directory.
+    let directory = Wcc { before: looked.directory.map(|is| is.wcc()), after: looked.directory };
+    let found = Found { handle: looked.node.handle, directory, created: false };
+    finish(tree, principal, holder, &found, request)
+}
+
+/// What is to be made.
+pub(crate) struct ToMake<'a> {
+    pub(crate) directory: &'a Node,
+    pub(crate) name: &'a Name,
+    pub(crate) how: CreateHow,
+    pub(crate) set: &'a SetAttributes,
+}
+
+/// Makes a file, unless it is there and that will do, and opens it.
+pub(crate) fn create(
+    tree: &Tree,
+    principal: &Principal,
+    holder: Option<HolderId>,
+    make: &ToMake<'_>,
+    request: &OpenRequest,
+    held: Held,
+) -> Result<Opened, Stop> {
+    let making = Making { tree, principal, directory: make.directory, name: make.name, held };
+    let (made, created) = making.file(make.how, make.set, request.access)?;
+    let found = Found { handle: made.node.handle, directory: made.directory, created };
+    Ok(finish(tree, principal, holder, &found, request)?)
+}
+
+fn finish(
+    tree: &Tree,
+    principal: &Principal,
+    holder: Option<HolderId>,
+    found: &Found,
+    request: &OpenRequest,
+) -> Result<Opened, Status> {
+    let node = tree.node(&found.handle)?;
+    let stat = stat_regular(tree, &node)?;
+    let granted = node.rights(principal, &stat)?;
+    if !found.created {
+        check(&node, principal, granted, request.access)?;
+    }
+    // Before the file is opened for data: a guard wants to be alone.
+    let lease = tree.leases.grant(tree, &node, request.access, request.want);
+    hold_data(tree, &node, request.access)?;
+    let key = (holder, request.owner.clone());
+    let id = tree.opens.open(&tree.descriptors, &node, key, request.access, request.deny)?;
+    // Looked at last: what changes from here on finds the open.
+    let attributes = match tree.stat(&node) {
+        Ok(stat) => stat.attributes(node.mount.fsid),
+        Err(status) => {
+            close(tree, id)?;
+            return Err(status);
+        }
+    };
+    let asked = AccessMask::READ | AccessMask::MODIFY | AccessMask::EXTEND | AccessMask::EXECUTE;
+    Ok(Opened {
+        id,
+        handle: node.handle,
+        attributes,
+        lease: lease.map(|lease| Lease { change: attributes.change, ..lease }),
+        directory: found.directory,
+        created: found.created,
+        granted: Some(granted & asked),
+    })
+}
+
+fn check(node: &Node, principal: &Principal, granted: AccessMask, access: Share) -> Result<(), Status> {
+    let readable = granted.intersects(AccessMask::READ | AccessMask::EXECUTE);
+    if (readable || !access.contains(Share::READ))
+        && (granted.contains(AccessMask::MODIFY) || !access.contains(Share::WRITE))
+    {
+        return Ok(());
+    }
+    node.check_open(principal, access)
+}
+
+/// The kernel has a say in whether a file can be opened at all (a program that runs cannot be written). Without
+/// privileges this is the last time it lets us.
+fn hold_data(tree: &Tree, node: &Node, access: Share) -> Result<(), Status> {
+    if access.contains(Share::WRITE) {
+        tree.writing(node)?;
+    }
+    if access.contains(Share::READ) && !identity::is_privileged() {
+        tree.reading(node)?;
+    }
+    Ok(())
+}
+
+/// Ends an open; of a file without a name, the last one ends the file.
+pub(crate) fn close(tree: &Tree, id: OpenId) -> Result<(), Status> {
+    let open = tree.opens.close(id)?;
+    tree.descriptors.unpin(&open.node, Use::Open);
+    if open.node.file_type == FileType::Regular && !open.node.is_open() {
+        // Forgets it if it has no name.
+        let _ = tree.stat(&open.node);
+    }
+    Ok(())
+}

@@ -1,0 +1,218 @@
+//! Opens: who has which file open, and what for.
+//!
+//! An open remembers what its opener was allowed when it opened: afterwards its reads and writes are not asked about
+//! again, whatever becomes of the mode. It keeps the file's [`Node`] in use, whose `O_PATH` descriptor keeps the inode:
+//! a file that loses its last name meanwhile lives on, for everybody who has its handle, until the last close.
+//!
+//! So an open costs no descriptor but the one per file. Those for data come and go as for anonymous use, but in a
+//! process that is not root: there the kernel would ask again, and they stay.
+//!
+//! Share reservations and locks among clients are settled above; what is denied is only kept here.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use parking_lot::{Mutex, RwLock};
+use vfs::{By, Handle, HolderId, OpenId, Owner, Principal, Share, Status};
+
+use crate::attributes::Stat;
+use crate::descriptors::{Descriptors, Node, Use};
+use crate::identity;
+
+/// Most opens of one exported directory.
+const OPENS_MAX: usize = 1 << 18;
+
+/// Ids are unique in the process.
+static LAST_ID: AtomicU64 = AtomicU64::new(0);
+
+/// An open.
+pub(crate) struct Open {
+    pub(crate) id: OpenId,
+    pub(crate) node: Arc<Node>,
+    key: Key,
+    share: Mutex<Shares>,
+}
+
+/// Who opens.
+type Key = (Option<HolderId>, Owner);
+
+#[derive(Clone, Copy)]
+struct Shares {
+    access: Share,
+    deny: Share,
+}
+
+/// All opens of one exported directory.
+#[derive(Default)]
+pub(crate) struct Opens {
+    table: RwLock<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    by_id: HashMap<OpenId, Arc<Open>>,
+    by_file: HashMap<Handle, BTreeMap<Key, Arc<Open>>>,
+}
+
+/// On what ground data is used.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Ground {
+    /// Permission is asked for each time. The holder's opens count, where the protocol does not say which is meant.
+    Anonymous(Option<HolderId>),
+    /// An open of this access.
+    Open(Share),
+}
+
+impl Opens {
+    /// Opens a file, or widens the open that this owner has of it. Permission was checked.
+    ///
+    /// # Errors
+    /// `Delay` if too many are open.
+    pub(crate) fn open(
+        &self,
+        descriptors: &Descriptors,
+        node: &Arc<Node>,
+        key: Key,
+        access: Share,
+        deny: Share,
+    ) -> Result<OpenId, Status> {
+        let mut table = self.table.write();
+        if let Some(open) = table.by_file.get(&node.handle).and_then(|opens| opens.get(&key)) {
+            let mut share = open.share.lock();
+            *share = Shares { access: share.access | access, deny: share.deny | deny };
+            return Ok(open.id);
+        }
+        if table.by_id.len() >= OPENS_MAX {
+            return Err(Status::Delay);
+        }
+        let node = descriptors.pin(node, Use::Open).ok_or(Status::Delay)?;
+        let id = OpenId(LAST_ID.fetch_add(1, Ordering::Relaxed) + 1);
+        let share = Mutex::new(Shares { access, deny });
+        let open = Arc::new(Open { id, node, key: key.clone(), share });
+        table.by_file.entry(open.node.handle).or_default().insert(key, open.clone());
+        table.by_id.insert(id, open);
+        Ok(id)
+    }
+
+    /// Gives up part of a share.
+    ///
+    /// # Errors
+    /// `BadStateId`; `Inval` if that is not a part of it, or nothing would be left.
+    pub(crate) fn downgrade(&self, id: OpenId, access: Share, deny: Share) -> Result<(), Status> {
+        let open = self.get(id)?;
+        let mut share = open.share.lock();
+        if access.is_empty() || !share.access.contains(access) || !share.deny.contains(deny) {
+            return Err(Status::Inval);
+        }
+        *share = Shares { access, deny };
+        Ok(())
+    }
+
+    /// Ends an open, and gives it for its node to be let go.
+    ///
+    /// # Errors
+    /// `BadStateId`
+    pub(crate) fn close(&self, id: OpenId) -> Result<Arc<Open>, Status> {
+        let mut table = self.table.write();
+        let open = table.by_id.remove(&id).ok_or(Status::BadStateId)?;
+        if let Some(opens) = table.by_file.get_mut(&open.node.handle) {
+            opens.remove(&open.key);
+            if opens.is_empty() {
+                table.by_file.remove(&open.node.handle);
+            }
+        }
+        Ok(open)
+    }
+
+    /// # Errors
+    /// `BadStateId`
+    pub(crate) fn get(&self, id: OpenId) -> Result<Arc<Open>, Status> {
+        self.table.read().by_id.get(&id).cloned().ok_or(Status::BadStateId)
+    }
+
+    /// On what ground `by` uses a file.
+    ///
+    /// # Errors
+    /// `BadStateId` if there is no such open of this file.
+    pub(crate) fn ground(&self, by: By, handle: &Handle, holder: Option<HolderId>) -> Result<Ground, Status> {
+        match by {
+            By::Anonymous => Ok(Ground::Anonymous(holder)),
+            By::Open(id) => match self.table.read().by_id.get(&id) {
+                Some(open) if open.node.handle == *handle => Ok(Ground::Open(open.share.lock().access)),
+                _ => Err(Status::BadStateId),
+            },
+        }
+    }
+
+    /// Has anybody this file open for writing?
+    pub(crate) fn is_open_for_writing(&self, handle: &Handle) -> bool {
+        let table = self.table.read();
+        table.by_file.get(handle).is_some_and(|opens| opens.values().any(|open| open.has(Share::WRITE)))
+    }
+
+    /// Has the holder an open of this file with that access?
+    fn holds(&self, holder: HolderId, handle: &Handle, access: Share) -> bool {
+        let table = self.table.read();
+        let Some(opens) = table.by_file.get(handle) else { return false };
+        let first = (Some(holder), Owner(Bytes::new()));
+        opens.range(first..).take_while(|((of, _), _)| *of == Some(holder)).any(|(_, open)| open.has(access))
+    }
+}
+
+impl Open {
+    fn has(&self, access: Share) -> bool {
+        self.share.lock().access.contains(access)
+    }
+}
+
+impl Ground {
+    /// May the caller read the data of this regular file?
+    ///
+    /// # Errors
+    /// `OpenMode` if the open is not for reading, `Access`.
+    pub(crate) fn check_read(
+        self,
+        opens: &Opens,
+        node: &Node,
+        principal: &Principal,
+        stat: &Stat,
+    ) -> Result<(), Status> {
+        self.check(opens, node, principal, Share::READ, || node.check_read(principal, stat))
+    }
+
+    /// May the caller write the data of this regular file?
+    ///
+    /// # Errors
+    /// `OpenMode` if the open is not for writing, `Access`.
+    pub(crate) fn check_write(
+        self,
+        opens: &Opens,
+        node: &Node,
+        principal: &Principal,
+        stat: &Stat,
+    ) -> Result<(), Status> {
+        self.check(opens, node, principal, Share::WRITE, || node.check_write(principal, stat))
+    }
+
+    fn check(
+        self,
+        opens: &Opens,
+        node: &Node,
+        principal: &Principal,
+        access: Share,
+        ask: impl FnOnce() -> Result<(), Status>,
+    ) -> Result<(), Status> {
+        match self {
+            Ground::Open(share) if share.contains(access) => identity::may_wear(principal),
+            Ground::Open(_) => Err(Status::OpenMode),
+            Ground::Anonymous(holder) => match (ask(), holder) {
+                (Err(Status::Access), Some(holder)) if opens.holds(holder, &node.handle, access) => {
+                    identity::may_wear(principal)
+                }
+                (answer, _) => answer,
+            },
+        }
+    }
+}

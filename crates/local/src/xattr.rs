@@ -1,0 +1,157 @@
+//! Extended attributes (RFC 8276): those of Linux's `user.` namespace, under the names that follow the prefix.
+//!
+//! The kernel decides, for the caller: whoever may read the file reads them, whoever may write it sets them. Only
+//! regular files and directories have any.
+
+use bytes::Bytes;
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
+use vfs::{FileType, ListedXattrs, Principal, Status, Wcc, XattrHow, XattrName};
+
+use crate::attributes::Stat;
+use crate::descriptors::Node;
+use crate::errno;
+use crate::locks::Held;
+use crate::permission::READ;
+use crate::tree::Tree;
+
+const PREFIX: &[u8] = b"user.";
+/// Linux's bounds for a value and for all names of a file.
+const VALUE_MAX: usize = 64 << 10;
+const LIST_MAX: usize = 64 << 10;
+/// A first try that is enough for most.
+const VALUE_USUAL: usize = 512;
+/// What a name takes in an answer beside its bytes: its length, and up to three bytes of padding.
+const NAME_BYTES: usize = 8;
+
+/// The value of one.
+pub(crate) fn get(tree: &Tree, node: &Node, name: &XattrName) -> Result<Bytes, Status> {
+    may_have(tree, node)?;
+    let value = grow(VALUE_USUAL, VALUE_MAX, |buffer| tree.proc.getxattr(&node.path, &full(name), buffer));
+    value.map(Bytes::from).map_err(errno::status)
+}
+
+/// Sets one.
+pub(crate) fn set(
+    tree: &Tree,
+    node: &Node,
+    name: &XattrName,
+    value: &[u8],
+    how: XattrHow,
+    held: Held,
+) -> Result<Wcc, Status> {
+    if value.len() > VALUE_MAX {
+        return Err(Status::XattrTooBig);
+    }
+    let flags = match how {
+        XattrHow::Either => XattrFlags::empty(),
+        XattrHow::Create => XattrFlags::CREATE,
+        XattrHow::Replace => XattrFlags::REPLACE,
+    };
+    change(tree, node, held, || tree.proc.setxattr(&node.path, &full(name), value, flags))
+}
+
+/// Removes one.
+pub(crate) fn remove(tree: &Tree, node: &Node, name: &XattrName, held: Held) -> Result<Wcc, Status> {
+    change(tree, node, held, || tree.proc.removexattr(&node.path, &full(name)))
+}
+
+/// Names from the `cookie`th on, in the order of their bytes.
+pub(crate) fn list(
+    tree: &Tree,
+    principal: &Principal,
+    node: &Node,
+    cookie: u64,
+    bytes: u32,
+) -> Result<ListedXattrs, Status> {
+    let stat = may_have(tree, node)?;
+    // The kernel would list the names to everybody.
+    node.check(principal, &stat, READ)?;
+    let all = grow(VALUE_USUAL, LIST_MAX, |buffer| tree.proc.listxattr(&node.path, buffer))
+        .map_err(errno::status)?;
+    let mut names: Vec<XattrName> = all
+        .split(|&byte| byte == 0)
+        .filter_map(|name| XattrName::new(name.strip_prefix(PREFIX)?).ok())
+        .collect();
+    names.sort_unstable();
+    let skipped = usize::try_from(cookie).unwrap_or(usize::MAX).min(names.len());
+    part(names.split_off(skipped), cookie, bytes as usize)
+}
+
+/// As many names as there is room for.
+fn part(mut names: Vec<XattrName>, cookie: u64, bytes: usize) -> Result<ListedXattrs, Status> {
+    let mut room = bytes;
+    let fitting = names
+        .iter()
+        .take_while(|name| {
+            let taken = room.checked_sub(NAME_BYTES + name.as_bytes().len());
+            room = taken.unwrap_or(0);
+            taken.is_some()
+        })
+        .count();
+    if fitting == 0 && !names.is_empty() {
+        return Err(Status::TooSmall);
+    }
+    let eof = fitting == names.len();
+    names.truncate(fitting);
+    Ok(ListedXattrs { cookie: cookie.saturating_add(fitting as u64), names, eof })
+}
+
+fn change(
+    tree: &Tree,
+    node: &Node,
+    held: Held,
+    change: impl FnOnce() -> Result<(), Errno>,
+) -> Result<Wcc, Status> {
+    let before = may_have(tree, node)?;
+    change().map_err(errno::status)?;
+    let wcc = Wcc { before: Some(before.wcc()), after: tree.changed(node) };
+    drop(held);
+    tree.persist_if_sync(node)?;
+    Ok(wcc)
+}
+
+fn may_have(tree: &Tree, node: &Node) -> Result<Stat, Status> {
+    match node.file_type {
+        FileType::Regular | FileType::Directory => tree.stat(node),
+        _ => Err(Status::Perm),
+    }
+}
+
+fn full(name: &XattrName) -> Vec<u8> {
+    [PREFIX, name.as_bytes()].concat()
+}
+
+/// Asks with a small buffer, and once more with the largest that is ever needed.
+fn grow(
+    usual: usize,
+    max: usize,
+    mut ask: impl FnMut(&mut [u8]) -> Result<usize, Errno>,
+) -> Result<Vec<u8>, Errno> {
+    let mut buffer = vec![0; usual];
+    let length = match ask(&mut buffer) {
+        Err(Errno::RANGE) => {
+            buffer.resize(max, 0);
+            ask(&mut buffer)?
+        }
+        other => other?,
+    };
+    buffer.truncate(length);
+    Ok(buffer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listing_is_cut_where_the_room_ends() {
+        let names = || ["a", "bb", "ccc"].map(|name| XattrName::new(name.as_bytes()).unwrap()).to_vec();
+        let two = part(names(), 4, 9 + 10 + 10).unwrap();
+        assert_eq!((two.names.len(), two.cookie, two.eof), (2, 6, false));
+        let all = part(names(), 4, 9 + 10 + 11).unwrap();
+        assert_eq!((all.names.len(), all.cookie, all.eof), (3, 7, true));
+        assert_eq!(part(names(), 0, 8), Err(Status::TooSmall));
+        assert_eq!(part(vec![], 3, 0), Ok(ListedXattrs { names: vec![], cookie: 3, eof: true }));
+    }
+}

@@ -1,0 +1,235 @@
+//! Opens: what they allow stays allowed, and a file that somebody has open outlives its last name.
+#![allow(clippy::unwrap_used)] // helpers of tests are tests
+
+mod common;
+
+use bytes::Bytes;
+use common::{Served, is_root, machine, name, serve, serve_by_table, serve_with, user};
+use vfs::{
+    AccessMask, By, Caller, CreateHow, FileSystem, Handle, HolderId, Lock, LockKind, LockRequest, Locked,
+    OpenId, OpenRequest, Opened, Owner, SetAttributes, Share, Stability, Status, Want,
+};
+
+fn owner(owner: &str) -> Owner {
+    Owner(Bytes::copy_from_slice(owner.as_bytes()))
+}
+
+fn request(handle: &Handle, file: Option<&str>, access: Share) -> OpenRequest {
+    OpenRequest {
+        handle: *handle,
+        name: file.map(name),
+        owner: owner("process"),
+        access,
+        deny: Share::empty(),
+        create: None,
+        want: Want::None,
+        reclaim: false,
+    }
+}
+
+fn with_mode(mode: u32) -> SetAttributes {
+    SetAttributes { mode: Some(mode), ..SetAttributes::default() }
+}
+
+fn holding(caller: Caller, holder: u64) -> Caller {
+    Caller { holder: Some(HolderId(holder)), ..caller }
+}
+
+async fn open(served: &Served, caller: &Caller, request: &OpenRequest) -> Result<Opened, Status> {
+    served.fs.open(caller, request).await.map_err(|error| error.status)
+}
+
+async fn read(served: &Served, caller: &Caller, file: &Handle, by: OpenId) -> Result<Bytes, Status> {
+    let read = served.fs.read(caller, file, By::Open(by), 0, 100).await.map_err(|error| error.status)?;
+    Ok(read.data.to_bytes().unwrap())
+}
+
+async fn write(
+    served: &Served,
+    caller: &Caller,
+    file: &Handle,
+    by: OpenId,
+    data: &'static [u8],
+) -> Result<u32, Status> {
+    let data = Bytes::from_static(data);
+    let written = served.fs.write(caller, file, By::Open(by), 0, data, Stability::Unstable).await;
+    written.map(|written| written.count).map_err(|error| error.status)
+}
+
+#[tokio::test]
+async fn an_open_is_made_widened_narrowed_and_closed() {
+    let served = serve();
+    let (root, caller) = (served.root().await, holding(machine(), 1));
+    std::fs::write(served.path("file"), "there").unwrap();
+    let opened = open(&served, &caller, &request(&root, Some("file"), Share::READ)).await.unwrap();
+    let (id, file) = (opened.id, opened.handle);
+    assert_eq!(file, served.handle("file").await);
+    assert!(!opened.created && opened.attributes.size == 5 && opened.lease.is_none());
+    assert_eq!(opened.directory.before, opened.directory.after.map(|after| after.wcc()));
+    assert_eq!(read(&served, &caller, &file, id).await, Ok(Bytes::from_static(b"there")));
+    assert_eq!(write(&served, &caller, &file, id, b"W").await, Err(Status::OpenMode));
+
+    let widened = open(&served, &caller, &request(&file, None, Share::WRITE)).await.unwrap();
+    assert_eq!(widened.id, id, "the same owner of the same holder");
+    assert_eq!(write(&served, &caller, &file, id, b"W").await, Ok(1));
+    assert_eq!(read(&served, &caller, &file, id).await, Ok(Bytes::from_static(b"Where")));
+    let another = open(&served, &holding(machine(), 2), &request(&file, None, Share::WRITE)).await.unwrap();
+    assert_ne!(another.id, id, "another holder with the same owner");
+    assert_eq!(read(&served, &caller, &file, another.id).await, Err(Status::OpenMode));
+
+    let narrow = |access| served.fs.downgrade(&caller, id, access, Share::empty());
+    narrow(Share::READ).await.unwrap();
+    assert_eq!(write(&served, &caller, &file, id, b"w").await, Err(Status::OpenMode));
+    assert_eq!(narrow(Share::WRITE).await.unwrap_err().status, Status::Inval);
+    assert_eq!(read(&served, &caller, &root, id).await, Err(Status::BadStateId), "an open of another file");
+
+    served.fs.close(&caller, id).await.unwrap();
+    assert_eq!(read(&served, &caller, &file, id).await, Err(Status::BadStateId));
+    assert_eq!(served.fs.close(&caller, id).await.unwrap_err().status, Status::BadStateId);
+    assert_eq!(write(&served, &caller, &file, another.id, b"w").await, Ok(1));
+}
+
+#[tokio::test]
+async fn opens_make_files_in_every_way() {
+    let served = serve();
+    let (root, caller) = (served.root().await, machine());
+    let making = |file: &str, how, set| OpenRequest {
+        create: Some((how, set)),
+        ..request(&root, Some(file), Share::READ | Share::WRITE)
+    };
+    let unchecked = making("file", CreateHow::Unchecked, with_mode(0o640));
+    let made = open(&served, &caller, &unchecked).await.unwrap();
+    assert!(made.created && made.attributes.mode == 0o640 && made.attributes.size == 0);
+    assert_ne!(made.directory.before, made.directory.after.map(|after| after.wcc()));
+    assert_eq!(write(&served, &caller, &made.handle, made.id, b"hello").await, Ok(5));
+
+    let again = open(&served, &caller, &unchecked).await.unwrap();
+    assert!(!again.created && again.id == made.id && again.attributes.size == 5);
+    let cut = SetAttributes { size: Some(0), ..SetAttributes::default() };
+    let again = open(&served, &caller, &making("file", CreateHow::Unchecked, cut)).await.unwrap();
+    assert!(!again.created && again.attributes.size == 0);
+    assert!(again.attributes.change > made.attributes.change);
+
+    let guarded = making("file", CreateHow::Guarded, cut);
+    assert_eq!(open(&served, &caller, &guarded).await.unwrap_err(), Status::Exist);
+    assert!(open(&served, &caller, &making("new", CreateHow::Guarded, cut)).await.unwrap().created);
+    let resent = Caller { resent: true, ..caller.clone() };
+    let resent = open(&served, &resent, &making("new", CreateHow::Guarded, cut)).await.unwrap();
+    assert!(resent.created, "by the request that was sent before");
+
+    let exclusive = |verifier| making("once", CreateHow::Exclusive(verifier), SetAttributes::default());
+    let once = open(&served, &caller, &exclusive([1; 8])).await.unwrap();
+    let resent = open(&served, &caller, &exclusive([1; 8])).await.unwrap();
+    assert!(once.created && resent.created && once.handle == resent.handle);
+    assert_eq!(open(&served, &caller, &exclusive([2; 8])).await.unwrap_err(), Status::Exist);
+
+    let missing = open(&served, &caller, &request(&root, Some("missing"), Share::READ)).await;
+    assert_eq!(missing.unwrap_err(), Status::NoEnt);
+    std::fs::create_dir(served.path("directory")).unwrap();
+    let directory = open(&served, &caller, &request(&root, Some("directory"), Share::READ)).await;
+    assert_eq!(directory.unwrap_err(), Status::IsDir);
+    std::os::unix::fs::symlink("file", served.path("link")).unwrap();
+    let link = open(&served, &caller, &request(&root, Some("link"), Share::READ)).await;
+    assert_eq!(link.unwrap_err(), Status::Inval);
+}
+
+#[tokio::test]
+async fn permission_is_decided_at_the_open() {
+    if !is_root() {
+        return;
+    }
+    let served = serve();
+    let root = served.root().await;
+    served.fs.setattr(&machine(), &root, &with_mode(0o777), None).await.unwrap();
+    let (alice, bob) = (holding(user(1000), 1), holding(user(1001), 2));
+    let file = served.create(&alice, &root, "file").await.unwrap();
+    let ask = |access| request(&file, None, access);
+    assert_eq!(open(&served, &bob, &ask(Share::WRITE)).await.unwrap_err(), Status::Access);
+    assert_eq!(open(&served, &bob, &ask(Share::READ | Share::WRITE)).await.unwrap_err(), Status::Access);
+    let reading = open(&served, &bob, &ask(Share::READ)).await.unwrap();
+    assert_eq!(reading.granted, Some(AccessMask::READ));
+    served.fs.setattr(&alice, &file, &with_mode(0o666), None).await.unwrap();
+    let writing = open(&served, &bob, &OpenRequest { owner: owner("other"), ..ask(Share::WRITE) }).await;
+    let writing = writing.unwrap().id;
+
+    served.fs.setattr(&alice, &file, &with_mode(0), None).await.unwrap();
+    assert_eq!(write(&served, &bob, &file, writing, b"bob").await, Ok(3));
+    assert_eq!(read(&served, &bob, &file, reading.id).await, Ok(Bytes::from_static(b"bob")));
+    assert_eq!(served.read(&user(1001), &file, 0, 9).await, Err(Status::Access), "without an open");
+    assert_eq!(open(&served, &alice, &ask(Share::READ)).await.unwrap_err(), Status::Access, "the owner too");
+    let cut = SetAttributes { size: Some(1), ..SetAttributes::default() };
+    served.fs.setattr(&bob, &file, &cut, None).await.unwrap();
+    served.fs.commit(&bob, &file, 0, 0).await.unwrap();
+    served.fs.close(&bob, writing).await.unwrap();
+    assert_eq!(served.fs.setattr(&bob, &file, &cut, None).await.unwrap_err().status, Status::Access);
+
+    // A file made with no permissions at all is open to whoever made it.
+    let create = Some((CreateHow::Guarded, with_mode(0)));
+    let made = OpenRequest { create, ..request(&root, Some("closed"), Share::READ | Share::WRITE) };
+    let made = open(&served, &bob, &made).await.unwrap();
+    assert_eq!(write(&served, &bob, &made.handle, made.id, b"mine").await, Ok(4));
+    assert_eq!(read(&served, &bob, &made.handle, made.id).await, Ok(Bytes::from_static(b"mine")));
+
+    // Whoever may execute may open for reading.
+    served.fs.setattr(&alice, &file, &with_mode(0o711), None).await.unwrap();
+    let run = open(&served, &holding(user(1002), 3), &ask(Share::READ)).await.unwrap();
+    assert_eq!(run.granted, Some(AccessMask::EXECUTE));
+
+    // What may not be written is not cut by an open for reading alone.
+    served.fs.setattr(&alice, &file, &with_mode(0o622), None).await.unwrap();
+    let cut = SetAttributes { size: Some(0), ..SetAttributes::default() };
+    let trunc = OpenRequest {
+        create: Some((CreateHow::Unchecked, cut)),
+        ..request(&root, Some("file"), Share::READ | Share::WRITE)
+    };
+    assert_eq!(open(&served, &holding(user(1003), 4), &trunc).await.unwrap_err(), Status::Access);
+    assert_eq!(std::fs::metadata(served.path("file")).unwrap().len(), 1);
+}
+
+async fn outlives_its_name(served: Served) {
+    let (root, caller) = (served.root().await, holding(machine(), 1));
+    std::fs::write(served.path("file"), "there").unwrap();
+    let opened = open(&served, &caller, &request(&root, Some("file"), Share::READ | Share::WRITE)).await;
+    let Opened { id, handle, .. } = opened.unwrap();
+    let second = OpenRequest { owner: owner("second"), ..request(&handle, None, Share::READ) };
+    let second = open(&served, &caller, &second).await.unwrap().id;
+    served.fs.remove(&machine(), &root, &name("file")).await.unwrap();
+    // What is in use for longest is forgotten, but not this.
+    for number in 0..200 {
+        served.create(&machine(), &root, &number.to_string()).await.unwrap();
+    }
+    assert_eq!(served.fs.getattr(&caller, &handle).await.unwrap().nlink, 0);
+    assert_eq!(read(&served, &caller, &handle, id).await, Ok(Bytes::from_static(b"there")));
+    assert_eq!(write(&served, &caller, &handle, id, b"T").await, Ok(1));
+    assert_eq!(served.read(&machine(), &handle, 0, 9).await, Ok((Bytes::from_static(b"There"), true)));
+    served.fs.close(&caller, id).await.unwrap();
+    assert_eq!(read(&served, &caller, &handle, second).await, Ok(Bytes::from_static(b"There")));
+    served.fs.close(&caller, second).await.unwrap();
+    assert_eq!(served.fs.getattr(&caller, &handle).await.unwrap_err().status, Status::Stale);
+}
+
+#[tokio::test]
+async fn a_removed_file_lives_until_the_last_close() {
+    outlives_its_name(serve_with(|options| options.descriptors_max = 16)).await;
+}
+
+#[tokio::test]
+async fn a_removed_file_lives_until_the_last_close_without_kernel_handles() {
+    outlives_its_name(serve_by_table()).await;
+}
+
+#[tokio::test]
+async fn locks_are_left_to_the_layer_above() {
+    let served = serve();
+    let (root, caller) = (served.root().await, holding(machine(), 1));
+    std::fs::write(served.path("file"), "").unwrap();
+    let opened = open(&served, &caller, &request(&root, Some("file"), Share::READ)).await.unwrap();
+    let lock = Lock { owner: owner("process"), kind: LockKind::Exclusive, offset: 0, length: 9 };
+    let ask = LockRequest { lock: lock.clone(), wait: false, reclaim: false };
+    assert_eq!(served.fs.lock(&caller, opened.id, &ask).await, Ok(Locked::Granted));
+    assert_eq!(served.fs.test(&caller, &opened.handle, &lock).await, Ok(None));
+    assert!(!served.fs.holds_locks(opened.id, &lock.owner));
+    served.fs.unlock(&caller, opened.id, &lock.owner, (0, 9)).await.unwrap();
+    served.fs.close(&caller, opened.id).await.unwrap();
+    assert_eq!(served.fs.lock(&caller, opened.id, &ask).await.unwrap_err().status, Status::BadStateId);
+}
