@@ -9,8 +9,8 @@ mod room;
 use std::sync::Arc;
 
 use protocol::nfs4::{
-    ArgOp, BadArguments, Bitmap, CompoundHeader, CompoundResHeader, OPERATIONS_MAX, Operation, ResOp, Stateid,
-    Status, Tag,
+    ArgOp, BadArguments, Bitmap, CompoundHeader, CompoundResHeader, OPERATIONS_MAX, Operation, ResOp,
+    Stateid, Status, Tag,
 };
 use rpc::Call;
 use rpc::message::Refusal;
@@ -199,12 +199,7 @@ impl<'c> Compound<'c> {
     }
 
     /// What a state id of I/O stands for. From here on the object is used in the name of its holder.
-    pub(crate) async fn ground(
-        &self,
-        object: &mut Object,
-        stateid: Stateid,
-        share: Share,
-    ) -> Result<By, Status> {
+    pub(crate) fn ground(&self, object: &mut Object, stateid: Stateid, share: Share) -> Result<By, Status> {
         let ground = self.front.state.ground(self, object, stateid, share)?;
         if ground.holder.is_some() {
             object.caller.holder = ground.holder;
@@ -297,7 +292,7 @@ pub(super) async fn answer(front: &Arc<Front>, call: &Call) -> Outcome {
             compound.room = room::negotiated(compound.slot.as_ref()).saturating_sub(encoder.len());
         }
         let before = encoder.len();
-        status = room::encode(&compound, result, &mut encoder);
+        status = room::encode(&compound, &result, &mut encoder);
         compound.room = compound.room.saturating_sub(encoder.len() - before);
         compound.position += 1;
     }

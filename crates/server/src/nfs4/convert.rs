@@ -48,11 +48,13 @@ pub(crate) fn status(status: vfs::Status) -> Status {
 }
 
 /// `nfsstat4` of a failure.
+#[allow(clippy::needless_pass_by_value, reason = "as `map_err` gives it")]
 pub(crate) fn error(error: vfs::Error) -> Status {
     status(error.status)
 }
 
 /// The same for READ, WRITE and what else is I/O on a file, where a lock in the way has a word of its own.
+#[allow(clippy::needless_pass_by_value, reason = "as `map_err` gives it")]
 pub(crate) fn io_error(error: vfs::Error) -> Status {
     match error.status {
         vfs::Status::ShareDenied | vfs::Status::Denied => Status::Locked,

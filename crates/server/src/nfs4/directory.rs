@@ -3,8 +3,10 @@
 
 use std::sync::Arc;
 
-use protocol::nfs4::{Attr, Bitmap, Component, Entry, Fattr, Outcome, ReaddirArgs, ReaddirOk, Status, Verifier};
-use vfs::{Handle, Name, ReadDir};
+use protocol::nfs4::{
+    Attr, Bitmap, Component, Entry, Fattr, Outcome, ReaddirArgs, ReaddirOk, Status, Verifier,
+};
+use vfs::{Handle, ReadDir};
 use xdr::Chain;
 
 use super::attributes::{self, Asked};
@@ -170,15 +172,12 @@ async fn entry_attributes(
     if !plus {
         return Ok(asked.of_name(entry.fileid));
     }
-    match &entry.node {
-        Some(node) => asked.read(&node.handle, node.attributes).await,
-        None => {
-            let Object { export, handle, caller } = directory;
-            let name: &Name = &entry.name;
-            let looked = export.fs.lookup(caller, handle, name).await.map_err(convert::error)?;
-            asked.read(&looked.node.handle, looked.node.attributes).await
-        }
+    if let Some(node) = &entry.node {
+        return asked.read(&node.handle, node.attributes).await;
     }
+    let Object { export, handle, caller } = directory;
+    let looked = export.fs.lookup(caller, handle, &entry.name).await.map_err(convert::error)?;
+    asked.read(&looked.node.handle, looked.node.attributes).await
 }
 
 /// What is said of an entry whose attributes cannot be told: that, if it is asked for, or the whole listing fails.

@@ -34,8 +34,10 @@ pub(super) fn not_a_directory(file_type: FileType, symlink: Status) -> Option<St
 
 /// Why I/O failed, when it may be that the object is no regular file.
 pub(super) async fn io_error(object: &Object, error: vfs::Error, minor: u32) -> Status {
-    if matches!(error.status, vfs::Status::Inval | vfs::Status::IsDir | vfs::Status::BadType | vfs::Status::Access)
-        && let Some(file_type) = file_type(object, &error).await
+    if matches!(
+        error.status,
+        vfs::Status::Inval | vfs::Status::IsDir | vfs::Status::BadType | vfs::Status::Access
+    ) && let Some(file_type) = file_type(object, &error).await
         && let Some(status) = not_a_file(file_type, minor)
     {
         return status;
@@ -61,11 +63,9 @@ pub(super) async fn is_directory(object: &Object) -> bool {
 }
 
 async fn file_type(object: &Object, error: &vfs::Error) -> Option<FileType> {
-    match &error.attributes {
-        Some(attributes) => Some(attributes.file_type),
-        None => {
-            let attributes = object.export.fs.getattr(&object.caller, &object.handle).await.ok()?;
-            Some(attributes.file_type)
-        }
+    if let Some(attributes) = &error.attributes {
+        return Some(attributes.file_type);
     }
+    let attributes = object.export.fs.getattr(&object.caller, &object.handle).await.ok()?;
+    Some(attributes.file_type)
 }

@@ -61,15 +61,12 @@ impl Pseudo {
             self.nodes[at.0].below.push(export.clone());
             path.push(b'/');
             path.extend_from_slice(name);
-            at = match self.nodes[at.0].children.get(name) {
-                Some(child) => *child,
-                None => {
-                    let child = NodeIndex(self.nodes.len());
-                    self.nodes.push(Node::new(at, name, &path));
-                    self.nodes[at.0].children.insert(name.into(), child);
-                    child
-                }
-            };
+            let next = NodeIndex(self.nodes.len());
+            let child = *self.nodes[at.0].children.entry(name.into()).or_insert(next);
+            if child == next {
+                self.nodes.push(Node::new(at, name, &path));
+            }
+            at = child;
         }
         self.nodes[at.0].export = Some(export.clone());
     }

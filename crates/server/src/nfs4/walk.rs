@@ -69,7 +69,8 @@ impl Compound<'_> {
                 let caller = self.caller(&export)?;
                 let mut handle = self.front.known.of(&caller, &export).await.map_err(convert::error)?.root;
                 for name in names.iter().rev() {
-                    handle = export.fs.lookup(&caller, &handle, name).await.map_err(convert::error)?.node.handle;
+                    handle =
+                        export.fs.lookup(&caller, &handle, name).await.map_err(convert::error)?.node.handle;
                 }
                 return Ok(File::Object(export, handle));
             }

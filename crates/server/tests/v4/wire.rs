@@ -64,9 +64,7 @@ impl Served {
     }
 
     pub async fn client(&self, minor: u32) -> Client {
-        let stream = TcpStream::connect(self.server.local_addr()).await.unwrap();
-        stream.set_nodelay(true).unwrap();
-        Client { stream, minor, xid: 0 }
+        Client::connect(self.server.local_addr(), minor).await
     }
 }
 
@@ -78,6 +76,12 @@ pub struct Client {
 }
 
 impl Client {
+    pub async fn connect(server: SocketAddr, minor: u32) -> Client {
+        let stream = TcpStream::connect(server).await.unwrap();
+        stream.set_nodelay(true).unwrap();
+        Client { stream, minor, xid: 0 }
+    }
+
     /// Sends bytes as the arguments of COMPOUND; what comes back, if anything does, from the accept status on.
     pub async fn raw(&mut self, arguments: &[u8]) -> Bytes {
         self.xid += 1;

@@ -22,8 +22,8 @@ pub(crate) struct Asked<'c> {
     caller: Caller,
     minor: u32,
     known: Arc<Known>,
-    /// Those that there are.
-    asked: Bitmap,
+    /// Those of them that there are.
+    wanted: Bitmap,
     space: Option<FsStat>,
 }
 
@@ -37,13 +37,13 @@ impl<'c> Asked<'c> {
         let caller = compound.caller(export)?;
         let front: &'c Front = compound.front;
         let known = front.known.of(&caller, export).await.map_err(convert::error)?;
-        let asked = asked & supported(compound.minor, &known.limits);
-        let space = if (asked & SPACE).is_empty() {
+        let wanted = asked & supported(compound.minor, &known.limits);
+        let space = if (wanted & SPACE).is_empty() {
             None
         } else {
             Some(export.fs.fsstat(&caller, &known.root).await.map_err(convert::error)?)
         };
-        Ok(Asked { front, export: export.clone(), caller, minor: compound.minor, known, asked, space })
+        Ok(Asked { front, export: export.clone(), caller, minor: compound.minor, known, wanted, space })
     }
 
     /// Attributes of one object; `attributes` are given if they are known already.
@@ -76,7 +76,7 @@ impl<'c> Asked<'c> {
     }
 
     fn wants(&self, attr: Attr) -> bool {
-        self.asked.contains(attr)
+        self.wanted.contains(attr)
     }
 
     fn if_wanted<T>(&self, attr: Attr, value: T) -> Option<T> {

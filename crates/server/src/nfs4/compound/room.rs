@@ -46,8 +46,8 @@ fn result_bytes(operation: Operation) -> usize {
 }
 
 /// Writes a result, or that there is no room for it.
-pub(super) fn encode(compound: &Compound<'_>, result: ResOp, encoder: &mut Encoder) -> Result<(), Status> {
-    if at_most(&result) <= compound.room {
+pub(super) fn encode(compound: &Compound<'_>, result: &ResOp, encoder: &mut Encoder) -> Result<(), Status> {
+    if at_most(result) <= compound.room {
         let status = result.status();
         result.encode(encoder);
         return status;

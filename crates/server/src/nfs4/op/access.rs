@@ -11,12 +11,8 @@ use crate::nfs4::compound::{Compound, File};
 use crate::nfs4::convert;
 
 /// The bits that `vfs` has too, at the same places.
-const PLAIN: u32 = ACCESS4_READ
-    | ACCESS4_LOOKUP
-    | ACCESS4_MODIFY
-    | ACCESS4_EXTEND
-    | ACCESS4_DELETE
-    | ACCESS4_EXECUTE;
+const PLAIN: u32 =
+    ACCESS4_READ | ACCESS4_LOOKUP | ACCESS4_MODIFY | ACCESS4_EXTEND | ACCESS4_DELETE | ACCESS4_EXECUTE;
 /// Those of extended attributes.
 const XATTR: u32 = ACCESS4_XAREAD | ACCESS4_XAWRITE | ACCESS4_XALIST;
 /// What the directories above exports grant to everybody.

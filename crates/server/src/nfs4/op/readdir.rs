@@ -22,4 +22,3 @@ pub(in crate::nfs4) async fn answer(
         File::Object(export, handle) => directory::of_export(compound, &export, &handle, part).await,
     }
 }
-

@@ -18,7 +18,7 @@ pub(in crate::nfs4) async fn answer(
     if setting.set.size.is_some() {
         // Truncating is writing: by an open, if the state id is of one.
         let stateid = compound.stateid(args.stateid)?;
-        compound.ground(&mut object, stateid, Share::WRITE).await?;
+        compound.ground(&mut object, stateid, Share::WRITE)?;
     }
     let mut attrsset = Bitmap::EMPTY;
     if !setting.is_plain() {
@@ -28,14 +28,14 @@ pub(in crate::nfs4) async fn answer(
     }
     if let Some(acl) = &setting.acl {
         let done = object.export.fs.set_acl(&object.caller, &object.handle, acl).await;
-        done.map_err(|error| SetattrFailure { status: acl_error(error), attrsset })?;
+        done.map_err(|error| SetattrFailure { status: acl_error(error.status), attrsset })?;
     }
     Ok(SetattrOk { attrsset: setting.asked })
 }
 
-/// A list that the file system cannot keep.
-pub(super) fn acl_error(error: vfs::Error) -> Status {
-    match error.status {
+/// A list that the file system cannot keep is an attribute that it does not have.
+fn acl_error(status: vfs::Status) -> Status {
+    match status {
         vfs::Status::NotSupp => Status::AttrNotSupp,
         other => convert::status(other),
     }

@@ -1,0 +1,14 @@
+//! The state of NFSv4 clients on the wire: sessions, opens, locks, leases and their end, over a directory of this
+//! machine behind the arbiter.
+#![allow(clippy::unwrap_used)] // a test ends at the first surprise
+
+mod clients;
+mod locks;
+mod minor0;
+mod opens;
+mod restart;
+mod sessions;
+mod setup;
+#[allow(dead_code, reason = "the other tests use the rest")]
+#[path = "../v4/wire.rs"]
+mod wire;

@@ -1,0 +1,124 @@
+//! What clients reclaim after a restart, and when.
+
+use std::time::Duration;
+
+use protocol::nfs4::{
+    ArgOp, Handle, Limited, LockArgs, Locker, NfsLockType, OpenArgs, OpenClaim, OpenConfirmArgs,
+    OpenDelegationType, ReadArgs, StateOwner, Stateid, Status, op,
+};
+
+use crate::setup::{Home, LEASE, create, open, reclaim_complete};
+use crate::wire::{ROOT, putfh};
+
+fn reclaim(owner: &[u8], file: Handle) -> Vec<ArgOp> {
+    let claim = OpenClaim::Previous(OpenDelegationType::None);
+    vec![putfh(file), ArgOp::Open(OpenArgs { claim, ..open(b"", owner, 3, 0) })]
+}
+
+fn opening(owner: &[u8]) -> Vec<ArgOp> {
+    vec![ROOT, ArgOp::Open(create(b"file", owner, 3))]
+}
+
+#[tokio::test]
+async fn who_held_state_reclaims_it_and_the_others_wait() {
+    let home = Home::new();
+    let life = home.serve(LEASE).await;
+    let mut holder = life.session(b"holder").await;
+    let (old, file) = holder.open(create(b"file", b"owner", 3)).await;
+    drop((life, holder));
+
+    let life = home.serve(LEASE).await;
+    let mut stranger = life.reclaiming(b"stranger", 1).await;
+    assert_eq!(stranger.status(reclaim(b"owner", file)).await, Err(Status::ReclaimBad));
+    stranger.last::<op::ReclaimComplete>(vec![reclaim_complete()]).await;
+    assert_eq!(stranger.status(opening(b"owner")).await, Err(Status::Grace));
+    let anonymous = ArgOp::Read(ReadArgs { stateid: Stateid::ANONYMOUS, offset: 0, count: 1 });
+    assert_eq!(stranger.on(file, anonymous).await, Err(Status::Grace));
+
+    let mut holder = life.reclaiming(b"holder", 1).await;
+    let read = |stateid| ArgOp::Read(ReadArgs { stateid, offset: 0, count: 1 });
+    assert_eq!(holder.on(file, read(old)).await, Err(Status::BadStateid), "of the life before");
+    let reclaimed = holder.last::<op::Open>(reclaim(b"owner", file)).await;
+    assert_eq!(holder.on(file, read(reclaimed.stateid)).await, Ok(()));
+    let locker = Locker::OpenOwner {
+        open_seqid: 0,
+        open_stateid: reclaimed.stateid,
+        lock_seqid: 0,
+        lock_owner: StateOwner { clientid: 0, owner: Limited::new(&b"locker"[..]).unwrap() },
+    };
+    let lock = |reclaim, locker| {
+        ArgOp::Lock(LockArgs { locktype: NfsLockType::Write, reclaim, offset: 0, length: 1, locker })
+    };
+    assert_eq!(holder.on(file, lock(false, locker.clone())).await, Err(Status::Grace));
+    assert_eq!(holder.on(file, lock(true, locker.clone())).await, Ok(()));
+    holder.last::<op::ReclaimComplete>(vec![reclaim_complete()]).await;
+
+    // All who held something are done: grace is over.
+    assert_eq!(holder.status(reclaim(b"owner", file)).await, Err(Status::NoGrace));
+    assert_eq!(stranger.status(opening(b"owner")).await, Ok(()));
+}
+
+#[tokio::test]
+async fn grace_ends_by_itself_and_who_stayed_away_has_lost() {
+    let home = Home::new();
+    let life = home.serve(LEASE).await;
+    let mut absent = life.session(b"absent").await;
+    let (_, file) = absent.open(create(b"file", b"owner", 3)).await;
+    drop((life, absent));
+
+    let life = home.serve(Duration::from_millis(400)).await;
+    let mut other = life.session(b"other").await;
+    assert_eq!(other.status(opening(b"owner")).await, Err(Status::Grace));
+    tokio::time::timeout(Duration::from_secs(5), async {
+        while other.status(opening(b"owner")).await == Err(Status::Grace) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await
+    .unwrap();
+    let mut absent = life.reclaiming(b"absent", 1).await;
+    assert_eq!(absent.status(reclaim(b"owner", file)).await, Err(Status::NoGrace));
+    drop((life, absent, other));
+
+    let life = home.serve(LEASE).await;
+    let mut absent = life.reclaiming(b"absent", 1).await;
+    assert_eq!(absent.status(reclaim(b"owner", file)).await, Err(Status::ReclaimBad), "of two lives before");
+}
+
+#[tokio::test]
+async fn a_server_that_had_no_clients_has_no_grace() {
+    let home = Home::new();
+    drop(home.serve(LEASE).await);
+    let life = home.serve(LEASE).await;
+    let mut session = life.session(b"client").await;
+    assert_eq!(session.status(opening(b"owner")).await, Ok(()));
+}
+
+#[tokio::test]
+async fn clients_of_minor_version_0_reclaim_too() {
+    let home = Home::new();
+    std::fs::write(home.tree().join("file"), b"content").unwrap();
+    let life = home.serve(LEASE).await;
+    let mut client = life.minor0(b"client", 1).await;
+    let (stateid, file, _) = client.open(client.open_args(b"file", 1, 3, 0)).await;
+    let old = client.clientid;
+    drop(life);
+
+    let life = home.serve(Duration::from_secs(1)).await;
+    let mut client = life.minor0(b"client", 1).await;
+    assert_ne!(client.clientid, old);
+    let read = |stateid| vec![putfh(file), ArgOp::Read(ReadArgs { stateid, offset: 0, count: 1 })];
+    assert_eq!(client.client.status(read(stateid)).await, Err(Status::StaleStateid));
+    let renew = vec![ArgOp::Renew(protocol::nfs4::RenewArgs { clientid: old })];
+    assert_eq!(client.client.status(renew).await, Err(Status::StaleClientid));
+    let new = vec![ROOT, ArgOp::Open(client.open_args(b"file", 1, 3, 0))];
+    assert_eq!(client.client.status(new).await, Err(Status::Grace));
+    let claim = OpenClaim::Previous(OpenDelegationType::None);
+    let args = OpenArgs { claim, ..client.open_args(b"", 2, 3, 0) };
+    let reclaimed = client.client.last::<op::Open>(vec![putfh(file), ArgOp::Open(args)]).await;
+    assert_eq!(reclaimed.rflags & protocol::nfs4::OPEN4_RESULT_CONFIRM, 0);
+    assert_eq!(client.client.status(read(reclaimed.stateid)).await, Ok(()));
+    let confirm = OpenConfirmArgs { open_stateid: reclaimed.stateid, seqid: 3 };
+    let needless = client.client.status(vec![putfh(file), ArgOp::OpenConfirm(confirm)]).await;
+    assert_eq!(needless, Err(Status::BadStateid));
+}

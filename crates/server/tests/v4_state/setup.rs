@@ -1,0 +1,244 @@
+//! A server whose state survives it, and clients with sessions or with a client id of minor version 0.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arbiter::Arbiter;
+use local::LocalFs;
+use protocol::nfs4::{
+    ArgFattr, ArgOp, CbClient, ChannelAttrs, ClientOwner, Clientid, CompoundRes, CreateSessionArgs,
+    CreateSessionOk, Createhow, ExchangeIdArgs, ExchangeIdOk, Handle, Limited, Netaddr, Op, OpenArgs,
+    OpenClaim, Openflag, ReclaimCompleteArgs, ResOp, Results, SequenceArgs, Sessionid, SetclientidArgs,
+    SetclientidConfirmArgs, StateOwner, StateProtectArgs, Stateid, Status, op,
+};
+use rpc::{ReplyCache, Server, ServerOptions};
+use server::exports::ExportId;
+use server::{Export, Exports, Front, HandleKey, Handles, StateOptions};
+use tempfile::TempDir;
+use xdr::List;
+
+use crate::wire::{Client, ROOT, name, open_to_all, putfh};
+
+/// What outlives a server.
+pub struct Home {
+    pub tree: TempDir,
+    pub state: TempDir,
+}
+
+/// One life of a server.
+pub struct Life {
+    server: Server,
+    _front: Arc<Front>,
+}
+
+pub const LEASE: Duration = Duration::from_secs(90);
+
+impl Home {
+    pub fn new() -> Home {
+        Home { tree: tempfile::tempdir().unwrap(), state: tempfile::tempdir().unwrap() }
+    }
+
+    pub fn tree(&self) -> &Path {
+        self.tree.path()
+    }
+
+    /// Serves the tree at the root.
+    pub async fn serve(&self, lease: Duration) -> Life {
+        let fs = LocalFs::open(self.tree.path(), local::Options::new(self.state.path())).unwrap();
+        let fs = Arc::new(Arbiter::new(Arc::new(fs)));
+        let export = Export { id: ExportId(1), path: "/".into(), fs, options: open_to_all() };
+        let handles = Handles::open(HandleKey::new([1; 16]), self.state.path()).unwrap();
+        let options = StateOptions { directory: Some(self.state.path().into()), lease, grace: lease };
+        let front = Front::with_state(Exports::new(vec![export]).unwrap(), handles, &options).unwrap();
+        let listen = ServerOptions::new(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
+        let replies = ReplyCache::open(self.state.path()).unwrap();
+        let server = Server::start(listen, front.clone(), replies).await.unwrap();
+        Life { server, _front: front }
+    }
+}
+
+impl Life {
+    pub fn address(&self) -> SocketAddr {
+        self.server.local_addr()
+    }
+
+    pub async fn client(&self, minor: u32) -> Client {
+        Client::connect(self.address(), minor).await
+    }
+
+    /// A client with a session that has nothing to reclaim.
+    pub async fn session(&self, ownerid: &[u8]) -> Session {
+        let mut session = self.reclaiming(ownerid, 1).await;
+        session.last::<op::ReclaimComplete>(vec![reclaim_complete()]).await;
+        session
+    }
+
+    /// A client with a session that has not said yet that it has nothing to reclaim.
+    pub async fn reclaiming(&self, ownerid: &[u8], verifier: u8) -> Session {
+        let mut client = self.client(1).await;
+        let known = client.last::<op::ExchangeId>(vec![exchange_id(ownerid, verifier, 0)]).await;
+        let made = client.last::<op::CreateSession>(vec![create_session(&known, 8)]).await;
+        Session { client, clientid: known.clientid, id: made.sessionid, sequence: 0 }
+    }
+
+    /// A confirmed client of minor version 0.
+    pub async fn minor0(&self, ownerid: &[u8], verifier: u8) -> Minor0 {
+        let mut client = self.client(0).await;
+        let given = client.last::<op::Setclientid>(vec![setclientid(ownerid, verifier)]).await;
+        let confirm = SetclientidConfirmArgs {
+            clientid: given.clientid,
+            setclientid_confirm: given.setclientid_confirm,
+        };
+        client.last::<op::SetclientidConfirm>(vec![ArgOp::SetclientidConfirm(confirm)]).await;
+        Minor0 { client, clientid: given.clientid }
+    }
+}
+
+pub fn owner(ownerid: &[u8], verifier: u8) -> ClientOwner {
+    ClientOwner { verifier: [verifier; 8], ownerid: Limited::new(ownerid.to_vec()).unwrap() }
+}
+
+pub fn exchange_id(ownerid: &[u8], verifier: u8, flags: u32) -> ArgOp {
+    ArgOp::ExchangeId(ExchangeIdArgs {
+        clientowner: owner(ownerid, verifier),
+        flags,
+        state_protect: StateProtectArgs::None,
+        client_impl_id: None,
+    })
+}
+
+pub fn channel(slots: u32) -> ChannelAttrs {
+    ChannelAttrs {
+        headerpadsize: 0,
+        maxrequestsize: 1 << 20,
+        maxresponsesize: 1 << 20,
+        maxresponsesize_cached: 4096,
+        maxoperations: 16,
+        maxrequests: slots,
+        rdma_ird: None,
+    }
+}
+
+pub fn create_session(known: &ExchangeIdOk, slots: u32) -> ArgOp {
+    ArgOp::CreateSession(create_session_args(known.clientid, known.sequenceid, slots))
+}
+
+pub fn create_session_args(clientid: Clientid, sequence: u32, slots: u32) -> CreateSessionArgs {
+    CreateSessionArgs {
+        clientid,
+        sequence,
+        flags: 0,
+        fore_chan_attrs: channel(slots),
+        back_chan_attrs: channel(1),
+        cb_program: 0x4000_0000,
+        sec_parms: List::default(),
+    }
+}
+
+pub fn reclaim_complete() -> ArgOp {
+    ArgOp::ReclaimComplete(ReclaimCompleteArgs { one_fs: false })
+}
+
+pub fn setclientid(ownerid: &[u8], verifier: u8) -> ArgOp {
+    let callback = CbClient { cb_program: 0x4000_0000, cb_location: Netaddr::default() };
+    ArgOp::Setclientid(SetclientidArgs { client: owner(ownerid, verifier), callback, callback_ident: 1 })
+}
+
+/// A client with a session, on one connection, in slot 0.
+pub struct Session {
+    pub client: Client,
+    pub clientid: Clientid,
+    pub id: Sessionid,
+    pub sequence: u32,
+}
+
+impl Session {
+    pub fn sequence(&self, sequenceid: u32, slotid: u32, cachethis: bool) -> ArgOp {
+        ArgOp::Sequence(SequenceArgs { sessionid: self.id, sequenceid, slotid, highest_slotid: 0, cachethis })
+    }
+
+    fn with_sequence(&mut self, operations: Vec<ArgOp>) -> Vec<ArgOp> {
+        self.sequence += 1;
+        std::iter::once(self.sequence(self.sequence, 0, true)).chain(operations).collect()
+    }
+
+    /// The results behind that of SEQUENCE.
+    pub async fn compound(&mut self, operations: Vec<ArgOp>) -> Results {
+        let operations = self.with_sequence(operations);
+        let mut results = self.client.compound(operations).await;
+        results.take::<op::Sequence>().unwrap();
+        results
+    }
+
+    pub async fn status(&mut self, operations: Vec<ArgOp>) -> Result<(), Status> {
+        let operations = self.with_sequence(operations);
+        self.client.status(operations).await
+    }
+
+    pub async fn last<O: Op<ResOp = ResOp>>(&mut self, operations: Vec<ArgOp>) -> O::Ok {
+        let operations = self.with_sequence(operations);
+        self.client.last::<O>(operations).await
+    }
+
+    /// Opens a file in the root, and gives its handle too.
+    pub async fn open(&mut self, args: OpenArgs) -> (Stateid, Handle) {
+        let mut results = self.compound(vec![ROOT, ArgOp::Open(args), ArgOp::Getfh(())]).await;
+        results.take::<op::Putrootfh>().unwrap();
+        let opened = results.take::<op::Open>().unwrap();
+        (opened.stateid, results.take::<op::Getfh>().unwrap().object)
+    }
+
+    /// What `operation` on a file fails with, if it does.
+    pub async fn on(&mut self, file: Handle, operation: ArgOp) -> Result<(), Status> {
+        self.status(vec![putfh(file), operation]).await
+    }
+}
+
+/// A client of minor version 0.
+pub struct Minor0 {
+    pub client: Client,
+    pub clientid: Clientid,
+}
+
+impl Minor0 {
+    pub fn owner(&self, owner: &[u8]) -> StateOwner {
+        StateOwner { clientid: self.clientid, owner: Limited::new(owner.to_vec()).unwrap() }
+    }
+
+    pub fn open_args(&self, file: &[u8], seqid: u32, access: u32, deny: u32) -> OpenArgs {
+        OpenArgs { seqid, owner: self.owner(b"opener"), ..open(file, b"", access, deny) }
+    }
+
+    pub async fn open(&mut self, args: OpenArgs) -> (Stateid, Handle, u32) {
+        let mut results = self.client.compound(vec![ROOT, ArgOp::Open(args), ArgOp::Getfh(())]).await;
+        results.take::<op::Putrootfh>().unwrap();
+        let opened = results.take::<op::Open>().unwrap();
+        (opened.stateid, results.take::<op::Getfh>().unwrap().object, opened.rflags)
+    }
+}
+
+/// OPEN of a file that is there.
+pub fn open(file: &[u8], owner: &[u8], access: u32, deny: u32) -> OpenArgs {
+    OpenArgs {
+        seqid: 0,
+        share_access: access,
+        share_deny: deny,
+        owner: StateOwner { clientid: 0, owner: Limited::new(owner.to_vec()).unwrap() },
+        openhow: Openflag::Nocreate,
+        claim: OpenClaim::Null(name(file)),
+    }
+}
+
+/// OPEN of a file that is made if need be.
+pub fn create(file: &[u8], owner: &[u8], access: u32) -> OpenArgs {
+    let attributes = ArgFattr::from(protocol::nfs4::Fattr { mode: Some(0o644), ..Default::default() });
+    OpenArgs { openhow: Openflag::Create(Createhow::Unchecked(attributes)), ..open(file, owner, access, 0) }
+}
+
+/// The result of CREATE_SESSION in the only place it can be.
+pub fn created(results: CompoundRes) -> Result<CreateSessionOk, Status> {
+    let taken = results.into_results().take::<op::CreateSession>();
+    taken.map_err(|error| error.status().unwrap())
+}
