@@ -2,7 +2,9 @@
 //! machine behind the arbiter.
 #![allow(clippy::unwrap_used)] // a test ends at the first surprise
 
+mod callbacks;
 mod clients;
+mod delegations;
 mod locks;
 mod minor0;
 mod opens;

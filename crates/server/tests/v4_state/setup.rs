@@ -46,8 +46,13 @@ impl Home {
 
     /// Serves the tree at the root.
     pub async fn serve(&self, lease: Duration) -> Life {
+        self.serve_with(lease, arbiter::Options::default()).await
+    }
+
+    /// The same, with leases granted as `options` have it.
+    pub async fn serve_with(&self, lease: Duration, options: arbiter::Options) -> Life {
         let fs = LocalFs::open(self.tree.path(), local::Options::new(self.state.path())).unwrap();
-        let fs = Arc::new(Arbiter::new(Arc::new(fs)));
+        let fs = Arc::new(Arbiter::with_options(Arc::new(fs), options));
         let export = Export { id: ExportId(1), path: "/".into(), fs, options: open_to_all() };
         let handles = Handles::open(HandleKey::new([1; 16]), self.state.path()).unwrap();
         let options = StateOptions { directory: Some(self.state.path().into()), lease, grace: lease };
