@@ -275,7 +275,9 @@ impl Core {
         };
         let early = self.leases.put(lease.id, above, lease.kind, object);
         if !matches!(early, Some(Early::Revoked | Early::Returned)) {
-            state.grant(&self.policy, seen, sent, |since, from| HeldLease::granted(&lease, above, since, from));
+            state.grant(&self.policy, seen, sent, |since, from| {
+                HeldLease::granted(&lease, above, since, from)
+            });
         }
         early
     }

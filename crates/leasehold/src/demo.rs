@@ -104,7 +104,8 @@ async fn set_up(
     let state = proxy::make_state(&cache)?;
     let key = state.join("handle.key");
     let served = stack::export("demo", sample::EXPORT.to_owned(), below, open_to_all());
-    let proxy = Stack::start(vec![served], Keep { state: &state, handle_key: &key }, &loopback(), &version4).await?;
+    let proxy =
+        Stack::start(vec![served], Keep { state: &state, handle_key: &key }, &loopback(), &version4).await?;
     progress.inc(2);
     Ok(Setting { proxy, upstream, relay, origin, directory })
 }

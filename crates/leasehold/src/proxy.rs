@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cache::{Cache, Consistency, LookupCache, Timeouts};
 use arbiter::Arbiter;
+use cache::{Cache, Consistency, LookupCache, Timeouts};
 use client::{ConnectError, Origin, Url};
 use serde_json::{Map, Value, json};
 use server::Front;
@@ -58,7 +58,9 @@ async fn reach(url: &Url) -> Result<Origin, Failure> {
     loop {
         match client::connect(url).await {
             Ok(origin) => return Ok(origin),
-            Err(silent @ (ConnectError::Nfs { .. } | ConnectError::Nfs4 { .. } | ConnectError::Mount { .. })) if !url.options.soft => {
+            Err(
+                silent @ (ConnectError::Nfs { .. } | ConnectError::Nfs4 { .. } | ConnectError::Mount { .. }),
+            ) if !url.options.soft => {
                 eprintln!("leasehold: {silent}; still trying");
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(RETRY_MAX);

@@ -93,11 +93,7 @@ fn directories(arguments: &Serve) -> Result<Vec<Served>, Failure> {
     Config::load(config)?.exports.into_iter().map(of).collect()
 }
 
-fn open(
-    served: Served,
-    state: &Path,
-    version4: &Version4,
-) -> Result<(Export, Arc<Arbiter>), Failure> {
+fn open(served: Served, state: &Path, version4: &Version4) -> Result<(Export, Arc<Arbiter>), Failure> {
     let Served { root, path, options, sync, crossmnt } = served;
     let directory = std::fs::canonicalize(&root)
         .map_err(|error| Failure(format!("cannot serve {}: {error}", root.display())))?;

@@ -21,7 +21,8 @@ pub struct Leasehold {
 /// The program under test. It logs what `LEASEHOLD_LOG` says, if that is set.
 pub fn program() -> Program {
     let log = std::env::var("LEASEHOLD_LOG").unwrap_or_else(|_| "info".to_owned());
-    Program::new(env!("CARGO_BIN_EXE_leasehold")).env("LEASEHOLD_LOG", format!("{log},fjall=off,lsm_tree=off"))
+    Program::new(env!("CARGO_BIN_EXE_leasehold"))
+        .env("LEASEHOLD_LOG", format!("{log},fjall=off,lsm_tree=off"))
 }
 
 /// Serves a directory to everybody, root as root.

@@ -82,7 +82,7 @@ impl<'c> Compound<'c> {
             saved: None,
             slot: None,
             replay: None,
-            holder: None,
+            holder: if header.minorversion == 0 { front.state.peers.of(call.peer) } else { None },
             caller: None,
             room: room::UNNEGOTIATED_BYTES,
         }
@@ -106,6 +106,12 @@ impl<'c> Compound<'c> {
 
     /// From now on the compound asks in the name of this holder.
     pub(crate) fn set_holder(&mut self, holder: Option<HolderId>) {
+        if self.minor == 0
+            && holder != self.holder
+            && let Some(holder) = holder
+        {
+            self.front.state.peers.note(self.call.peer, holder);
+        }
         self.holder = holder;
         if let Some((_, caller)) = &mut self.caller {
             caller.holder = holder;

@@ -11,6 +11,7 @@ mod ground;
 mod named;
 pub(crate) mod names;
 pub(crate) mod owners;
+mod peers;
 mod records;
 mod release;
 pub(crate) mod sequenced;
@@ -36,6 +37,7 @@ use clients::{Client, ClientName, Clients};
 use closed::Closed;
 use grace::{Claim, Grace};
 use owners::Owners;
+use peers::Peers;
 use records::{Records, ServerId};
 use sequenced::{Answer, Turns};
 use sessions::Sessions;
@@ -70,6 +72,7 @@ pub(crate) struct State {
     server: ServerId,
     pub(crate) turns: Turns,
     pub(crate) callbacks: callback::Ways,
+    pub(crate) peers: Peers,
     lease: Duration,
     started: AtomicBool,
 }
@@ -143,6 +146,7 @@ impl State {
             server,
             turns: Turns::default(),
             callbacks: callback::Ways::default(),
+            peers: Peers::default(),
             lease: options.lease,
             started: AtomicBool::new(false),
         }

@@ -11,9 +11,13 @@ pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: RenewArgs
     let mut tables = state.tables();
     let client = tables.clients.of_minor0(args.clientid)?;
     let is_up = state.callbacks.is_up(&tables, client);
+    let holder = tables.clients.confirmed(args.clientid).map(|client| client.holder);
     tables.clients.renew(args.clientid, Instant::now());
     // A client that cannot be called back is to return what it would be called back for.
     let mut held = tables.stateids.of_client(args.clientid);
+    if let Some(holder) = holder {
+        state.peers.note(compound.call.peer, holder);
+    }
     if !is_up && held.any(|held| matches!(held.kind, Kind::Delegation { .. })) {
         return Err(Status::CbPathDown);
     }
