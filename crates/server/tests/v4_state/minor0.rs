@@ -2,7 +2,7 @@
 
 use protocol::nfs4::{
     ArgOp, CloseArgs, LockArgs, Locker, NfsLockType, OpenArgs, OpenConfirmArgs, OpenDowngradeArgs, ReadArgs,
-    ReleaseLockownerArgs, Stateid, Status, op,
+    ReleaseLockownerArgs, StateOwner, Stateid, Status, op,
 };
 
 use crate::setup::{Home, LEASE, Minor0};
@@ -80,8 +80,10 @@ async fn state_of_others_and_of_nobody_is_told_apart() {
     let stale = Stateid { other: [1; 12], ..stateid };
     assert_eq!(client.client.status(vec![putfh(file), read(stale)]).await, Err(Status::StaleStateid));
     assert_eq!(client.client.status(vec![putfh(file), close(stale, 3)]).await, Err(Status::StaleStateid));
-    let unknown =
-        vec![ROOT, ArgOp::Open(OpenArgs { owner: Default::default(), ..client.open_args(b"file", 3, 1, 0) })];
+    let unknown = vec![
+        ROOT,
+        ArgOp::Open(OpenArgs { owner: StateOwner::default(), ..client.open_args(b"file", 3, 1, 0) }),
+    ];
     assert_eq!(client.client.status(unknown).await, Err(Status::StaleClientid));
     life.minor0(b"client", 2).await;
     assert_eq!(client.client.status(vec![putfh(file), read(stateid)]).await, Err(Status::Expired));

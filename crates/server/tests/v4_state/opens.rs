@@ -103,7 +103,7 @@ async fn state_ids_are_tested_and_freed() {
     let args = TestStateidArgs { stateids: List::new(stateids).unwrap() };
     let tested = session.last::<op::TestStateid>(vec![ArgOp::TestStateid(args)]).await;
     let bad = Outcome::from(Err(Status::BadStateid));
-    assert_eq!(tested.status_codes.to_vec(), vec![Outcome::from(Ok(())), bad.clone(), bad.clone(), bad]);
+    assert_eq!(tested.status_codes.to_vec(), vec![Outcome::from(Ok(())), bad, bad, bad]);
     let free = |stateid| vec![ArgOp::FreeStateid(FreeStateidArgs { stateid })];
     assert_eq!(session.status(free(good)).await, Err(Status::LocksHeld));
     assert_eq!(session.status(free(Stateid { other: [9; 12], ..good })).await, Err(Status::BadStateid));

@@ -2,7 +2,7 @@
 
 use protocol::nfs4::{
     CREATE_SESSION4_FLAG_CONN_BACK_CHAN, CREATE_SESSION4_FLAG_CONN_RDMA, CREATE_SESSION4_FLAG_PERSIST,
-    CallbackSecParms, CreateSessionArgs, CreateSessionOk, Status,
+    CallbackSecParms, ChannelAttrs, CreateSessionArgs, CreateSessionOk, Status,
 };
 use rpc::{AuthSys, Credential};
 use tokio::time::Instant;
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::nfs4::callback::Channel;
 use crate::nfs4::compound::Compound;
 use crate::nfs4::state::Tables;
-use crate::nfs4::state::clients::{Gone, Principal, SessionConfirm};
+use crate::nfs4::state::clients::{Principal, SessionConfirm};
 use crate::nfs4::state::sessions::{CallbackTerms, negotiated_back, negotiated_fore};
 
 const KNOWN: u32 =
@@ -20,37 +20,35 @@ pub(in crate::nfs4) async fn answer(
     compound: &mut Compound<'_>,
     args: CreateSessionArgs,
 ) -> Result<CreateSessionOk, Status> {
+    if args.flags & !KNOWN != 0 {
+        return Err(Status::Inval);
+    }
+    let channels = (negotiated_fore(&args.fore_chan_attrs)?, negotiated_back(&args.back_chan_attrs)?);
     let front = compound.front.clone();
-    let (result, replaced) = {
+    let (created, replaced) = {
         let mut tables = front.state.tables();
         let principal = Principal::from(&compound.call.header.credential);
         match tables.clients.session_sequence(args.clientid, args.sequence, principal)? {
-            SessionConfirm::Replay(result) => return result,
+            SessionConfirm::Replay(created) => return Ok(created),
             SessionConfirm::Next => {}
         }
-        let (result, replaced) = match created(compound, &mut tables, &args) {
-            Ok((ok, replaced)) => (Ok(ok), replaced),
-            Err(status) => (Err(status), None),
-        };
-        tables.clients.session_created(args.clientid, result);
-        (result, replaced)
+        let created = create(compound, &mut tables, &args, channels)?;
+        let replaced = tables.clients.confirm_by_session(args.clientid, Instant::now());
+        tables.clients.session_created(args.clientid, created);
+        (created, replaced)
     };
     if let Some(replaced) = replaced {
         front.release(replaced).await;
     }
-    result
+    Ok(created)
 }
 
-fn created(
+fn create(
     compound: &Compound<'_>,
     tables: &mut Tables,
     args: &CreateSessionArgs,
-) -> Result<(CreateSessionOk, Option<Gone>), Status> {
-    if args.flags & !KNOWN != 0 {
-        return Err(Status::Inval);
-    }
-    let fore_chan_attrs = negotiated_fore(&args.fore_chan_attrs)?;
-    let back_chan_attrs = negotiated_back(&args.back_chan_attrs)?;
+    channels: (ChannelAttrs, ChannelAttrs),
+) -> Result<CreateSessionOk, Status> {
     let flags = args.flags & CREATE_SESSION4_FLAG_CONN_BACK_CHAN;
     let connection =
         compound.call.connection.as_ref().map(|connection| (Channel::new(connection), flags != 0));
@@ -59,11 +57,9 @@ fn created(
         credential: credential(&args.sec_parms),
         minor: compound.minor,
     };
-    let attributes = (fore_chan_attrs, back_chan_attrs);
-    let sessionid = tables.sessions.create(args.clientid, attributes, callbacks, connection)?;
-    let replaced = tables.clients.confirm_by_session(args.clientid, Instant::now());
-    let sequence = args.sequence;
-    Ok((CreateSessionOk { sessionid, sequence, flags, fore_chan_attrs, back_chan_attrs }, replaced))
+    let sessionid = tables.sessions.create(args.clientid, channels, callbacks, connection)?;
+    let (fore_chan_attrs, back_chan_attrs) = channels;
+    Ok(CreateSessionOk { sessionid, sequence: args.sequence, flags, fore_chan_attrs, back_chan_attrs })
 }
 
 /// The first of the offered credentials that we speak; nobody's, if we speak none.

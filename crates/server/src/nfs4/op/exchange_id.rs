@@ -12,10 +12,9 @@ use crate::nfs4::compound::Compound;
 use crate::nfs4::state::clients::Principal;
 use crate::nfs4::state::{State, Tables};
 
-/// What a client may say.
+/// What a client may say; minor version 2 knows [`EXCHGID4_FLAG_SUPP_FENCE_OPS`] too.
 const KNOWN: u32 = EXCHGID4_FLAG_SUPP_MOVED_REFER
     | EXCHGID4_FLAG_SUPP_MOVED_MIGR
-    | EXCHGID4_FLAG_SUPP_FENCE_OPS
     | EXCHGID4_FLAG_BIND_PRINC_STATEID
     | EXCHGID4_FLAG_USE_NON_PNFS
     | EXCHGID4_FLAG_USE_PNFS_MDS
@@ -26,7 +25,8 @@ pub(in crate::nfs4) async fn answer(
     compound: &mut Compound<'_>,
     args: ExchangeIdArgs,
 ) -> Result<ExchangeIdOk, Status> {
-    if args.flags & !KNOWN != 0 {
+    let known = if compound.minor < 2 { KNOWN } else { KNOWN | EXCHGID4_FLAG_SUPP_FENCE_OPS };
+    if args.flags & !known != 0 {
         return Err(Status::Inval);
     }
     match args.state_protect {

@@ -94,7 +94,7 @@ pub(crate) enum Way {
         /// That of the last CREATE_SESSION.
         sequence: u32,
         /// What it gave; `None` before the first.
-        created: Option<Result<CreateSessionOk, Status>>,
+        created: Option<CreateSessionOk>,
     },
 }
 

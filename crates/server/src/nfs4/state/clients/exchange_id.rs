@@ -23,7 +23,7 @@ pub(crate) enum SessionConfirm {
     /// It is the next: go on.
     Next,
     /// It is the last one again, which gave this.
-    Replay(Result<CreateSessionOk, Status>),
+    Replay(CreateSessionOk),
 }
 
 impl Clients {
@@ -116,14 +116,14 @@ impl Clients {
         if is_unconfirmed { self.confirm(&name, now) } else { None }
     }
 
-    /// What CREATE_SESSION gave: it moves the sequence, and is given again to a retry.
-    pub(crate) fn session_created(&mut self, id: Clientid, result: Result<CreateSessionOk, Status>) {
+    /// What CREATE_SESSION gave: it moves the sequence, and is given again to a retry. One that fails moves nothing.
+    pub(crate) fn session_created(&mut self, id: Clientid, given: CreateSessionOk) {
         let Some(named) = self.ids.get(&id).and_then(|name| self.names.get_mut(name)) else { return };
         let Named { confirmed, unconfirmed } = named;
         let client = [confirmed, unconfirmed].into_iter().flatten().find(|client| client.id == id);
         if let Some(Client { way: Way::Sessions { sequence, created }, .. }) = client {
             *sequence = sequence.wrapping_add(1);
-            *created = Some(result);
+            *created = Some(given);
         }
     }
 

@@ -33,13 +33,24 @@ fn exchange(
     clients.exchange_id(owner, Principal::User(uid), update, Instant::now(), |_| state)
 }
 
+fn session() -> CreateSessionOk {
+    let none = protocol::nfs4::ChannelAttrs::default();
+    CreateSessionOk {
+        sessionid: [7; 16],
+        sequence: 1,
+        flags: 0,
+        fore_chan_attrs: none,
+        back_chan_attrs: none,
+    }
+}
+
 /// EXCHANGE_ID and CREATE_SESSION.
 fn confirmed_by_session(clients: &mut Clients, verifier: u8) -> (Clientid, Option<Gone>) {
     let exchanged = exchange(clients, verifier, 0, false, true).unwrap();
     let next = clients.session_sequence(exchanged.id, exchanged.sequence, Principal::User(0));
     assert_eq!(next, Ok(SessionConfirm::Next));
     let gone = clients.confirm_by_session(exchanged.id, Instant::now());
-    clients.session_created(exchanged.id, Err(Status::TooSmall));
+    clients.session_created(exchanged.id, session());
     (exchanged.id, gone)
 }
 
@@ -137,8 +148,8 @@ fn create_session_is_answered_from_its_slot() {
     assert_eq!(ask(&table, 1, 1), Err(Status::ClidInuse));
     assert_eq!(ask(&table, 1, 0), Ok(SessionConfirm::Next));
     table.confirm_by_session(exchanged.id, Instant::now());
-    table.session_created(exchanged.id, Err(Status::TooSmall));
-    assert_eq!(ask(&table, 1, 0), Ok(SessionConfirm::Replay(Err(Status::TooSmall))));
+    table.session_created(exchanged.id, session());
+    assert_eq!(ask(&table, 1, 0), Ok(SessionConfirm::Replay(session())));
     assert_eq!(ask(&table, 2, 1), Ok(SessionConfirm::Next));
     assert_eq!(ask(&table, 3, 0), Err(Status::SeqMisordered));
     assert_eq!(table.session_sequence(99, 1, Principal::User(0)), Err(Status::StaleClientid));
