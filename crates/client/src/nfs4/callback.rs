@@ -174,6 +174,11 @@ impl Back {
         }
     }
 
+    /// It was granted, or is not wanted any more.
+    pub(crate) fn waits_no_more(&self, handle: Handle, owner: &Owner) {
+        self.waiting.lock().remove(&(handle, wire_owner(owner).owner.into_bytes()));
+    }
+
     /// An owner that nobody else has.
     pub(crate) fn passing_owner(&self) -> Owner {
         let number = self.owners.fetch_add(1, Ordering::Relaxed);

@@ -113,6 +113,7 @@ impl Inner {
                     let locks = open.locks.entry(lock.owner.clone()).or_insert_with(fresh);
                     locks.stateid = ok.lock_stateid;
                     locks.ranges.lock(lock.offset, lock.length, lock.kind);
+                    self.back.waits_no_more(open.handle, &lock.owner);
                 }
                 Ok(Locked::Granted)
             }

@@ -23,7 +23,7 @@ struct Bench {
 
 impl Bench {
     async fn mount(ganesha: &Ganesha, options: &str) -> Bench {
-        let url = format!("nfs://127.0.0.1:{}/srv/export?{options}", ganesha.port);
+        let url = format!("nfs://127.0.0.1:{}/srv/export?noresvport&{options}", ganesha.port);
         let fs = Nfs4::connect(&Url::parse(&url).unwrap()).await.unwrap();
         let caller = Caller::unix(0, 0, &[]);
         Bench { root: fs.root_handle(), fs, caller, none: SetAttributes::default() }

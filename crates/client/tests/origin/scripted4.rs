@@ -48,7 +48,7 @@ struct Kept {
     owner: Vec<u8>,
     verifier: [u8; 8],
     session: Option<Sessionid>,
-    sessions: u8,
+    sessions: u32,
     /// Of each slot: sequence id and reply.
     slots: HashMap<u32, (u32, Bytes)>,
     slots_max: u32,
@@ -56,7 +56,7 @@ struct Kept {
     back: Option<Arc<Connection>>,
     /// Sequence id of the next callback.
     callbacks: u32,
-    states: u8,
+    states: u32,
     /// Compounds that came, less their SEQUENCE.
     seen: Vec<Vec<ArgOp>>,
     replays: u32,
@@ -308,7 +308,7 @@ impl Scripted {
         let mut kept = self.kept.lock();
         let stateid = |kept: &mut Kept| {
             kept.states += 1;
-            nfs4::Stateid { seqid: 1, other: [kept.states; 12] }
+            nfs4::Stateid { seqid: 1, other: number(kept.states) }
         };
         match operation {
             ArgOp::ExchangeId(args) => {
@@ -336,7 +336,7 @@ impl Scripted {
             ArgOp::CreateSession(args) => {
                 kept.confirmed = Some(args.clientid);
                 kept.sessions += 1;
-                let sessionid = [kept.sessions; 16];
+                let sessionid = number(kept.sessions);
                 kept.session = Some(sessionid);
                 kept.slots.clear();
                 kept.callbacks = 0;
@@ -403,6 +403,12 @@ impl Scripted {
             other => ResOp::failed(other.operation(), Status::NotSupp),
         }
     }
+}
+
+fn number<const N: usize>(number: u32) -> [u8; N] {
+    let mut bytes = [0xaa; N];
+    bytes[..4].copy_from_slice(&number.to_be_bytes());
+    bytes
 }
 
 fn encode(status: Result<(), Status>, results: Vec<ResOp>) -> Bytes {

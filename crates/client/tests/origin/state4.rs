@@ -681,3 +681,60 @@ async fn the_highest_version_that_the_origin_speaks_is_spoken() {
     let refused = connect("4", old.address).await.unwrap_err();
     assert!(refused.to_string().contains("does not speak NFS version 4.1 nor 4.2"), "{refused}");
 }
+
+/// Replies lost, DELAYs, sessions forgotten and restarts, all at once: every call is answered, and rightly.
+#[tokio::test]
+async fn nothing_is_lost_in_a_storm() {
+    const TASKS: usize = 48;
+    const READS: usize = 40;
+    let turn = Arc::new(AtomicUsize::new(0));
+    let mut origin = Origin4::start({
+        let turn = turn.clone();
+        move |operation, _| match operation {
+            ArgOp::Read(_) | ArgOp::Open(_) => match turn.fetch_add(1, Ordering::Relaxed) % 23 {
+                3 => Say::HangUp,
+                7 | 11 if matches!(operation, ArgOp::Read(_)) => say(ResOp::Read(Err(Wire::Delay))),
+                _ => Say::Usual,
+            },
+            _ => Say::Usual,
+        }
+    })
+    .await;
+    let fs = Arc::new(origin.mount("nconnect=3").await);
+    let mut tasks = tokio::task::JoinSet::new();
+    for task in 0..TASKS {
+        let fs = fs.clone();
+        tasks.spawn(async move {
+            let owner = Owner(Bytes::from(format!("owner {task}")));
+            let opened = fs.open(&caller(), &OpenRequest { owner, ..request(Want::Any) }).await?;
+            for read in 0..READS {
+                let by = if read % 3 == 0 { By::Anonymous } else { By::Open(opened.id) };
+                let read = fs.read(&caller(), &handle(b"file"), by, 0, 100).await?;
+                assert_eq!(read.data.to_bytes().unwrap(), "data");
+            }
+            fs.close(&caller(), opened.id).await
+        });
+    }
+    let storm = async {
+        for round in 0..9 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            match round % 3 {
+                0 => origin.forget_session(),
+                1 => origin.forget(),
+                _ => origin.reconnect().await,
+            }
+        }
+        std::future::pending::<()>().await;
+    };
+    let all = async {
+        while let Some(done) = tasks.join_next().await {
+            done.unwrap().unwrap();
+        }
+    };
+    tokio::select! {
+        () = storm => {}
+        done = timeout(Duration::from_secs(60), all) => done.unwrap(),
+    }
+    assert_eq!(fs.nonsense_heard(), 0);
+    assert!(turn.load(Ordering::Relaxed) >= TASKS * READS);
+}
