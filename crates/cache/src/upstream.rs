@@ -432,13 +432,17 @@ impl Core {
     /// Narrows or closes the open at the origin, if it is time.
     pub async fn settle(&self, object: &Arc<Object>) {
         let _turn = object.turn.lock().await;
-        let (step, leased) = self.with(object, |state| {
+        let (step, useless) = self.with(object, |state| {
             state.opens.awaited = false;
             let leased = state.lease.is_some();
             let keep = Keep { leased, unlinked: state.unlinked, idle_max: self.options.close_delay };
-            (state.opens.step(keep), leased)
+            let useless = leased && state.unlinked && !state.opens.is_local();
+            (state.opens.step(keep), useless)
         });
-        let caller = Caller::machine();
+        if useless && let Some(core) = self.share() {
+            let object = object.clone();
+            tokio::spawn(async move { core.return_all(vec![object]).await });
+        }
         let (id, to) = match step {
             Step::Nothing => return,
             Step::Wait(time) => {
@@ -455,10 +459,6 @@ impl Core {
                 (upstream.id, Some(if narrowed.is_ok() { to } else { upstream.shares }))
             }
             Step::Close(upstream) => {
-                let unlinked = self.with(object, |state| state.unlinked);
-                if leased && unlinked {
-                    self.give_back(object, &caller).await;
-                }
                 self.counters.close.bump();
                 let caller = Caller { deadline: None, ..upstream.caller };
                 if let Err(error) = self.below.close(&caller, upstream.id).await {
