@@ -207,6 +207,11 @@ impl Core {
             }
             own
         });
+        // A change of the name by us may have come between the OPEN and its reply: it has moved the file's ctime.
+        let moved = naming.as_ref().is_some_and(|naming| {
+            let now = self.with(&naming.directory, |state| state.names_generation);
+            now != naming.before.names_generation
+        });
         let (entry, usage, early) = self.with(&object, |state| {
             if let Some(size) = cut {
                 state.data.clip(size);
@@ -215,13 +220,16 @@ impl Core {
             state.unlinked &= opened.attributes.nlink == 0;
             self.learn_rights(state, caller, request, &opened, (seen, sent));
             let early = self.learn_lease(state, &object, &opened, (seen, sent));
+            if moved {
+                state.lose_names(&self.policy);
+            }
             let shares = Shares { access: request.access, deny: request.deny };
             let clear = state.opens.opened(opened.id, shares, caller, sent.sequence);
             let usage = if clear { state.opens.begin_use(shares) } else { None };
             // The lease vouches for the name too, since it was granted along with it.
             let young = opened.lease.is_none() && !state.is_settled(&self.policy, sent);
             let (leads, epoch) = (Leads::To(opened.handle), state.epoch());
-            ((seen == Seen::Known).then_some(NameEntry { leads, epoch, young }), usage, early)
+            ((seen == Seen::Known && !moved).then_some(NameEntry { leads, epoch, young }), usage, early)
         });
         let usage = usage.map(|id| Use { core: self.weak(), object: object.clone(), id });
         if let Some(naming) = naming {

@@ -133,6 +133,15 @@ impl<'a> NameChange<'a> {
         }
     }
 
+    /// What the name led to, as far as is known now: an open may have told meanwhile.
+    fn led_to(&self) -> Option<Arc<Object>> {
+        let now = || match self.core.name_entry(&self.directory.handle, &self.name) {
+            Some(NameEntry { leads: Leads::To(child), .. }) => Some(self.core.object(&child)),
+            _ => None,
+        };
+        self.child.clone().or_else(now)
+    }
+
     /// The name is gone. It is remembered as such, unless somebody else changed the directory too.
     fn gone(self) {
         let entry = NameEntry { leads: Leads::Nowhere, epoch: self.epoch, young: false };
@@ -275,12 +284,13 @@ impl Core {
     }
 
     fn renamed(&self, leaving: NameChange, coming: NameChange) {
-        let same = leaving.child.as_ref().zip(coming.child.as_ref()).is_some_and(|(a, b)| Arc::ptr_eq(a, b));
-        if let Some(moved) = &leaving.child {
+        let (moved, replaced) = (leaving.led_to(), coming.led_to());
+        let same = moved.as_ref().zip(replaced.as_ref()).is_some_and(|(a, b)| Arc::ptr_eq(a, b));
+        if let Some(moved) = &moved {
             self.with(moved, |state| state.lose_names(&self.policy));
         }
         if !same {
-            self.unlinked(coming.child.as_ref());
+            self.unlinked(replaced.as_ref());
         }
         // A rename between two names of one file does nothing and leaves both; whether they were that, what is
         // remembered of them does not prove.
@@ -303,6 +313,14 @@ impl Core {
         });
         if gone {
             self.lost_its_name(child);
+        }
+    }
+
+    /// Sees to it that what a name leads to is known before we change the name, if it may have a lease: nobody else will
+    /// tell us that the file has changed.
+    pub async fn know_name(&self, caller: &Caller, directory: &Handle, name: &Name) {
+        if self.leases.len() > 0 && self.name_entry(directory, name).is_none() {
+            let _ = self.lookup(caller, directory, name).await;
         }
     }
 
