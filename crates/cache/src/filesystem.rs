@@ -155,14 +155,14 @@ impl FileSystem for Cache {
     async fn remove(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<Wcc> {
         let (core, caller, directory, name) = (self.core.clone(), caller.clone(), *directory, name.clone());
         self.lasting(async move {
-            core.know_name(&caller, &directory, &name).await;
-            core.remove(&directory, &name, core.below.remove(&caller, &directory, &name)).await
+            let victim = core.victim(&caller, &directory, &name).await;
+            core.remove(&directory, &name, victim, core.below.remove(&caller, &directory, &name)).await
         })
         .await
     }
 
     async fn rmdir(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<Wcc> {
-        self.core.remove(directory, name, self.core.below.rmdir(caller, directory, name)).await
+        self.core.remove(directory, name, None, self.core.below.rmdir(caller, directory, name)).await
     }
 
     async fn rename(
@@ -175,12 +175,7 @@ impl FileSystem for Cache {
     ) -> Result<Renamed> {
         let (core, caller) = (self.core.clone(), caller.clone());
         let (from, from_name, to, to_name) = (*from, from_name.clone(), *to, to_name.clone());
-        self.lasting(async move {
-            core.know_name(&caller, &from, &from_name).await;
-            core.know_name(&caller, &to, &to_name).await;
-            core.rename(&caller, (&from, &from_name), (&to, &to_name)).await
-        })
-        .await
+        self.lasting(async move { core.rename(&caller, (&from, &from_name), (&to, &to_name)).await }).await
     }
 
     async fn link(&self, caller: &Caller, file: &Handle, directory: &Handle, name: &Name) -> Result<Created> {

@@ -214,7 +214,10 @@ impl Core {
         });
         let (entry, usage, early) = self.with(&object, |state| {
             if let Some(size) = cut {
-                state.data.clip(size);
+                // As a write of ours: what others of ours have on their way there is not known to outlast it.
+                let ticket = state.data.begin_write(size..u64::MAX);
+                state.data.end_write(ticket);
+                state.changed = true;
             }
             let seen = state.observe(&self.policy, &opened.attributes, sent, Opening::Yes);
             state.unlinked &= opened.attributes.nlink == 0;

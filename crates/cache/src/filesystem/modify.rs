@@ -133,6 +133,15 @@ impl<'a> NameChange<'a> {
         }
     }
 
+    /// The same, if it is known otherwise what the name leads to.
+    #[must_use]
+    fn of(mut self, child: Option<Arc<Object>>) -> NameChange<'a> {
+        if child.is_some() {
+            self.child = child;
+        }
+        self
+    }
+
     /// What the name led to, as far as is known now: an open may have told meanwhile.
     fn led_to(&self) -> Option<Arc<Object>> {
         let now = || match self.core.name_entry(&self.directory.handle, &self.name) {
@@ -235,17 +244,18 @@ impl Core {
         &self,
         directory: &Handle,
         name: &Name,
+        victim: Option<Arc<Object>>,
         remove: impl Future<Output = Result<Wcc>>,
     ) -> Result<Wcc> {
         let directory = self.object(directory);
-        let naming = NameChange::begin(self, &directory, name);
+        let naming = NameChange::begin(self, &directory, name).of(victim);
         let change = Change::begin(self, &directory);
         self.counters.remove.bump();
         let result = remove.await;
         change.ended(result.as_ref());
         match &result {
             Ok(_) => {
-                self.unlinked(naming.child.as_ref());
+                self.unlinked(naming.led_to().as_ref());
                 naming.gone();
             }
             Err(error) => naming.failed(error),
@@ -261,8 +271,10 @@ impl Core {
         (to, to_name): (&Handle, &Name),
     ) -> Result<Renamed> {
         let (source, target) = (self.object(from), self.object(to));
-        let leaving = NameChange::begin(self, &source, from_name);
-        let coming = NameChange::begin(self, &target, to_name);
+        let (moved, replaced) =
+            (self.victim(caller, from, from_name).await, self.victim(caller, to, to_name).await);
+        let leaving = NameChange::begin(self, &source, from_name).of(moved);
+        let coming = NameChange::begin(self, &target, to_name).of(replaced);
         let change = Change::begin(self, &target);
         // Within one directory there is one change, told twice.
         let change_source = (from != to).then(|| Change::begin(self, &source));
@@ -316,12 +328,21 @@ impl Core {
         }
     }
 
-    /// Sees to it that what a name leads to is known before we change the name, if it may have a lease: nobody else will
+    /// What a name leads to that we are about to change. Asked, if it is not known and may have a lease: nobody else will
     /// tell us that the file has changed.
-    pub async fn know_name(&self, caller: &Caller, directory: &Handle, name: &Name) {
-        if self.leases.len() > 0 && self.name_entry(directory, name).is_none() {
-            let _ = self.lookup(caller, directory, name).await;
+    pub async fn victim(&self, caller: &Caller, directory: &Handle, name: &Name) -> Option<Arc<Object>> {
+        if !self.leases.may_be_held() {
+            return None;
         }
+        let directory = self.object(directory);
+        if let Some(NameEntry { leads: Leads::To(child), epoch, .. }) = self.steady_entry(&directory, name) {
+            let child = self.object(&child);
+            if self.with(&child, |state| state.epoch() == epoch && !state.is_suspect()) {
+                return Some(child);
+            }
+        }
+        let found = self.lookup(caller, &directory.handle, name).await.ok()?;
+        Some(self.object(&found.node.handle))
     }
 
     /// LINK.
