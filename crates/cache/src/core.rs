@@ -9,8 +9,8 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, OnceCell, Semaphore, mpsc};
 use tokio::time::Instant;
 use vfs::{
-    Attributes, Callback, Callbacks, Caller, Error, Features, FileSystem, FsLimits, Handle, OpenId, Principal,
-    Status,
+    Attributes, Callback, Callbacks, Caller, Error, Features, FileSystem, FsLimits, Handle, OpenId,
+    Principal, Status,
 };
 
 use crate::data::Data;

@@ -15,9 +15,10 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use vfs::{
     AccessMask, Accessed, Acl, Attributes, By, Callbacks, Caller, Commit, Copied, CreateHow, Created, Device,
-    Extent, FileSystem, FileType, FsLimits, FsStat, Handle, LeaseId, ListedXattrs, Listing, Lock, LockRequest,
-    Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Owner, Place, Read, ReadDir, Renamed, Result,
-    SetAttributes, Share, Sought, Stability, Status, Timestamp, Wcc, Written, XattrHow, XattrName,
+    Extent, FileSystem, FileType, FsLimits, FsStat, Handle, LeaseId, ListedXattrs, Listing, Lock,
+    LockRequest, Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Owner, Place, Read, ReadDir,
+    Renamed, Result, SetAttributes, Share, Sought, Stability, Status, Timestamp, Wcc, Written, XattrHow,
+    XattrName,
 };
 
 use crate::Cache;

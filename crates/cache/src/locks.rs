@@ -124,13 +124,12 @@ fn part(held: &HeldLock, offset: u64, length: u64) -> HeldLock {
     HeldLock { lock: Lock { offset, length, ..held.lock.clone() }, ..held.clone() }
 }
 
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use bytes::Bytes;
-    use vfs::LockKind;
     use proptest::prelude::*;
+    use vfs::LockKind;
 
     fn owner(n: u8) -> Owner {
         Owner(Bytes::copy_from_slice(&[n]))

@@ -235,7 +235,13 @@ impl State {
     }
 
     /// A lease was granted with these attributes, by a call that was sent so.
-    pub fn grant(&mut self, policy: &Policy, seen: Seen, sent: &Sent, lease: impl FnOnce(u64, u64) -> HeldLease) {
+    pub fn grant(
+        &mut self,
+        policy: &Policy,
+        seen: Seen,
+        sent: &Sent,
+        lease: impl FnOnce(u64, u64) -> HeldLease,
+    ) {
         let since = policy.event();
         let atomic = seen == Seen::Known
             && self.known.as_ref().is_some_and(|known| known.sent.sequence >= self.distrusted_before);

@@ -38,7 +38,7 @@ impl Shares {
     }
 
     fn weight(self) -> u32 {
-        (self.access.bits().count_ones() + self.deny.bits().count_ones()).into()
+        self.access.bits().count_ones() + self.deny.bits().count_ones()
     }
 }
 

@@ -27,10 +27,13 @@ use crate::trust::Sent;
 /// The owner of all opens of a cache at the origin.
 const OWNER: &[u8] = b"cache";
 
+/// In the order of time, and then as they came; and how many have come.
+type Queue = (BTreeMap<(Instant, u64), Arc<Object>>, u64);
+
 /// Files whose open at the origin is to be looked at, and when.
 #[derive(Debug, Default)]
 pub struct Settling {
-    queue: Mutex<(BTreeMap<(Instant, u64), Arc<Object>>, u64)>,
+    queue: Mutex<Queue>,
     wake: Arc<Notify>,
 }
 
@@ -286,7 +289,9 @@ impl Core {
         };
         let early = self.leases.put(lease.id, above, lease.kind, object);
         if !matches!(early, Some(Early::Revoked | Early::Returned)) {
-            state.grant(&self.policy, seen, sent, |since, from| HeldLease::granted(&lease, above, since, from));
+            state.grant(&self.policy, seen, sent, |since, from| {
+                HeldLease::granted(&lease, above, since, from)
+            });
         }
         early
     }
@@ -300,19 +305,16 @@ impl Core {
         sent: &Sent,
     ) {
         let Naming { directory, name, before, making, .. } = naming;
-        match making {
-            Some((names, change)) => {
-                if opened.created {
-                    change.done(&opened.directory);
-                } else {
-                    change.unchanged(opened.directory.after.as_ref());
-                }
-                names.end(entry);
+        if let Some((names, change)) = making {
+            if opened.created {
+                change.done(&opened.directory);
+            } else {
+                change.unchanged(opened.directory.after.as_ref());
             }
-            None => {
-                self.observe(&directory, opened.directory.after.as_ref(), sent, Opening::No);
-                self.remember_name(&directory, name, entry, before.names_generation);
-            }
+            names.end(entry);
+        } else {
+            self.observe(&directory, opened.directory.after.as_ref(), sent, Opening::No);
+            self.remember_name(&directory, name, entry, before.names_generation);
         }
         self.remember_success(caller, &directory, AccessMask::LOOKUP, sent, &before);
     }

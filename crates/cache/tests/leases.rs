@@ -9,12 +9,10 @@ use std::time::Duration;
 
 use cache::Cache;
 use origin::state::{Policy, unchecked};
-use origin::{
-    Bench, name, open_handle, open_request, opener, owner, read, root, v4, v4_opener, write,
-};
+use origin::{Bench, name, open_handle, open_request, opener, owner, read, root, v4, v4_opener, write};
 use vfs::{
-    AccessMask, FileSystem, Handle, LeaseKind, Lock, LockKind, LockRequest, Locked, OpenId, OpenRequest,
-    Opened, Share, Stability, By,
+    AccessMask, By, FileSystem, Handle, LeaseKind, Lock, LockKind, LockRequest, Locked, OpenId, OpenRequest,
+    Opened, Share, Stability,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -54,10 +52,9 @@ async fn the_first_open_is_one_open_and_the_next_costs_what_the_lease_says() {
         assert_eq!(opened.attributes.size, 4);
         assert_eq!(bench.origin.calls(), [("OPEN", 1)], "{policy:?}");
         // A second local client, by name and by handle; it has the same credential.
-        for request in [
-            open_request(&root(), "f", 2, Share::READ),
-            open_handle(&opened.handle, 3, Share::READ),
-        ] {
+        for request in
+            [open_request(&root(), "f", 2, Share::READ), open_handle(&opened.handle, 3, Share::READ)]
+        {
             let second = open(&cache, &request, 0, 2).await;
             assert_ne!(second.id, opened.id);
             assert_eq!(bench.origin.calls(), next, "{policy:?}");

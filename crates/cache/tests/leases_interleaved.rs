@@ -17,11 +17,13 @@ use std::time::Duration;
 use cache::Cache;
 use origin::state::{Policy, unchecked};
 use origin::tree::Version;
-use origin::{Bench, Origin, handle, id, name, open_handle, open_request, opener, owner, root, v4, v4_opener};
+use origin::{
+    Bench, Origin, handle, id, name, open_handle, open_request, opener, owner, root, v4, v4_opener,
+};
 use parking_lot::Mutex;
 use vfs::{
-    Attributes, By, Callback, Callbacks, Caller, FileSystem, FileType, Handle, LeaseId, Lock, LockKind, LockRequest,
-    Locked, Opened, Owner, SetAttributes, Share, Stability, Status,
+    Attributes, By, Callback, Callbacks, Caller, FileSystem, FileType, Handle, LeaseId, Lock, LockKind,
+    LockRequest, Locked, Opened, Owner, SetAttributes, Share, Stability, Status,
 };
 
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
@@ -313,7 +315,9 @@ impl Client {
                 self.origin.others(&file, write).await;
             }
             4 => {
-                let both = |tree: &origin::Tree| [led(tree, &one), led(tree, &other)].into_iter().flatten().collect();
+                let both = |tree: &origin::Tree| {
+                    [led(tree, &one), led(tree, &other)].into_iter().flatten().collect()
+                };
                 let rename = |tree: &mut origin::Tree| drop(tree.rename((&root(), &one), (&root(), &other)));
                 self.origin.others_all(both, rename).await;
             }

@@ -110,7 +110,8 @@ async fn a_recall_goes_up_first_and_waits_for_the_return() {
     until(|| bench.origin.lease(&file).is_none()).await;
     // One that is not returned is taken away before the origin takes ours.
     bench.origin.pass(SECOND);
-    let again = cache.open(&v4_opener(0, 1), &open_handle(&file, 4, Share::READ | Share::WRITE)).await.unwrap();
+    let again =
+        cache.open(&v4_opener(0, 1), &open_handle(&file, 4, Share::READ | Share::WRITE)).await.unwrap();
     let lease = again.lease.unwrap();
     bench.origin.recall(&file);
     assert!(matches!(callbacks.recv().await, Some(Callback::Recall(_))));

@@ -56,13 +56,7 @@ struct Fill {
 
 impl Core {
     /// READ: from this disk if it is there, is believed, and the caller may.
-    pub async fn read(
-        &self,
-        caller: &Caller,
-        handle: &Handle,
-        offset: u64,
-        count: u32,
-    ) -> Result<Read> {
+    pub async fn read(&self, caller: &Caller, handle: &Handle, offset: u64, count: u32) -> Result<Read> {
         let arrived = self.policy.event();
         let object = self.object(handle);
         self.know_limits(caller, handle).await;

@@ -73,13 +73,7 @@ impl Core {
     }
 
     /// SEEK.
-    pub async fn seek(
-        &self,
-        caller: &Caller,
-        handle: &Handle,
-        offset: u64,
-        what: Extent,
-    ) -> Result<Sought> {
+    pub async fn seek(&self, caller: &Caller, handle: &Handle, offset: u64, what: Extent) -> Result<Sought> {
         let usage = self.use_open(&self.object(handle), Share::READ);
         self.counters.extended.bump();
         self.below.seek(caller, handle, Core::ground(usage.as_ref()), offset, what).await

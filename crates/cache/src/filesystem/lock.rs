@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use vfs::{
-    Caller, Handle, Lock, LockKind, LockRequest, Locked, OpenId, Owner, Result, Share, Status,
-};
+use vfs::{Caller, Handle, Lock, LockKind, LockRequest, Locked, OpenId, Owner, Result, Share, Status};
 
 use crate::core::Core;
 use crate::lease::HeldLease;
@@ -82,7 +80,8 @@ impl Core {
                 }
                 // Closed meanwhile, or too many.
                 if let Some(usage) = &usage {
-                    let _ = self.below.unlock(caller, usage.id, &lock.owner, (lock.offset, lock.length)).await;
+                    let _ =
+                        self.below.unlock(caller, usage.id, &lock.owner, (lock.offset, lock.length)).await;
                 }
                 Err(Status::Delay.into())
             }

@@ -9,8 +9,8 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use vfs::{
-    AccessMask, By, Callback, Callbacks, Caller, CreateHow, FileType, Handle, Lease, LeaseId, LeaseKind, Lock,
-    Locked, OpenId, OpenRequest, Opened, Owner, Recall, Result, Share, Status, Want, Wcc,
+    AccessMask, By, Callback, Callbacks, Caller, CreateHow, FileType, Handle, Lease, LeaseId, LeaseKind,
+    Lock, Locked, OpenId, OpenRequest, Opened, Owner, Recall, Result, Share, Status, Want, Wcc,
 };
 
 use super::tree::Tree;
@@ -141,7 +141,8 @@ impl State {
     pub fn downgrade(&mut self, id: OpenId, access: Share, deny: Share) -> Result<()> {
         let open = self.opens.iter_mut().find(|open| open.id == id).ok_or(Status::BadStateId)?;
         let parts = open.had.iter().filter(|(a, d)| access.contains(*a) && deny.contains(*d));
-        let union = parts.fold((Share::empty(), Share::empty()), |sum, part| (sum.0 | part.0, sum.1 | part.1));
+        let union =
+            parts.fold((Share::empty(), Share::empty()), |sum, part| (sum.0 | part.0, sum.1 | part.1));
         assert_eq!(union, (access, deny), "a combination that was never opened");
         (open.access, open.deny) = (access, deny);
         open.had.retain(|(a, d)| access.contains(*a) && deny.contains(*d));
@@ -224,11 +225,7 @@ impl Origin {
     }
 
     /// The same, for a change that concerns several files.
-    pub async fn others_all(
-        &self,
-        files: impl Fn(&Tree) -> Vec<Handle>,
-        change: impl FnOnce(&mut Tree),
-    ) {
+    pub async fn others_all(&self, files: impl Fn(&Tree) -> Vec<Handle>, change: impl FnOnce(&mut Tree)) {
         loop {
             {
                 let mut tree = self.tree();
