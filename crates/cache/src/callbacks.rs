@@ -12,7 +12,8 @@ use tokio::time::Instant;
 use vfs::{Callback, Callbacks, Caller, Held, LeaseId, LockRequest, Locked, Query, Recall};
 
 use crate::core::Core;
-use crate::lease::Early;
+use crate::lease::{Early, HeldLease};
+use crate::object::State;
 use crate::table::Object;
 
 /// How long the layer above has for a lease that we want to be rid of ourselves.
@@ -94,7 +95,7 @@ impl Core {
             self.tell_above(Callback::Recall(Recall { id, handle, keep: None, deadline })).await;
             loop {
                 let notified = returned.notified();
-                let still = |lease: &crate::lease::HeldLease| lease.above == id && lease.given;
+                let still = |lease: &HeldLease| lease.above == id && lease.given;
                 if !self.with(object, |state| state.lease.as_ref().is_some_and(still)) {
                     break;
                 }
@@ -110,13 +111,19 @@ impl Core {
     pub async fn give_back(&self, object: &Arc<Object>, caller: &Caller) {
         self.with(object, |state| state.lease.iter_mut().for_each(|lease| lease.recalled = true));
         self.tell_locks(object).await;
-        let lease = self.with(object, |state| state.end_lease(&self.policy));
+        let lease = self.with(object, |state| self.drop_lease(state));
         let Some(lease) = lease else { return };
-        self.leases.take(lease.id, lease.above);
         self.counters.returned.bump();
         if let Err(error) = self.below.returned(caller, lease.id).await {
             tracing::debug!("return of the lease on {}: {error}", object.handle);
         }
+    }
+
+    /// Ends a lease here. In one step with the state: a grant that crosses it must know.
+    fn drop_lease(&self, state: &mut State) -> Option<HeldLease> {
+        let lease = state.end_lease(&self.policy)?;
+        self.leases.take(lease.id, lease.above);
+        Some(lease)
     }
 
     /// Tells the origin of locks that it does not know of.
@@ -158,10 +165,9 @@ impl Core {
         self.counters.revoked.bump();
         let lease = self.with(object, |state| {
             state.lease.as_ref().filter(|lease| lease.id == id)?;
-            state.end_lease(&self.policy)
+            self.drop_lease(state)
         });
         let Some(lease) = lease else { return };
-        self.leases.take(lease.id, lease.above);
         lease.returned.notify_one();
         if lease.given {
             self.tell_above(Callback::Revoked { id: lease.above, handle: object.handle }).await;

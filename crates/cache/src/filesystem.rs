@@ -156,13 +156,14 @@ impl FileSystem for Cache {
     async fn remove(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<Wcc> {
         let (core, caller, directory, name) = (self.core.clone(), caller.clone(), *directory, name.clone());
         self.lasting(async move {
-            core.remove(&directory, &name, core.below.remove(&caller, &directory, &name)).await
+            let victim = core.victim(&caller, &directory, &name).await;
+            core.remove(&directory, &name, victim, core.below.remove(&caller, &directory, &name)).await
         })
         .await
     }
 
     async fn rmdir(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<Wcc> {
-        self.core.remove(directory, name, self.core.below.rmdir(caller, directory, name)).await
+        self.core.remove(directory, name, None, self.core.below.rmdir(caller, directory, name)).await
     }
 
     async fn rename(

@@ -217,6 +217,12 @@ impl Leases {
         chosen
     }
 
+    /// Is any held, or on its way?
+    pub fn may_be_held(&self) -> bool {
+        let inner = self.inner.lock();
+        !inner.below.is_empty() || !inner.flights.is_empty()
+    }
+
     /// How many, for reading and for writing.
     pub fn counts(&self) -> (u64, u64) {
         let inner = self.inner.lock();

@@ -347,7 +347,7 @@ impl State {
     pub fn begin_change(&mut self) {
         if !self.chain.is_under_way() {
             self.chained = 0;
-            self.covered = self.lease.as_ref().is_some_and(HeldLease::is_valid);
+            self.covered = self.is_ours_alone();
         }
         self.chained += 1;
         self.chain.begin();
@@ -384,8 +384,14 @@ impl State {
     pub fn lose_names(&mut self, policy: &Policy) {
         self.epoch = policy.epoch();
         self.changed = true;
-        self.ours = self.lease.as_ref().is_some_and(HeldLease::is_valid);
+        self.ours = self.is_ours_alone();
         self.distrust(policy);
+    }
+
+    /// Is every difference between what is known and what the origin has of our own making?
+    fn is_ours_alone(&self) -> bool {
+        let held = self.lease.as_ref().is_some_and(HeldLease::is_valid);
+        held && (self.ours || self.leased().is_some())
     }
 
     /// The object is gone at the origin, or as good as.

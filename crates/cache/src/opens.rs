@@ -38,7 +38,7 @@ impl Shares {
     }
 
     fn weight(self) -> u32 {
-        (self.access.bits().count_ones() + self.deny.bits().count_ones()).into()
+        self.access.bits().count_ones() + self.deny.bits().count_ones()
     }
 }
 
@@ -141,6 +141,11 @@ impl Opens {
         self.local.len() < before
     }
 
+    /// Is there any local open?
+    pub fn is_local(&self) -> bool {
+        !self.local.is_empty()
+    }
+
     /// What a local open has.
     pub fn shares(&self, id: OpenId) -> Option<Shares> {
         self.local.iter().find(|local| local.id == id).map(|local| local.shares)
@@ -221,7 +226,7 @@ impl Opens {
         let Some(upstream) = &self.upstream else { return Step::Nothing };
         let needed = self.local.iter().fold(Shares::NONE, |sum, local| sum.union(local.shares));
         let denies_more = !needed.deny.contains(upstream.shares.deny);
-        if keep.leased && !denies_more && !(keep.unlinked && self.local.is_empty()) {
+        if keep.leased && !denies_more {
             return Step::Nothing;
         }
         let target = if self.local.is_empty() { Shares::NONE } else { upstream.narrowest(needed) };
@@ -326,7 +331,7 @@ mod tests {
         opens.begin_use(shares(1, 0)).unwrap();
         assert!(matches!(opens.step(keep), Step::Wait(_)), "in use");
         opens.end_use();
-        let unlinked = Keep { leased: true, unlinked: true, ..keep };
+        let unlinked = Keep { unlinked: true, ..keep };
         assert!(matches!(opens.step(unlinked), Step::Close(_)), "at once");
         opens.narrowed(OpenId(9), None, 5);
         assert!(opens.is_empty());

@@ -27,10 +27,13 @@ use crate::trust::Sent;
 /// The owner of all opens of a cache at the origin.
 const OWNER: &[u8] = b"cache";
 
+/// In the order of time, and then as they came; and how many have come.
+type Queue = (BTreeMap<(Instant, u64), Arc<Object>>, u64);
+
 /// Files whose open at the origin is to be looked at, and when.
 #[derive(Debug, Default)]
 pub struct Settling {
-    queue: Mutex<(BTreeMap<(Instant, u64), Arc<Object>>, u64)>,
+    queue: Mutex<Queue>,
     wake: Arc<Notify>,
 }
 
@@ -207,21 +210,32 @@ impl Core {
             }
             own
         });
+        // A change of the name by us may have come between the OPEN and its reply: it has moved the file's ctime.
+        let moved = naming.as_ref().is_some_and(|naming| {
+            let now = self.with(&naming.directory, |state| state.names_generation);
+            now != naming.before.names_generation
+        });
         let (entry, usage, early) = self.with(&object, |state| {
             if let Some(size) = cut {
-                state.data.clip(size);
+                // As a write of ours: what others of ours have on their way there is not known to outlast it.
+                let ticket = state.data.begin_write(size..u64::MAX);
+                state.data.end_write(ticket);
+                state.changed = true;
             }
             let seen = state.observe(&self.policy, &opened.attributes, sent, Opening::Yes);
             state.unlinked &= opened.attributes.nlink == 0;
             self.learn_rights(state, caller, request, &opened, (seen, sent));
             let early = self.learn_lease(state, &object, &opened, (seen, sent));
+            if moved {
+                state.lose_names(&self.policy);
+            }
             let shares = Shares { access: request.access, deny: request.deny };
             let clear = state.opens.opened(opened.id, shares, caller, sent.sequence);
             let usage = if clear { state.opens.begin_use(shares) } else { None };
             // The lease vouches for the name too, since it was granted along with it.
             let young = opened.lease.is_none() && !state.is_settled(&self.policy, sent);
             let (leads, epoch) = (Leads::To(opened.handle), state.epoch());
-            ((seen == Seen::Known).then_some(NameEntry { leads, epoch, young }), usage, early)
+            ((seen == Seen::Known && !moved).then_some(NameEntry { leads, epoch, young }), usage, early)
         });
         let usage = usage.map(|id| Use { core: self.weak(), object: object.clone(), id });
         if let Some(naming) = naming {
@@ -291,19 +305,16 @@ impl Core {
         sent: &Sent,
     ) {
         let Naming { directory, name, before, making, .. } = naming;
-        match making {
-            Some((names, change)) => {
-                if opened.created {
-                    change.done(&opened.directory);
-                } else {
-                    change.unchanged(opened.directory.after.as_ref());
-                }
-                names.end(entry);
+        if let Some((names, change)) = making {
+            if opened.created {
+                change.done(&opened.directory);
+            } else {
+                change.unchanged(opened.directory.after.as_ref());
             }
-            None => {
-                self.observe(&directory, opened.directory.after.as_ref(), sent, Opening::No);
-                self.remember_name(&directory, name, entry, before.names_generation);
-            }
+            names.end(entry);
+        } else {
+            self.observe(&directory, opened.directory.after.as_ref(), sent, Opening::No);
+            self.remember_name(&directory, name, entry, before.names_generation);
         }
         self.remember_success(caller, &directory, AccessMask::LOOKUP, sent, &before);
     }
@@ -434,13 +445,17 @@ impl Core {
     /// Narrows or closes the open at the origin, if it is time.
     pub async fn settle(&self, object: &Arc<Object>) {
         let _turn = object.turn.lock().await;
-        let (step, leased) = self.with(object, |state| {
+        let (step, useless) = self.with(object, |state| {
             state.opens.awaited = false;
             let leased = state.lease.is_some();
             let keep = Keep { leased, unlinked: state.unlinked, idle_max: self.options.close_delay };
-            (state.opens.step(keep), leased)
+            let useless = leased && state.unlinked && !state.opens.is_local();
+            (state.opens.step(keep), useless)
         });
-        let caller = Caller::machine();
+        if useless && let Some(core) = self.share() {
+            let object = object.clone();
+            tokio::spawn(async move { core.return_all(vec![object]).await });
+        }
         let (id, to) = match step {
             Step::Nothing => return,
             Step::Wait(time) => {
@@ -457,10 +472,6 @@ impl Core {
                 (upstream.id, Some(if narrowed.is_ok() { to } else { upstream.shares }))
             }
             Step::Close(upstream) => {
-                let unlinked = self.with(object, |state| state.unlinked);
-                if leased && unlinked {
-                    self.give_back(object, &caller).await;
-                }
                 self.counters.close.bump();
                 let caller = Caller { deadline: None, ..upstream.caller };
                 if let Err(error) = self.below.close(&caller, upstream.id).await {

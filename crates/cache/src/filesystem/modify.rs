@@ -133,6 +133,24 @@ impl<'a> NameChange<'a> {
         }
     }
 
+    /// The same, if it is known otherwise what the name leads to.
+    #[must_use]
+    fn of(mut self, child: Option<Arc<Object>>) -> NameChange<'a> {
+        if child.is_some() {
+            self.child = child;
+        }
+        self
+    }
+
+    /// What the name led to, as far as is known now: an open may have told meanwhile.
+    fn led_to(&self) -> Option<Arc<Object>> {
+        let now = || match self.core.name_entry(&self.directory.handle, &self.name) {
+            Some(NameEntry { leads: Leads::To(child), .. }) => Some(self.core.object(&child)),
+            _ => None,
+        };
+        self.child.clone().or_else(now)
+    }
+
     /// The name is gone. It is remembered as such, unless somebody else changed the directory too.
     fn gone(self) {
         let entry = NameEntry { leads: Leads::Nowhere, epoch: self.epoch, young: false };
@@ -226,17 +244,18 @@ impl Core {
         &self,
         directory: &Handle,
         name: &Name,
+        victim: Option<Arc<Object>>,
         remove: impl Future<Output = Result<Wcc>>,
     ) -> Result<Wcc> {
         let directory = self.object(directory);
-        let naming = NameChange::begin(self, &directory, name);
+        let naming = NameChange::begin(self, &directory, name).of(victim);
         let change = Change::begin(self, &directory);
         self.counters.remove.bump();
         let result = remove.await;
         change.ended(result.as_ref());
         match &result {
             Ok(_) => {
-                self.unlinked(naming.child.as_ref());
+                self.unlinked(naming.led_to().as_ref());
                 naming.gone();
             }
             Err(error) => naming.failed(error),
@@ -252,8 +271,10 @@ impl Core {
         (to, to_name): (&Handle, &Name),
     ) -> Result<Renamed> {
         let (source, target) = (self.object(from), self.object(to));
-        let leaving = NameChange::begin(self, &source, from_name);
-        let coming = NameChange::begin(self, &target, to_name);
+        let (moved, replaced) =
+            (self.victim(caller, from, from_name).await, self.victim(caller, to, to_name).await);
+        let leaving = NameChange::begin(self, &source, from_name).of(moved);
+        let coming = NameChange::begin(self, &target, to_name).of(replaced);
         let change = Change::begin(self, &target);
         // Within one directory there is one change, told twice.
         let change_source = (from != to).then(|| Change::begin(self, &source));
@@ -275,12 +296,13 @@ impl Core {
     }
 
     fn renamed(&self, leaving: NameChange, coming: NameChange) {
-        let same = leaving.child.as_ref().zip(coming.child.as_ref()).is_some_and(|(a, b)| Arc::ptr_eq(a, b));
-        if let Some(moved) = &leaving.child {
+        let (moved, replaced) = (leaving.led_to(), coming.led_to());
+        let same = moved.as_ref().zip(replaced.as_ref()).is_some_and(|(a, b)| Arc::ptr_eq(a, b));
+        if let Some(moved) = &moved {
             self.with(moved, |state| state.lose_names(&self.policy));
         }
         if !same {
-            self.unlinked(coming.child.as_ref());
+            self.unlinked(replaced.as_ref());
         }
         // A rename between two names of one file does nothing and leaves both; whether they were that, what is
         // remembered of them does not prove.
@@ -304,6 +326,23 @@ impl Core {
         if gone {
             self.lost_its_name(child);
         }
+    }
+
+    /// What a name leads to that we are about to change. Asked, if it is not known and may have a lease: nobody else will
+    /// tell us that the file has changed.
+    pub async fn victim(&self, caller: &Caller, directory: &Handle, name: &Name) -> Option<Arc<Object>> {
+        if !self.leases.may_be_held() {
+            return None;
+        }
+        let directory = self.object(directory);
+        if let Some(NameEntry { leads: Leads::To(child), epoch, .. }) = self.steady_entry(&directory, name) {
+            let child = self.object(&child);
+            if self.with(&child, |state| state.epoch() == epoch && !state.is_suspect()) {
+                return Some(child);
+            }
+        }
+        let found = self.lookup(caller, &directory.handle, name).await.ok()?;
+        Some(self.object(&found.node.handle))
     }
 
     /// LINK.
