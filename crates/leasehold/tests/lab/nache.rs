@@ -12,9 +12,11 @@ use Fcntl;
 for my $round (1 .. $ARGV[0]) {
     for my $file (1 .. 100) {
         open(my $fh, "<", "/mnt/nfs/files/$file") or die "open: $!";
-        fcntl($fh, F_SETLKW, pack("ssx4qqlx4", F_RDLCK, 0, 0, 0, 0)) or die "lock: $!";
+        my $lock = pack("ssx4qqlx4", F_RDLCK, 0, 0, 0, 0);
+        fcntl($fh, F_SETLKW, $lock) or die "lock: $!";
         sysread($fh, my $data, 8192) == 4096 or die "read: $!";
-        fcntl($fh, F_SETLK, pack("ssx4qqlx4", F_UNLCK, 0, 0, 0, 0)) or die "unlock: $!";
+        my $unlock = pack("ssx4qqlx4", F_UNLCK, 0, 0, 0, 0);
+        fcntl($fh, F_SETLK, $unlock) or die "unlock: $!";
     }
 }
 PERL
