@@ -101,7 +101,6 @@ pub(crate) fn supported(minor: u32, limits: &FsLimits) -> Bitmap {
         supported.insert(Attr::ChangeAttrType);
         supported.insert(Attr::ModeUmask);
         supported.insert(Attr::OpenArguments);
-        supported.insert(Attr::OpenArguments);
         supported.insert(Attr::XattrSupport);
         if limits.features.contains(Features::CLONE) {
             supported.insert(Attr::CloneBlksize);

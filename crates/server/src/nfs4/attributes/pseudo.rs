@@ -8,7 +8,6 @@ use vfs::FsLimits;
 
 use super::supported;
 use crate::nfs4::compound::{Compound, File};
-use crate::nfs4::op::open_arguments;
 use crate::nfs4::pseudo::NodeIndex;
 use crate::nfs4::{convert, owners};
 
@@ -69,8 +68,6 @@ pub(super) fn fattr(compound: &Compound<'_>, index: NodeIndex, asked: Bitmap) ->
         suppattr_exclcreat: Some(Bitmap::EMPTY),
         change_attr_type: Some(ChangeAttrType::Undefined),
         xattr_support: Some(false),
-        open_arguments: Some(Box::default()),
-        open_arguments: Some(Box::new(open_arguments())),
         ..Fattr::default()
     };
     fattr.retain(asked & supported(compound.minor, &limits));
