@@ -22,7 +22,6 @@ use crate::nfs4::state::{State, Tables, names};
 use crate::nfs4::{convert, kind};
 use creation::Creation;
 pub(super) use share::Shares;
-pub(in crate::nfs4) use share::open_arguments;
 
 /// How often an open is made anew that a CLOSE ended on its way.
 const ATTEMPTS_MAX: u32 = 4;

@@ -1,27 +1,12 @@
 //! `share_access` and `share_deny`, and which delegation is wanted.
 
 use protocol::nfs4::{
-    Bitmap, OPEN4_SHARE_ACCESS_BOTH, OPEN4_SHARE_ACCESS_WANT_CANCEL, OPEN4_SHARE_ACCESS_WANT_DELEG_MASK,
+    OPEN4_SHARE_ACCESS_BOTH, OPEN4_SHARE_ACCESS_WANT_CANCEL, OPEN4_SHARE_ACCESS_WANT_DELEG_MASK,
     OPEN4_SHARE_ACCESS_WANT_DELEG_TIMESTAMPS, OPEN4_SHARE_ACCESS_WANT_OPEN_XOR_DELEGATION,
     OPEN4_SHARE_ACCESS_WANT_PUSH_DELEG_WHEN_UNCONTENDED,
-    OPEN4_SHARE_ACCESS_WANT_SIGNAL_DELEG_WHEN_RESRC_AVAIL, OPEN4_SHARE_DENY_BOTH, OpenArgs, OpenArguments,
-    Status,
+    OPEN4_SHARE_ACCESS_WANT_SIGNAL_DELEG_WHEN_RESRC_AVAIL, OPEN4_SHARE_DENY_BOTH, OpenArgs, Status,
 };
 use vfs::Share;
-
-/// Which arguments of OPEN there are (RFC 9754, section 3).
-pub(in crate::nfs4) fn open_arguments() -> OpenArguments {
-    let of = |numbers: &[u32]| numbers.iter().fold(Bitmap::EMPTY, |bitmap, number| bitmap.with_bit(*number));
-    OpenArguments {
-        share_access: of(&[1, 2, 3]),
-        share_deny: of(&[0, 1, 2, 3]),
-        // Any, none, and an earlier want withdrawn.
-        share_access_want: of(&[3, 4, 5]),
-        // All but those by a delegation from before the client's restart.
-        open_claim: of(&[0, 1, 2, 4, 5]),
-        create_mode: of(&[0, 1, 2, 3]),
-    }
-}
 
 /// What an open does and denies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
