@@ -63,7 +63,7 @@ const ALWAYS: Bitmap = Bitmap::of(&[
 pub(crate) const WRITE_ONLY: Bitmap =
     Bitmap::of(&[Attr::TimeAccessSet, Attr::TimeModifySet, Attr::ModeUmask]);
 
-/// Can be set when an object is made: what EXCLUSIVE4_1 takes.
+/// Can be set when an object is made.
 pub(crate) const SETTABLE: Bitmap = Bitmap::of(&[
     Attr::Size,
     Attr::Acl,
@@ -74,6 +74,9 @@ pub(crate) const SETTABLE: Bitmap = Bitmap::of(&[
     Attr::TimeModifySet,
     Attr::ModeUmask,
 ]);
+
+/// Of those, what does not go with EXCLUSIVE4_1: back ends keep its verifier there.
+pub(crate) const NOT_EXCLUSIVE: Bitmap = Bitmap::of(&[Attr::TimeAccessSet, Attr::TimeModifySet]);
 
 /// What costs a question about the file system.
 const SPACE: Bitmap = Bitmap::of(&[
@@ -97,6 +100,7 @@ pub(crate) fn supported(minor: u32, limits: &FsLimits) -> Bitmap {
     if minor >= 2 {
         supported.insert(Attr::ChangeAttrType);
         supported.insert(Attr::ModeUmask);
+        supported.insert(Attr::OpenArguments);
         supported.insert(Attr::XattrSupport);
         if limits.features.contains(Features::CLONE) {
             supported.insert(Attr::CloneBlksize);

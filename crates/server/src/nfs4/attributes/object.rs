@@ -8,7 +8,7 @@ use protocol::nfs4::{
 };
 use vfs::{Attributes, Caller, Features, FsLimits, FsStat, Handle};
 
-use super::{SETTABLE, SPACE, supported};
+use super::{NOT_EXCLUSIVE, SETTABLE, SPACE, supported};
 use crate::exports::Export;
 use crate::front::Front;
 use crate::nfs4::compound::Compound;
@@ -146,7 +146,8 @@ impl<'c> Asked<'c> {
         fattr.maxwrite = self.if_wanted(Attr::Maxwrite, limits.write_max.min(TRANSFER_MAX_BYTES).into());
         fattr.no_trunc = self.if_wanted(Attr::NoTrunc, limits.no_trunc);
         fattr.time_delta = self.if_wanted(Attr::TimeDelta, time_delta(limits.time_delta_nanoseconds));
-        fattr.suppattr_exclcreat = self.if_wanted(Attr::SuppattrExclcreat, supported & SETTABLE);
+        fattr.suppattr_exclcreat =
+            self.if_wanted(Attr::SuppattrExclcreat, (supported & SETTABLE) - NOT_EXCLUSIVE);
         fattr.clone_blksize = self.if_wanted(Attr::CloneBlksize, 4096);
         fattr.change_attr_type = self.if_wanted(Attr::ChangeAttrType, ChangeAttrType::Undefined);
         fattr.xattr_support = self.if_wanted(Attr::XattrSupport, features.contains(Features::XATTR));

@@ -1,10 +1,10 @@
 //! EXCHANGE_ID (RFC 8881, section 18.35).
 
 use protocol::nfs4::{
-    EXCHGID4_FLAG_BIND_PRINC_STATEID, EXCHGID4_FLAG_CONFIRMED_R, EXCHGID4_FLAG_SUPP_FENCE_OPS,
-    EXCHGID4_FLAG_SUPP_MOVED_MIGR, EXCHGID4_FLAG_SUPP_MOVED_REFER, EXCHGID4_FLAG_UPD_CONFIRMED_REC_A,
-    EXCHGID4_FLAG_USE_NON_PNFS, EXCHGID4_FLAG_USE_PNFS_DS, EXCHGID4_FLAG_USE_PNFS_MDS, ExchangeIdArgs,
-    ExchangeIdOk, ServerOwner, StateProtectArgs, StateProtectOk, Status,
+    EXCHGID4_FLAG_BIND_PRINC_STATEID, EXCHGID4_FLAG_CONFIRMED_R, EXCHGID4_FLAG_SUPP_MOVED_MIGR,
+    EXCHGID4_FLAG_SUPP_MOVED_REFER, EXCHGID4_FLAG_UPD_CONFIRMED_REC_A, EXCHGID4_FLAG_USE_NON_PNFS,
+    EXCHGID4_FLAG_USE_PNFS_DS, EXCHGID4_FLAG_USE_PNFS_MDS, ExchangeIdArgs, ExchangeIdOk, ServerOwner,
+    StateProtectArgs, StateProtectOk, Status,
 };
 use tokio::time::Instant;
 
@@ -12,7 +12,7 @@ use crate::nfs4::compound::Compound;
 use crate::nfs4::state::clients::Principal;
 use crate::nfs4::state::{State, Tables};
 
-/// What a client may say; minor version 2 knows [`EXCHGID4_FLAG_SUPP_FENCE_OPS`] too.
+/// What a client may say. `EXCHGID4_FLAG_SUPP_FENCE_OPS` is of copies between servers, which we do not make.
 const KNOWN: u32 = EXCHGID4_FLAG_SUPP_MOVED_REFER
     | EXCHGID4_FLAG_SUPP_MOVED_MIGR
     | EXCHGID4_FLAG_BIND_PRINC_STATEID
@@ -25,8 +25,7 @@ pub(in crate::nfs4) async fn answer(
     compound: &mut Compound<'_>,
     args: ExchangeIdArgs,
 ) -> Result<ExchangeIdOk, Status> {
-    let known = if compound.minor < 2 { KNOWN } else { KNOWN | EXCHGID4_FLAG_SUPP_FENCE_OPS };
-    if args.flags & !known != 0 {
+    if args.flags & !KNOWN != 0 {
         return Err(Status::Inval);
     }
     match args.state_protect {

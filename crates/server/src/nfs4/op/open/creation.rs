@@ -4,14 +4,13 @@ use protocol::nfs4::{Attr, Bitmap, Createhow, Status};
 use vfs::{CreateHow, Opened};
 
 use crate::front::Object;
+use crate::nfs4::attributes::NOT_EXCLUSIVE;
 use crate::nfs4::compound::Compound;
 use crate::nfs4::convert;
 use crate::nfs4::setting::Setting;
 
 /// Where file systems may keep the verifier of an exclusive creation: the client is to set them.
 const VERIFIER_ATTRIBUTES: Bitmap = Bitmap::of(&[Attr::TimeAccess, Attr::TimeModify]);
-/// What a client cannot set along with an exclusive creation.
-const NOT_WITH_EXCLUSIVE: Bitmap = Bitmap::of(&[Attr::TimeAccessSet, Attr::TimeModifySet]);
 
 /// How the file is made.
 #[derive(Debug)]
@@ -40,7 +39,7 @@ impl Creation {
         };
         let supported = compound.supported(&object.export).await?;
         let setting = Setting::of_new(attributes, supported)?;
-        if is_exclusive(how) && !(setting.asked & NOT_WITH_EXCLUSIVE).is_empty() {
+        if is_exclusive(how) && !(setting.asked & NOT_EXCLUSIVE).is_empty() {
             return Err(Status::Inval);
         }
         Ok(Creation { how, setting })
