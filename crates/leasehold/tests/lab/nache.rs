@@ -85,7 +85,9 @@ fn two_clients_under_read_delegations_cost_locks_besides() {
     let Some(lab) = Lab::enter("nache-knfsd") else { return };
     let knfsd = Knfsd::start(&lab);
     let (first, rest) = table_2(&lab, &knfsd.origin_v4(), |script| drop(knfsd.sh(script)));
-    assert_eq!((first.of("OPEN"), first.of("READ"), first.of("GETATTR")), (FILES, FILES, 0));
+    assert_eq!((first.of("OPEN"), first.of("READ")), (FILES, FILES));
+    // The guest's clock is not the host's: its two directories may look too young to be believed without asking again.
+    assert!(first.of("GETATTR") <= 4, "{:?}", first.0);
     assert!(rest.of_all_but(&["SEQUENCE", "LOCK", "LOCKU"]).is_empty(), "{:?}", rest.0);
 }
 
