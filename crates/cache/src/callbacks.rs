@@ -117,6 +117,7 @@ impl Core {
         if let Err(error) = self.below.returned(caller, lease.id).await {
             tracing::debug!("return of the lease on {}: {error}", object.handle);
         }
+        self.leases.forget(lease.id);
     }
 
     /// Ends a lease here. In one step with the state: a grant that crosses it must know.
@@ -168,6 +169,7 @@ impl Core {
             self.drop_lease(state)
         });
         let Some(lease) = lease else { return };
+        self.leases.forget(id);
         lease.returned.notify_one();
         if lease.given {
             self.tell_above(Callback::Revoked { id: lease.above, handle: object.handle }).await;

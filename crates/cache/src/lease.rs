@@ -85,7 +85,7 @@ pub enum Early {
     Recall(Recall),
     /// It was revoked.
     Revoked,
-    /// It was returned, while an open was under way whose reply may tell of it as of one that is held.
+    /// It is being returned, or was: a reply that was made before may tell of it as of one that is held.
     Returned,
 }
 
@@ -153,16 +153,24 @@ impl Leases {
         inner.early.remove(&id).map(|(early, _)| early)
     }
 
-    /// A lease is held no more.
+    /// The layer below knows that a lease is held no more: opens sent from now on do not tell of it.
+    pub fn forget(&self, id: LeaseId) {
+        let mut inner = self.inner.lock();
+        if inner.flights.is_empty() {
+            inner.early.remove(&id);
+        } else {
+            let until = inner.next_flight;
+            inner.early.insert(id, (Early::Returned, until));
+        }
+    }
+
+    /// A lease is held no more. `forget` has to follow.
     pub fn take(&self, id: LeaseId, above: LeaseId) {
         let mut inner = self.inner.lock();
         inner.below.remove(&id);
         inner.leaving.remove(&id);
         inner.above.remove(&above);
-        if !inner.flights.is_empty() {
-            let until = inner.next_flight;
-            inner.early.insert(id, (Early::Returned, until));
-        }
+        inner.early.insert(id, (Early::Returned, u64::MAX));
         if inner.order.len() > 64 && inner.order.len() > inner.below.len() * 2 {
             let Inner { order, below, .. } = &mut *inner;
             order.retain(|(id, _)| below.contains_key(id));

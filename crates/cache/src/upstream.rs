@@ -283,6 +283,7 @@ impl Core {
             Some(held) if held.id == lease.id => held.above,
             Some(held) => {
                 self.leases.take(held.id, held.above);
+                self.leases.forget(held.id);
                 self.leases.name()
             }
             None => self.leases.name(),
