@@ -123,7 +123,7 @@ async fn extended_attributes_are_set_listed_and_removed() {
     let listed = session.last::<op::Listxattrs>(list(4096)).await;
     assert_eq!((listed.names.to_vec(), listed.eof), (vec![name(b"key")], true));
     assert_eq!(session.status(list(8)).await, Err(Status::TooSmall));
-    let large = session.status(set(SetxattrOption::Either, &[0; 65_537])).await;
+    let large = session.status(set(SetxattrOption::Either, &vec![0; 65_537])).await;
     assert_eq!(large, Err(Status::Xattr2Big));
     let access = AccessArgs { access: ACCESS4_XAREAD | ACCESS4_XAWRITE | ACCESS4_XALIST };
     let access = session.last::<op::Access>(then(walk("/file"), [ArgOp::Access(access)])).await;

@@ -113,8 +113,17 @@ async fn lock_owners_count_for_themselves() {
         let args = LockArgs { locktype: NfsLockType::Write, reclaim: false, offset, length: 1, locker };
         vec![putfh(file), ArgOp::Lock(args)]
     };
-    assert_eq!(client.client.status(again(23, locked, 5)).await, Err(Status::BadSeqid));
-    let second = client.client.last::<op::Lock>(again(21, locked, 5)).await.lock_stateid;
+    assert_eq!(client.client.status(again(24, locked, 5)).await, Err(Status::BadSeqid));
+    let endless = LockArgs {
+        locktype: NfsLockType::Write,
+        reclaim: false,
+        offset: 5,
+        length: 0,
+        locker: Locker::LockOwner { lock_stateid: locked, lock_seqid: 21 },
+    };
+    let endless = client.client.status(vec![putfh(file), ArgOp::Lock(endless)]).await;
+    assert_eq!(endless, Err(Status::Inval), "which counts");
+    let second = client.client.last::<op::Lock>(again(22, locked, 5)).await.lock_stateid;
     assert_eq!((second.other, second.seqid), (locked.other, locked.seqid + 1));
     let release = |client: &Minor0| {
         vec![ArgOp::ReleaseLockowner(ReleaseLockownerArgs { lock_owner: client.owner(b"locker") })]
@@ -123,14 +132,14 @@ async fn lock_owners_count_for_themselves() {
     assert_eq!(client.client.status(releasing.clone()).await, Err(Status::LocksHeld));
     let unlock = protocol::nfs4::LockuArgs {
         locktype: NfsLockType::Write,
-        seqid: 22,
+        seqid: 23,
         lock_stateid: second,
         offset: 0,
         length: u64::MAX,
     };
     assert_eq!(client.client.status(vec![putfh(file), ArgOp::Locku(unlock)]).await, Ok(()));
     assert_eq!(client.client.status(releasing).await, Ok(()));
-    assert_eq!(client.client.status(again(23, second, 0)).await, Err(Status::BadStateid));
+    assert_eq!(client.client.status(again(24, second, 0)).await, Err(Status::BadStateid));
     let narrow = OpenDowngradeArgs { open_stateid: stateid, seqid: 4, share_access: 3, share_deny: 0 };
     assert_eq!(client.client.status(vec![putfh(file), ArgOp::OpenDowngrade(narrow)]).await, Ok(()));
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use protocol::nfs4::{
     ACL4_SUPPORT_ALLOW_ACL, ACL4_SUPPORT_DENY_ACL, Ace, Acl, Attr, Bitmap, ChangeAttrType, Component,
-    FH4_PERSISTENT, Fattr, FsLocations, Limited, Nfstime, Outcome, Pathname, Status,
+    FH4_PERSISTENT, Fattr, FsLocations, Limited, Nfstime, OpenArguments, Outcome, Pathname, Status,
 };
 use vfs::{Attributes, Caller, Features, FsLimits, FsStat, Handle};
 
@@ -14,6 +14,16 @@ use crate::front::Front;
 use crate::nfs4::compound::Compound;
 use crate::nfs4::known::Known;
 use crate::nfs4::{Pseudo, TRANSFER_MAX_BYTES, convert, owners};
+
+/// What OPEN understands, by the numbers of RFC 9754: reading, writing and both; any share denied; any delegation, none,
+/// or no more waiting for one; all claims but those of a client's earlier life; all ways to make a file.
+pub(super) const OPEN_ARGUMENTS: OpenArguments = OpenArguments {
+    share_access: Bitmap::EMPTY.with_bit(1).with_bit(2).with_bit(3),
+    share_deny: Bitmap::EMPTY.with_bit(0).with_bit(1).with_bit(2).with_bit(3),
+    share_access_want: Bitmap::EMPTY.with_bit(3).with_bit(4).with_bit(5),
+    open_claim: Bitmap::EMPTY.with_bit(0).with_bit(1).with_bit(2).with_bit(4).with_bit(5),
+    create_mode: Bitmap::EMPTY.with_bit(0).with_bit(1).with_bit(2).with_bit(3),
+};
 
 /// Attributes that are asked for of one or many objects of an export, and what is the same for all of them.
 pub(crate) struct Asked<'c> {
@@ -151,6 +161,7 @@ impl<'c> Asked<'c> {
         fattr.clone_blksize = self.if_wanted(Attr::CloneBlksize, 4096);
         fattr.change_attr_type = self.if_wanted(Attr::ChangeAttrType, ChangeAttrType::Undefined);
         fattr.xattr_support = self.if_wanted(Attr::XattrSupport, features.contains(Features::XATTR));
+        fattr.open_arguments = self.wants(Attr::OpenArguments).then(|| Box::new(OPEN_ARGUMENTS));
         if let Some(space) = &self.space {
             self.of_space(fattr, space);
         }

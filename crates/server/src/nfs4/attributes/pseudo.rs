@@ -6,6 +6,7 @@ use protocol::nfs4::{
 };
 use vfs::FsLimits;
 
+use super::object::OPEN_ARGUMENTS;
 use super::supported;
 use crate::nfs4::compound::{Compound, File};
 use crate::nfs4::pseudo::NodeIndex;
@@ -68,6 +69,7 @@ pub(super) fn fattr(compound: &Compound<'_>, index: NodeIndex, asked: Bitmap) ->
         suppattr_exclcreat: Some(Bitmap::EMPTY),
         change_attr_type: Some(ChangeAttrType::Undefined),
         xattr_support: Some(false),
+        open_arguments: Some(Box::new(OPEN_ARGUMENTS)),
         ..Fattr::default()
     };
     fattr.retain(asked & supported(compound.minor, &limits));

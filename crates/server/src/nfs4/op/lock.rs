@@ -22,7 +22,6 @@ pub(in crate::nfs4) async fn answer(
     args: LockArgs,
 ) -> Result<LockOk, LockFailure> {
     compound.file()?;
-    check_range(args.offset, args.length)?;
     match args.locker.clone() {
         Locker::LockOwner { lock_stateid, lock_seqid } => {
             let stateid = compound.stateid(lock_stateid)?;
@@ -116,6 +115,7 @@ async fn first(
 }
 
 async fn lock(compound: &mut Compound<'_>, args: &LockArgs, by: &By) -> Result<LockOk, LockFailure> {
+    check_range(args.offset, args.length)?;
     let kind = lock_kind(args.locktype);
     let needs = if kind == LockKind::Shared { Share::READ } else { Share::WRITE };
     if !by.access.contains(needs) {

@@ -12,11 +12,11 @@ use crate::nfs4::state::stateids::Kind;
 
 pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: LockuArgs) -> Result<LockOk, Status> {
     compound.file()?;
-    check_range(args.offset, args.length)?;
     let stateid = compound.stateid(args.lock_stateid)?;
     let request = (stateid, OwnerKind::Lock, args.seqid);
     sequenced::<op::Locku>(compound, request, ResOp::Locku, async |compound| {
         let held = compound.lock_by(stateid)?;
+        check_range(args.offset, args.length)?;
         let Kind::Lock { by, owner } = &held.kind else { return Err(Status::BadStateid) };
         let open = {
             let tables = compound.front.state.tables();
