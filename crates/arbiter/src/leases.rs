@@ -306,6 +306,12 @@ impl Leases {
         })
     }
 
+    /// Has this holder a lease on the file, recalled or not?
+    pub fn has(&self, handle: &Handle, holder: HolderId) -> bool {
+        let of_it = |id: &LeaseId| self.grants.get(id).is_some_and(|grant| grant.holder == holder);
+        self.files.get(handle).is_some_and(|file| file.grants.iter().any(of_it))
+    }
+
     /// May the holder be asked about its file? Not if it is to return the lease: it has better things to do.
     pub fn may_be_asked(&self, id: LeaseId) -> bool {
         self.grants.get(&id).is_some_and(|grant| grant.recalled.is_none())

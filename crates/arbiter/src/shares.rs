@@ -1,4 +1,4 @@
-//! Share reservations (RFC 8881, section 9.7): each open says what it does and what it denies to all others.
+//! Share reservations (RFC 8881, section 9.7): each open says what it does and what it denies.
 //!
 //! A pure table. Two opens of one file go together if neither does what the other denies. A second open by the same
 //! holder and owner is no other: it widens the first (section 9.11).
@@ -113,7 +113,7 @@ impl Shares {
         Ok(mine.id)
     }
 
-    /// Could this open be entered now?
+    /// Could this open be entered now? What its own owner denies counts too (RFC 7530, section 9.9).
     ///
     /// # Errors
     /// As [`Shares::open`].
@@ -121,7 +121,7 @@ impl Shares {
         if opening.access.is_empty() {
             return Err(Status::Inval);
         }
-        let denied = self.held(handle).iter().any(|other| !other.is_of(opening) && other.denies(opening));
+        let denied = self.held(handle).iter().any(|held| held.denies(opening));
         if denied { Err(Status::ShareDenied) } else { Ok(()) }
     }
 
@@ -161,7 +161,7 @@ impl Shares {
         Ok(handle)
     }
 
-    /// May somebody without an open use the file so? What `except` itself denies does not count.
+    /// May somebody without an open use the file so? What `except` itself denies does not count: it has a lease.
     ///
     /// # Errors
     /// `ShareDenied` if an open denies it.

@@ -7,6 +7,7 @@ mod admin;
 mod cli;
 mod config;
 mod demo;
+mod owner;
 mod proxy;
 mod serve;
 mod stack;

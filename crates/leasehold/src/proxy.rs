@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use arbiter::Arbiter;
 use cache::{Cache, Consistency, LookupCache, Timeouts};
-use client::{ConnectError, Origin, Url};
+use client::{Identity, Origin, Url};
 use serde_json::{Map, Value, json};
 use server::Front;
 use vfs::FileSystem;
 
 use crate::admin::Admin;
 use crate::cli::Proxy;
+use crate::owner::Life;
 use crate::stack::{self, End, Keep, Stack};
 use crate::state::{self, Kind};
 use crate::{Failure, status};
@@ -28,9 +29,10 @@ pub async fn run(arguments: Proxy) -> Result<(), Failure> {
         Some(directory) => directory.clone(),
         None => state::default_directory(Kind::Cache, &state::file_name(&url.to_string()))?,
     };
+    let life = Life::begin(url, &state_of(&directory))?;
     // The end may be wished for while the origin is still being waited for.
     let origin = tokio::select! {
-        origin = reach(url) => origin?,
+        origin = reach(url, &life.identity) => origin?,
         () = end.wait() => return Ok(()),
     };
     let mut options = cache_options(url, directory.clone());
@@ -39,6 +41,7 @@ pub async fn run(arguments: Proxy) -> Result<(), Failure> {
     let cache = open_cache(origin.file_system(), options).await?;
     let arbiter = stack::arbiter(cache.clone(), &arguments.version4);
     let state = make_state(&directory)?;
+    let _lock = life.keep(&state)?;
     let handle_key = arguments.handle_key.clone().unwrap_or_else(|| state.join("handle.key"));
     let path = arguments.export.clone().unwrap_or_else(|| url.export_text());
     let export = stack::export(&url.to_string(), path.clone(), arbiter.clone(), arguments.access.to_server());
@@ -53,14 +56,12 @@ pub async fn run(arguments: Proxy) -> Result<(), Failure> {
 }
 
 /// Mounts the origin; one that does not answer yet is waited for, one that refuses is not.
-async fn reach(url: &Url) -> Result<Origin, Failure> {
+async fn reach(url: &Url, identity: &Identity) -> Result<Origin, Failure> {
     let mut pause = Duration::from_millis(500);
     loop {
-        match client::connect(url).await {
+        match client::connect_as(url, identity.clone()).await {
             Ok(origin) => return Ok(origin),
-            Err(
-                silent @ (ConnectError::Nfs { .. } | ConnectError::Nfs4 { .. } | ConnectError::Mount { .. }),
-            ) if !url.options.soft => {
+            Err(silent) if silent.is_silence() && !url.options.soft => {
                 eprintln!("leasehold: {silent}; still trying");
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(RETRY_MAX);
@@ -98,9 +99,13 @@ pub async fn open_cache(origin: Arc<dyn FileSystem>, options: cache::Options) ->
     Cache::open(origin, options).await.map_err(|error| Failure(error.to_string()))
 }
 
+fn state_of(cache: &Path) -> PathBuf {
+    cache.join("state")
+}
+
 /// The part of a cache directory that cannot be fetched again.
 pub fn make_state(cache: &Path) -> Result<PathBuf, Failure> {
-    let state = cache.join("state");
+    let state = state_of(cache);
     state::make(&state)?;
     Ok(state)
 }

@@ -70,9 +70,9 @@ fn opening(owner: u8, access: Share, deny: Share) -> Opening {
 
 fn open_like_the_model(shares: &mut Shares, model: &mut Vec<Model>, id: OpenId, new: &Model) {
     let (access, deny) = new.share();
-    let others = model.iter().filter(|open| open.file == new.file && open.owner != new.owner);
+    let opens = model.iter().filter(|open| open.file == new.file);
     let conflict =
-        others.map(Model::share).any(|other| other.1.intersects(access) || other.0.intersects(deny));
+        opens.map(Model::share).any(|other| other.1.intersects(access) || other.0.intersects(deny));
     let mine = model.iter_mut().find(|open| open.file == new.file && open.owner == new.owner);
     let expected = match (access.is_empty(), conflict, &mine) {
         (true, ..) => Err(Status::Inval),

@@ -113,6 +113,7 @@ impl State {
     /// May a READ or WRITE go on, on this ground? And on which does it go on below?
     ///
     /// A holder comes without an open when it comes under its lease, too: what its own opens deny does not count then.
+    /// Without a lease it comes with one of the special state ids, and is as anonymous as anybody (RFC 8881, section 9.1.4.3).
     pub(super) fn ground(
         &self,
         caller: &Caller,
@@ -121,7 +122,10 @@ impl State {
         share: Share,
     ) -> Result<By, Status> {
         match by {
-            By::Anonymous => self.shares.admit(handle, share, caller.holder).map(|()| by),
+            By::Anonymous => {
+                let under_lease = caller.holder.filter(|holder| self.leases.has(handle, *holder));
+                self.shares.admit(handle, share, under_lease).map(|()| by)
+            }
             By::Open(id) => {
                 self.shares.admit_open(handle, id, share)?;
                 Ok(self.below_of(id, share).map_or(By::Anonymous, By::Open))
