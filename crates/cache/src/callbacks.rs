@@ -77,15 +77,16 @@ impl Core {
     async fn recall(&self, object: &Arc<Object>, recall: Recall) {
         let now = Instant::now();
         let time = recall.deadline.saturating_duration_since(now);
-        self.call_in(object, now + time.saturating_sub(MARGIN.min(time / 4))).await;
-        self.give_back(object, &Caller::machine()).await;
+        let deadline = now + time.saturating_sub(MARGIN.min(time / 4));
+        self.call_in(object, recall.id, deadline).await;
+        self.give_back(object, recall.id).await;
         self.settle_soon(object);
     }
 
     /// Takes the lease of a file back from the layer above, which has until the deadline.
-    async fn call_in(&self, object: &Arc<Object>, deadline: Instant) {
+    async fn call_in(&self, object: &Arc<Object>, id: LeaseId, deadline: Instant) {
         let given = self.with(object, |state| {
-            let lease = state.lease.as_mut()?;
+            let lease = state.lease.as_mut().filter(|lease| lease.id == id)?;
             lease.recalled = true;
             lease.given.then(|| (lease.above, lease.returned.clone()))
         });
@@ -107,14 +108,20 @@ impl Core {
         }
     }
 
-    /// Returns the lease of a file, if there is one. The layer above has it no more.
-    pub async fn give_back(&self, object: &Arc<Object>, caller: &Caller) {
-        self.with(object, |state| state.lease.iter_mut().for_each(|lease| lease.recalled = true));
+    /// Returns the lease of a file, if it is still this one. The layer above has it no more.
+    async fn give_back(&self, object: &Arc<Object>, id: LeaseId) {
+        let mine = |lease: &&mut HeldLease| lease.id == id;
+        self.with(object, |state| {
+            state.lease.iter_mut().filter(mine).for_each(|lease| lease.recalled = true);
+        });
         self.tell_locks(object).await;
-        let lease = self.with(object, |state| self.drop_lease(state));
+        let lease = self.with(object, |state| {
+            state.lease.as_ref().filter(|lease| lease.id == id)?;
+            self.drop_lease(state)
+        });
         let Some(lease) = lease else { return };
         self.counters.returned.bump();
-        if let Err(error) = self.below.returned(caller, lease.id).await {
+        if let Err(error) = self.below.returned(&Caller::machine(), lease.id).await {
             tracing::debug!("return of the lease on {}: {error}", object.handle);
         }
         self.leases.forget(lease.id);
@@ -209,8 +216,10 @@ impl Core {
             }
             let core = self.clone();
             returns.spawn(async move {
-                core.call_in(&object, Instant::now() + PATIENCE).await;
-                core.give_back(&object, &Caller::machine()).await;
+                let id = core.with(&object, |state| state.lease.as_ref().map(|lease| lease.id));
+                let Some(id) = id else { return };
+                core.call_in(&object, id, Instant::now() + PATIENCE).await;
+                core.give_back(&object, id).await;
                 core.settle_soon(&object);
             });
         }

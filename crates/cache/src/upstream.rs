@@ -224,8 +224,8 @@ impl Core {
             }
             let seen = state.observe(&self.policy, &opened.attributes, sent, Opening::Yes);
             state.unlinked &= opened.attributes.nlink == 0;
-            self.learn_rights(state, caller, request, &opened, (seen, sent));
             let early = self.learn_lease(state, &object, &opened, (seen, sent));
+            self.learn_rights(state, caller, request, &opened, (seen, sent));
             if moved {
                 state.lose_names(&self.policy);
             }
@@ -233,7 +233,7 @@ impl Core {
             let clear = state.opens.opened(opened.id, shares, caller, sent.sequence);
             let usage = if clear { state.opens.begin_use(shares) } else { None };
             // The lease vouches for the name too, since it was granted along with it.
-            let young = opened.lease.is_none() && !state.is_settled(&self.policy, sent);
+            let young = state.lease.is_none() && !state.is_settled(&self.policy, sent);
             let (leads, epoch) = (Leads::To(opened.handle), state.epoch());
             ((seen == Seen::Known && !moved).then_some(NameEntry { leads, epoch, young }), usage, early)
         });
@@ -260,7 +260,7 @@ impl Core {
             return;
         }
         if let Some(granted) = opened.granted {
-            let young = opened.lease.is_none() && !state.is_settled(&self.policy, sent);
+            let young = state.lease.is_none() && !state.is_settled(&self.policy, sent);
             state.rights.remember_answer(&caller.principal, granted, young, sent.wall);
         }
         // Who makes a file may open it whatever mode it gets.

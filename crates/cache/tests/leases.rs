@@ -283,7 +283,7 @@ async fn own_writes_under_a_lease_keep_data_and_attributes() {
 async fn an_open_that_makes_or_cuts_is_one_open() {
     let (bench, cache, file) = setup(Policy::Always(LeaseKind::Write)).await;
     let mut request = open_request(&root(), "new", 1, Share::READ | Share::WRITE);
-    request.create = unchecked(None);
+    request.create = Some(unchecked(None));
     let made = open(&cache, &request, 0, 1).await;
     assert!(made.created);
     assert_eq!(bench.origin.calls(), [("OPEN", 1)]);
@@ -294,7 +294,7 @@ async fn an_open_that_makes_or_cuts_is_one_open() {
     assert_eq!(read(&cache, &v4(0, 1), &file, 0, 10).await, "data");
     bench.origin.calls();
     let mut request = open_request(&root(), "f", 2, Share::WRITE);
-    request.create = unchecked(Some(0));
+    request.create = Some(unchecked(Some(0)));
     let cut = open(&cache, &request, 0, 2).await;
     assert_eq!((cut.created, cut.attributes.size), (false, 0));
     assert_eq!(bench.origin.calls(), [("OPEN", 1)]);

@@ -113,7 +113,7 @@ impl Client {
         let client = self.number * 100_000 + number;
         let mut request = open_request(&root(), text, client, access);
         if self.random(10) == 0 {
-            request.create = unchecked((self.random(2) == 0).then_some(0));
+            request.create = Some(unchecked((self.random(2) == 0).then_some(0)));
         }
         let names_since = self.origin.tree().names_history.len() - 1;
         let before = self.known.lock().floor.clone();

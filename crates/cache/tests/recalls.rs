@@ -281,7 +281,7 @@ async fn without_state_below_opens_and_locks_are_known_here_alone() {
     // Made by the open, and then found by it.
     for created in [true, false] {
         let mut request = open_request(&root(), "new", 1, Share::WRITE);
-        request.create = origin::state::unchecked(None);
+        request.create = Some(origin::state::unchecked(None));
         assert_eq!(open(&cache, &request).await.created, created);
     }
     assert_eq!(read(&cache, &opener(0), &file, 0, 10).await, "data");

@@ -125,17 +125,14 @@ impl State {
         if want == Want::None || (kind == LeaseKind::Write && self.locks.iter().any(foreign)) {
             return None;
         }
-        match self.leases.iter().find(|lease| lease.handle == *handle).copied() {
-            Some(lease) => {
-                // A lease that is there may be told again.
-                (!lease.recalled).then_some(Lease { id: lease.id, kind: lease.kind, until: None, change })
-            }
-            None => {
-                let id = LeaseId(self.next());
-                self.leases.push(Granted { id, handle: *handle, kind, recalled: false });
-                Some(Lease { id, kind, until: None, change })
-            }
+        if let Some(lease) = self.leases.iter().find(|lease| lease.handle == *handle) {
+            // A lease that is there may be told again.
+            let told = Lease { id: lease.id, kind: lease.kind, until: None, change };
+            return (!lease.recalled).then_some(told);
         }
+        let id = LeaseId(self.next());
+        self.leases.push(Granted { id, handle: *handle, kind, recalled: false });
+        Some(Lease { id, kind, until: None, change })
     }
 
     pub fn downgrade(&mut self, id: OpenId, access: Share, deny: Share) -> Result<()> {
@@ -303,6 +300,6 @@ impl Bench {
 }
 
 /// Creation of a file that may be there.
-pub fn unchecked(size: Option<u64>) -> Option<(CreateHow, vfs::SetAttributes)> {
-    Some((CreateHow::Unchecked, vfs::SetAttributes { size, ..vfs::SetAttributes::default() }))
+pub fn unchecked(size: Option<u64>) -> (CreateHow, vfs::SetAttributes) {
+    (CreateHow::Unchecked, vfs::SetAttributes { size, ..vfs::SetAttributes::default() })
 }
