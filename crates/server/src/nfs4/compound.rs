@@ -205,10 +205,18 @@ impl<'c> Compound<'c> {
     }
 
     /// What a state id of I/O stands for. From here on the object is used in the name of its holder.
-    pub(crate) fn ground(&self, object: &mut Object, stateid: Stateid, share: Share) -> Result<By, Status> {
+    pub(crate) async fn ground(
+        &self,
+        object: &mut Object,
+        stateid: Stateid,
+        share: Share,
+    ) -> Result<By, Status> {
         let ground = self.front.state.ground(self, object, stateid, share)?;
         if ground.holder.is_some() {
             object.caller.holder = ground.holder;
+        }
+        if ground.is_stranger {
+            op::may_open(object, &object.handle, share, None).await?;
         }
         Ok(ground.by)
     }

@@ -65,6 +65,7 @@ mod write;
 use protocol::nfs4::{ArgOp, ResOp, Status};
 
 use super::compound::Compound;
+pub(super) use open::may_open;
 
 /// Answers one operation. The larger futures are kept out of that of every call, which is as large as the largest.
 pub(super) async fn dispatch(compound: &mut Compound<'_>, args: ArgOp) -> ResOp {

@@ -7,7 +7,7 @@ use super::compound::Compound;
 use crate::front::Object;
 
 /// A range of the current file that will be written.
-pub(super) fn written(
+pub(super) async fn written(
     compound: &mut Compound<'_>,
     stateid: Stateid,
     offset: u64,
@@ -15,14 +15,14 @@ pub(super) fn written(
 ) -> Result<(Object, Place), Status> {
     let mut object = compound.writable()?;
     let stateid = compound.stateid(stateid)?;
-    let by = compound.ground(&mut object, stateid, Share::WRITE)?;
+    let by = compound.ground(&mut object, stateid, Share::WRITE).await?;
     within_a_file(offset, length)?;
     let place = Place { handle: object.handle, by, offset };
     Ok((object, place))
 }
 
 /// A range of the saved file that will be read.
-pub(super) fn read(
+pub(super) async fn read(
     compound: &mut Compound<'_>,
     stateid: Stateid,
     offset: u64,
@@ -31,7 +31,7 @@ pub(super) fn read(
     let saved = compound.saved_file()?.clone();
     let mut object = compound.object_of(saved)?;
     let stateid = compound.saved_stateid(stateid)?;
-    let by = compound.ground(&mut object, stateid, Share::READ)?;
+    let by = compound.ground(&mut object, stateid, Share::READ).await?;
     within_a_file(offset, length)?;
     let place = Place { handle: object.handle, by, offset };
     Ok((object, place))

@@ -203,14 +203,19 @@ impl State {
     /// # Errors
     /// `Delay` if it cannot be written: state that could not be reclaimed is not given out.
     pub(crate) async fn record(&self, id: Clientid, name: ClientName) -> Result<(), Status> {
+        // Said first, so that the end of grace, if it comes meanwhile, keeps the client.
+        self.set_recorded(id, true);
         self.write_records(move |records| records.add(&name)).await.map_err(|error| {
             tracing::error!(%error, "the record of NFSv4 clients cannot be written");
+            self.set_recorded(id, false);
             Status::Delay
-        })?;
+        })
+    }
+
+    fn set_recorded(&self, id: Clientid, recorded: bool) {
         if let Some(client) = self.tables().clients.confirmed_mut(id) {
-            client.recorded = true;
+            client.recorded = recorded;
         }
-        Ok(())
     }
 
     /// Writes to the durable record, off the tasks that must not block.
@@ -222,16 +227,18 @@ impl State {
         tokio::task::spawn_blocking(move || job(&mut records.lock())).await.map_err(io::Error::other)?
     }
 
-    /// Grace is over: who has reclaimed nothing by now has nothing to reclaim in the next life either.
-    pub(crate) async fn grace_ended(&self) {
-        tracing::info!("grace period is over");
+    /// Ends grace: who has reclaimed nothing by now has nothing to reclaim in the next life either.
+    pub(crate) async fn end_grace(&self) {
         let names = {
             let tables = self.tables();
             tables.clients.iter().filter(|client| client.recorded).map(|client| client.name.clone()).collect()
         };
-        if let Err(error) = self.write_records(move |records| records.keep(names)).await {
-            tracing::error!(%error, "the record of NFSv4 clients cannot be written");
+        let recorded = self.write_records(move |records| records.keep(names)).await;
+        match &recorded {
+            Ok(()) => tracing::info!("grace period is over"),
+            Err(error) => tracing::error!(%error, "the record of NFSv4 clients cannot be written"),
         }
+        self.tables().grace.end(recorded.is_ok());
     }
 
     /// Who asks about a state id.

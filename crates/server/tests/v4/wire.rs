@@ -68,10 +68,12 @@ impl Served {
     }
 }
 
-/// One connection of a client, as root.
+/// One connection of a client.
 pub struct Client {
     stream: TcpStream,
     pub minor: u32,
+    /// Who asks: root, unless a test says otherwise.
+    pub credential: Credential,
     xid: u32,
 }
 
@@ -79,13 +81,14 @@ impl Client {
     pub async fn connect(server: SocketAddr, minor: u32) -> Client {
         let stream = TcpStream::connect(server).await.unwrap();
         stream.set_nodelay(true).unwrap();
-        Client { stream, minor, xid: 0 }
+        let credential = Credential::Sys(AuthSys::default());
+        Client { stream, minor, credential, xid: 0 }
     }
 
     /// Sends bytes as the arguments of COMPOUND; what comes back, if anything does, from the accept status on.
     pub async fn raw(&mut self, arguments: &[u8]) -> Bytes {
         self.xid += 1;
-        let credential = Credential::Sys(AuthSys::default());
+        let credential = self.credential.clone();
         let header = CallHeader { xid: self.xid, program: 100_003, version: 4, procedure: 1, credential };
         let mut record = BytesMut::new();
         record.extend_from_slice(&xdr::to_bytes(&header).unwrap());

@@ -67,19 +67,28 @@ async fn renew_is_for_those_who_are_known() {
 #[tokio::test]
 async fn a_silent_client_keeps_what_it_holds_until_somebody_wants_it() {
     let home = Home::new();
-    let life = home.serve(Duration::from_millis(300)).await;
+    let life = home.serve(Duration::from_secs(2)).await;
     let mut holder = life.session(b"holder").await;
     let (stateid, file) = holder.open(open_denying(b"file")).await;
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    tokio::time::sleep(Duration::from_millis(2100)).await;
     // Silent, but in nobody's way.
     let read = protocol::nfs4::ReadArgs { stateid, offset: 0, count: 1 };
     assert_eq!(holder.on(file, ArgOp::Read(read)).await, Ok(()));
     let mut other = life.session(b"other").await;
     let write = || vec![ROOT, ArgOp::Open(open(b"file", b"other", 2, 0))];
     assert_eq!(other.status(write()).await, Err(Status::ShareDenied), "its lease is good");
-    tokio::time::sleep(Duration::from_millis(500)).await;
-    assert_eq!(other.status(write()).await, Ok(()), "its lease is over");
+    until(async || other.status(write()).await == Ok(())).await;
     assert_eq!(holder.on(file, ArgOp::Read(read)).await, Err(Status::BadSession));
+}
+
+/// Waits for the end of a lease.
+async fn until(mut is_over: impl AsyncFnMut() -> bool) {
+    let wait = async {
+        while !is_over().await {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), wait).await.unwrap();
 }
 
 fn open_denying(file: &[u8]) -> protocol::nfs4::OpenArgs {

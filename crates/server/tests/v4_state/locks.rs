@@ -106,14 +106,18 @@ async fn a_close_gives_up_the_locks() {
 #[tokio::test]
 async fn a_silent_client_loses_its_locks_to_whoever_wants_them() {
     let home = Home::new();
-    let life = home.serve(Duration::from_millis(300)).await;
+    let life = home.serve(Duration::from_secs(2)).await;
     let mut one = life.session(b"one").await;
     let (opened, file) = one.open(create(b"file", b"opener", 3)).await;
     assert_eq!(one.on(file, lock(opened, b"locker", NfsLockType::Write, 0, 5)).await, Ok(()));
     let mut two = life.session(b"two").await;
     let (other, _) = two.open(create(b"file", b"opener", 3)).await;
     denied(&mut two, file, lock(other, b"locker", NfsLockType::Write, 0, 5)).await;
-    tokio::time::sleep(Duration::from_millis(500)).await;
-    assert_eq!(two.on(file, lock(other, b"locker", NfsLockType::Write, 0, 5)).await, Ok(()));
+    let wait = async {
+        while two.on(file, lock(other, b"locker", NfsLockType::Write, 0, 5)).await != Ok(()) {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), wait).await.unwrap();
     assert_eq!(one.status(vec![ROOT]).await, Err(Status::BadSession));
 }

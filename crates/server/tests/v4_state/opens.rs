@@ -93,6 +93,37 @@ async fn a_state_id_is_of_its_file_and_its_client() {
 }
 
 #[tokio::test]
+async fn a_state_id_gives_no_rights_to_another_user() {
+    let home = Home::new();
+    let life = home.serve(LEASE).await;
+    let mut session = life.session(b"client").await;
+    let (stateid, file) = session.open(create(b"file", b"owner", 3)).await;
+    let nobody = rpc::AuthSys { uid: 3912, gid: 2422, ..rpc::AuthSys::default() };
+    session.client.credential = rpc::Credential::Sys(nobody);
+    assert_eq!(session.on(file, write(stateid)).await, Err(Status::Access));
+    assert_eq!(session.on(file, read(stateid)).await, Ok(()), "which everybody may");
+}
+
+#[tokio::test]
+async fn a_file_that_is_there_is_truncated_to_nothing_or_left_alone() {
+    let home = Home::new();
+    let life = home.serve(LEASE).await;
+    let mut session = life.session(b"client").await;
+    let sized = |size| {
+        let attributes = ArgFattr::from(Fattr { mode: Some(0o600), size: Some(size), ..Fattr::default() });
+        let openhow = Openflag::Create(Createhow::Unchecked(attributes));
+        vec![ROOT, ArgOp::Open(OpenArgs { openhow, ..open(b"file", b"owner", 3, 0) })]
+    };
+    for (size, set, becomes) in
+        [(32, &[Attr::Mode, Attr::Size][..], 32), (16, &[], 32), (0, &[Attr::Size], 0)]
+    {
+        let opened = session.last::<op::Open>(sized(size)).await;
+        assert_eq!(opened.attrset, Bitmap::of(set), "{size}");
+        assert_eq!(std::fs::metadata(home.tree().join("file")).unwrap().len(), becomes, "{size}");
+    }
+}
+
+#[tokio::test]
 async fn state_ids_are_tested_and_freed() {
     let home = Home::new();
     let life = home.serve(LEASE).await;

@@ -6,8 +6,8 @@ use crate::nfs4::compound::Compound;
 use crate::nfs4::{kind, place};
 
 pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: CloneArgs) -> Result<(), Status> {
-    let (source, from) = place::read(compound, args.src_stateid, args.src_offset, args.count)?;
-    let (target, to) = place::written(compound, args.dst_stateid, args.dst_offset, args.count)?;
+    let (source, from) = place::read(compound, args.src_stateid, args.src_offset, args.count).await?;
+    let (target, to) = place::written(compound, args.dst_stateid, args.dst_offset, args.count).await?;
     if source.export.id != target.export.id {
         return Err(Status::Xdev);
     }

@@ -13,8 +13,8 @@ pub(in crate::nfs4) async fn answer(
     if !args.source_server.is_empty() {
         return Err(Status::NotSupp.into());
     }
-    let (source, from) = place::read(compound, args.src_stateid, args.src_offset, args.count)?;
-    let (target, to) = place::written(compound, args.dst_stateid, args.dst_offset, args.count)?;
+    let (source, from) = place::read(compound, args.src_stateid, args.src_offset, args.count).await?;
+    let (target, to) = place::written(compound, args.dst_stateid, args.dst_offset, args.count).await?;
     if source.export.id != target.export.id {
         return Err(Status::Xdev.into());
     }

@@ -7,7 +7,7 @@ use crate::nfs4::compound::Compound;
 use crate::nfs4::{kind, place};
 
 pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: AllocateArgs) -> Result<(), Status> {
-    let (object, at) = place::written(compound, args.stateid, args.offset, args.length)?;
+    let (object, at) = place::written(compound, args.stateid, args.offset, args.length).await?;
     let Object { export, caller, .. } = &object;
     match export.fs.deallocate(caller, at, args.length).await {
         Ok(_) => Ok(()),

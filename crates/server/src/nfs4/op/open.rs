@@ -10,7 +10,7 @@ use protocol::nfs4::{
     OpenClaim, OpenOk, Openflag, ResOp, Status, op,
 };
 use tokio::time::Instant;
-use vfs::{AccessMask, Name, OpenRequest, Opened, Share};
+use vfs::{AccessMask, Handle, Name, OpenRequest, Opened, Share};
 
 use crate::front::Object;
 use crate::nfs4::compound::{Compound, File};
@@ -94,7 +94,7 @@ async fn open(
         owner: names::owner(holder, OwnerKind::Open, &owner.name),
         access: shares.access,
         deny: shares.deny,
-        create: creation.as_ref().map(|creation| (creation.how, creation.setting.set)),
+        create: creation.as_ref().map(|creation| (creation.how, creation.set())),
         want: delegation::want(compound, args, owner, confirmed),
         reclaim: claim == Claim::Reclaim,
     };
@@ -213,12 +213,10 @@ async fn failure(minor: u32, object: &Object, request: &OpenRequest, error: vfs:
     kind::directory_error(object, error, Status::Symlink).await
 }
 
-/// What is wrong with this type for OPEN.
+/// What is wrong with this type for OPEN. Minor version 0 has one word for all that is no directory.
 fn not_a_file(file_type: vfs::FileType, minor: u32) -> Option<Status> {
-    match file_type {
-        vfs::FileType::Symlink => Some(Status::Symlink),
-        other => kind::not_a_file(other, minor),
-    }
+    kind::not_a_file(file_type, minor)
+        .map(|status| if minor == 0 && status != Status::IsDir { Status::Symlink } else { status })
 }
 
 /// A share in the way is that to OPEN, and a lock to I/O.
@@ -246,7 +244,7 @@ async fn finished(
     }
     let is_new = opened.created || creation.is_some_and(Creation::is_of_new);
     if !is_new && !request.reclaim {
-        may_open(object, request.access, opened).await?;
+        may_open(object, &opened.handle, request.access, opened.granted).await?;
     }
     match creation {
         Some(creation) if is_new => creation.complete(object, opened).await,
@@ -254,13 +252,18 @@ async fn finished(
     }
 }
 
-/// A file system that does not say what the caller may do is asked.
-async fn may_open(object: &Object, access: Share, opened: &Opened) -> Result<(), Status> {
+/// May the caller use the file so? A file system that has not said what is granted is asked.
+pub(in crate::nfs4) async fn may_open(
+    object: &Object,
+    file: &Handle,
+    access: Share,
+    granted: Option<AccessMask>,
+) -> Result<(), Status> {
     let asked = AccessMask::READ | AccessMask::MODIFY | AccessMask::EXTEND | AccessMask::EXECUTE;
-    let granted = if let Some(granted) = opened.granted {
+    let granted = if let Some(granted) = granted {
         granted
     } else {
-        let accessed = object.export.fs.access(&object.caller, &opened.handle, asked).await;
+        let accessed = object.export.fs.access(&object.caller, file, asked).await;
         accessed.map_err(convert::error)?.granted
     };
     // What may be executed may be read for that.

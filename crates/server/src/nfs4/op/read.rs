@@ -11,7 +11,7 @@ use crate::nfs4::{TRANSFER_MAX_BYTES, kind};
 pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: ReadArgs) -> Result<ReadOk, Status> {
     let mut object = compound.object()?;
     let stateid = compound.stateid(args.stateid)?;
-    let by = compound.ground(&mut object, stateid, Share::READ)?;
+    let by = compound.ground(&mut object, stateid, Share::READ).await?;
     let count = args.count.min(TRANSFER_MAX_BYTES);
     // Behind the last byte that a file can have there is nothing either.
     let offset = args.offset.min(i64::MAX as u64 - u64::from(count));

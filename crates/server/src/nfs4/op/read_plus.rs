@@ -18,7 +18,7 @@ pub(in crate::nfs4) async fn answer(
 ) -> Result<ReadPlusOk, Status> {
     let mut object = compound.object()?;
     let stateid = compound.stateid(args.stateid)?;
-    let by = compound.ground(&mut object, stateid, Share::READ)?;
+    let by = compound.ground(&mut object, stateid, Share::READ).await?;
     let count = args.count.min(TRANSFER_MAX_BYTES);
     let start = args.offset.min(i64::MAX as u64 - u64::from(count));
     let range = Range { object: &object, by, start, end: start + u64::from(count) };

@@ -22,15 +22,15 @@ pub(in crate::nfs4) async fn answer(
         (client.id, client.name.clone())
     };
     state.record(id, name.clone()).await?;
-    let ended = {
+    let ending = {
         let mut tables = state.tables();
         if let Some(client) = tables.clients.confirmed_mut(id) {
             client.reclaim_complete = true;
         }
         tables.grace.complete(&name)
     };
-    if ended {
-        state.grace_ended().await;
+    if ending {
+        state.end_grace().await;
     }
     Ok(())
 }

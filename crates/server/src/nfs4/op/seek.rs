@@ -10,7 +10,7 @@ use crate::nfs4::kind;
 pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: SeekArgs) -> Result<SeekOk, Status> {
     let mut object = compound.object()?;
     let stateid = compound.stateid(args.stateid)?;
-    let by = compound.ground(&mut object, stateid, Share::READ)?;
+    let by = compound.ground(&mut object, stateid, Share::READ).await?;
     let what = match args.what {
         DataContent::Data => Extent::Data,
         DataContent::Hole => Extent::Hole,

@@ -18,7 +18,7 @@ pub(in crate::nfs4) async fn answer(
     if setting.set.size.is_some() {
         // Truncating is writing: by an open, if the state id is of one.
         let stateid = compound.stateid(args.stateid)?;
-        compound.ground(&mut object, stateid, Share::WRITE)?;
+        compound.ground(&mut object, stateid, Share::WRITE).await?;
     }
     let mut attrsset = Bitmap::EMPTY;
     if !setting.is_plain() {

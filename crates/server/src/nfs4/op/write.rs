@@ -12,7 +12,7 @@ pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: WriteArgs
     let mut object = compound.writable()?;
     let Bulk::Bytes(data) = args.data else { return Err(Status::ServerFault) };
     let stateid = compound.stateid(args.stateid)?;
-    let by = compound.ground(&mut object, stateid, Share::WRITE)?;
+    let by = compound.ground(&mut object, stateid, Share::WRITE).await?;
     if args.offset.checked_add(data.len() as u64).is_none_or(|end| end > i64::MAX as u64) {
         return Err(Status::FBig);
     }

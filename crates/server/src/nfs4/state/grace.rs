@@ -25,6 +25,9 @@ pub(crate) enum Claim {
 #[derive(Debug)]
 pub(crate) struct Grace {
     ends: Option<Instant>,
+    /// The next life is being told that it is over: until it knows, nothing new is given out, and nothing more
+    /// reclaimed.
+    ending: bool,
     /// Who may reclaim, and whether it has said that it is done.
     before: HashMap<ClientName, bool>,
 }
@@ -34,7 +37,7 @@ impl Grace {
     pub(crate) fn new(before: impl IntoIterator<Item = ClientName>, now: Instant, period: Duration) -> Grace {
         let before: HashMap<ClientName, bool> = before.into_iter().map(|name| (name, false)).collect();
         let ends = (!before.is_empty()).then_some(now + period);
-        Grace { ends, before }
+        Grace { ends, ending: false, before }
     }
 
     /// Is it on?
@@ -53,28 +56,37 @@ impl Grace {
             // RFC 8881, section 18.51.3: first of all it says that it has nothing to reclaim.
             Claim::New if has_sessions && !complete => Err(Status::Grace),
             Claim::New => Ok(()),
-            Claim::Reclaim if complete || !self.is_on() => Err(Status::NoGrace),
+            Claim::Reclaim if complete || !self.is_on() || self.ending => Err(Status::NoGrace),
             Claim::Reclaim if self.before.contains_key(name) => Ok(()),
             Claim::Reclaim => Err(Status::ReclaimBad),
         }
     }
 
-    /// The client has nothing more to reclaim. When all have said so, the period is over: true.
+    /// The client has nothing more to reclaim. When all have said so, it is time to [end](Grace::end): true, once.
     pub(crate) fn complete(&mut self, name: &ClientName) -> bool {
         if let Some(done) = self.before.get_mut(name) {
             *done = true;
         }
-        self.is_on() && self.before.values().all(|done| *done) && self.end()
+        self.before.values().all(|done| *done) && self.begin_to_end()
     }
 
-    /// Is the period over by now? True once.
+    /// Is it time to [end](Grace::end)? True once.
     pub(crate) fn tick(&mut self, now: Instant) -> bool {
-        self.ends.is_some_and(|ends| now >= ends) && self.end()
+        let all_done = self.before.values().all(|done| *done);
+        self.ends.is_some_and(|ends| all_done || now >= ends) && self.begin_to_end()
     }
 
-    fn end(&mut self) -> bool {
-        self.before.clear();
-        self.ends.take().is_some()
+    fn begin_to_end(&mut self) -> bool {
+        self.is_on() && !std::mem::replace(&mut self.ending, true)
+    }
+
+    /// It is over. If it cannot be, because the next life would not know of it, it stays on and is tried again.
+    pub(crate) fn end(&mut self, recorded: bool) {
+        self.ending = false;
+        if recorded {
+            self.before.clear();
+            self.ends = None;
+        }
     }
 }
 
@@ -111,6 +123,11 @@ mod tests {
         assert_eq!(grace.admit(&b, true, Claim::New), Err(Status::Grace));
         assert!(!grace.complete(&b) && grace.is_on());
         assert!(grace.complete(&a));
+        assert_eq!(grace.admit(&a, false, Claim::Reclaim), Err(Status::NoGrace), "ending");
+        assert_eq!(grace.admit(&b, true, Claim::New), Err(Status::Grace), "not before it is on the disk");
+        grace.end(false);
+        assert!(grace.tick(now) && !grace.tick(now));
+        grace.end(true);
         assert_eq!(grace.admit(&a, true, Claim::Reclaim), Err(Status::NoGrace));
         assert_eq!(grace.admit(&b, true, Claim::New), Ok(()));
         assert!(!grace.complete(&a) && !grace.tick(now + PERIOD));
@@ -121,6 +138,8 @@ mod tests {
         let now = Instant::now();
         let mut grace = Grace::new([name(Generation::Minor0, b"a")], now, PERIOD);
         assert!(!grace.tick(now + PERIOD / 2) && grace.is_on());
-        assert!(grace.tick(now + PERIOD) && !grace.is_on() && !grace.tick(now + PERIOD));
+        assert!(grace.tick(now + PERIOD) && !grace.tick(now + PERIOD));
+        grace.end(true);
+        assert!(!grace.is_on() && !grace.tick(now + PERIOD));
     }
 }

@@ -1,7 +1,7 @@
 //! On what ground READ, WRITE and the like come.
 
 use protocol::nfs4::{Stateid, Status};
-use vfs::{By, HolderId, LeaseKind, Share};
+use vfs::{By, HolderId, LeaseKind, Principal, Share};
 
 use super::stateids::{FileKey, Held, Kind, Stateids};
 use super::{State, Tables};
@@ -15,6 +15,8 @@ pub(crate) struct Ground {
     pub(crate) by: By,
     /// Whose it is.
     pub(crate) holder: Option<HolderId>,
+    /// The caller is not who opened the file: it may have the state id without having the rights.
+    pub(crate) is_stranger: bool,
 }
 
 impl State {
@@ -37,7 +39,7 @@ impl State {
             if tables.grace.is_on() && !bypasses {
                 return Err(Status::Grace);
             }
-            return Ok(Ground { by: By::Anonymous, holder: compound.holder() });
+            return Ok(Ground { by: By::Anonymous, holder: compound.holder(), is_stranger: false });
         }
         let Tables { stateids, clients, .. } = &*tables;
         let asker = State::asker(compound, &tables);
@@ -45,8 +47,9 @@ impl State {
         if held.file != (FileKey { export: object.export.id, handle: object.handle }) {
             return Err(Status::BadStateid);
         }
-        let by = by(stateids, held, share)?;
-        let ground = Ground { by, holder: Some(held.holder) };
+        let (by, opener) = by(stateids, held, share)?;
+        let is_stranger = *opener != object.caller.principal;
+        let ground = Ground { by, holder: Some(held.holder), is_stranger };
         if compound.minor == 0 {
             let client = held.client;
             tables.clients.renew(client, tokio::time::Instant::now());
@@ -55,13 +58,15 @@ impl State {
     }
 }
 
-fn by(stateids: &Stateids, held: &Held, share: Share) -> Result<By, Status> {
+/// By what it is done, and who was found to have the rights.
+fn by<'s>(stateids: &'s Stateids, held: &'s Held, share: Share) -> Result<(By, &'s Principal), Status> {
     match &held.kind {
         Kind::Open { confirmed: false, .. } => Err(Status::BadStateid),
-        Kind::Open { open, access, .. } if access.contains(share) => Ok(By::Open(*open)),
+        Kind::Open { open, access, opener, .. } if access.contains(share) => Ok((By::Open(*open), opener)),
         Kind::Lock { by: open, .. } => by(stateids, stateids.get(*open).ok_or(Status::BadStateid)?, share),
-        Kind::Delegation { kind: LeaseKind::Write, .. } => Ok(By::Anonymous),
-        Kind::Delegation { .. } if share == Share::READ => Ok(By::Anonymous),
+        Kind::Delegation { kind, opener, .. } if *kind == LeaseKind::Write || share == Share::READ => {
+            Ok((By::Anonymous, opener))
+        }
         Kind::Open { .. } | Kind::Delegation { .. } => Err(Status::OpenMode),
     }
 }

@@ -245,6 +245,7 @@ mod tests {
             let kind = super::super::stateids::Kind::Delegation {
                 lease: vfs::LeaseId(lease),
                 kind: vfs::LeaseKind::Read,
+                opener: vfs::Principal::Machine,
                 standing: super::super::stateids::Standing::Good,
             };
             stateids.insert((1, vfs::HolderId(1)), file, kind).unwrap().key

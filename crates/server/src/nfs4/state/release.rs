@@ -99,15 +99,15 @@ pub(super) async fn keep_house(front: Weak<Front>, lease: Duration) {
         tokio::time::sleep(pause).await;
         let Some(front) = front.upgrade() else { return };
         let now = Instant::now();
-        let (ended, overdue) = {
+        let (ending, overdue) = {
             let mut tables = front.state.tables();
             let Tables { clients, stateids, owners, grace, .. } = &mut *tables;
             let overdue = clients.overdue(now, |client| stateids.has(client));
             owners.forget_idle(now, lease, |name| holds(stateids, name));
             (grace.tick(now), overdue)
         };
-        if ended {
-            front.state.grace_ended().await;
+        if ending {
+            front.state.end_grace().await;
         }
         expire_all(&front, overdue).await;
     }

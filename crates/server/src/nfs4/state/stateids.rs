@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use bytes::Bytes;
 use protocol::nfs4::{Clientid, Stateid, Status};
-use vfs::{Handle, HolderId, LeaseId, LeaseKind, OpenId, Share};
+use vfs::{Handle, HolderId, LeaseId, LeaseKind, OpenId, Principal, Share};
 
 use crate::exports::ExportId;
 
@@ -55,17 +55,18 @@ pub(crate) enum Kind {
         owner: Bytes,
         access: Share,
         deny: Share,
+        /// Who opened it last, and was found to have the rights.
+        opener: Principal,
         /// False until OPEN_CONFIRM, which minor version 0 may want first.
         confirmed: bool,
     },
     /// The locks of an owner by an open.
-    Lock {
-        by: StateKey,
-        owner: Bytes,
-    },
+    Lock { by: StateKey, owner: Bytes },
     Delegation {
         lease: LeaseId,
         kind: LeaseKind,
+        /// Who opened the file with it.
+        opener: Principal,
         standing: Standing,
     },
 }

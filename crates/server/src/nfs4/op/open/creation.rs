@@ -1,7 +1,7 @@
 //! `createhow4`: how OPEN makes a file, and what it sets.
 
 use protocol::nfs4::{Attr, Bitmap, Createhow, Status};
-use vfs::{CreateHow, Opened};
+use vfs::{CreateHow, Opened, SetAttributes};
 
 use crate::front::Object;
 use crate::nfs4::attributes::NOT_EXCLUSIVE;
@@ -50,12 +50,26 @@ impl Creation {
         !matches!(self.how, CreateHow::Unchecked)
     }
 
+    /// What the file system is to set. It would give a file that is there the size too, whatever it is; but that is
+    /// for truncating alone.
+    pub(super) fn set(&self) -> SetAttributes {
+        let size = self.setting.set.size.filter(|size| *size == 0 || self.is_of_new());
+        SetAttributes { size, ..self.setting.set }
+    }
+
     /// Sets what the file system has not set with the creation.
     pub(super) async fn complete(&self, object: &Object, opened: &Opened) -> Result<(), Status> {
         let Object { export, caller, .. } = object;
-        if is_exclusive(self.how) && !self.setting.is_plain() {
-            let done = export.fs.setattr(caller, &opened.handle, &self.setting.set, None).await;
-            done.map_err(convert::error)?;
+        let left = if is_exclusive(self.how) {
+            self.setting.set
+        } else {
+            SetAttributes {
+                size: self.setting.set.size.filter(|_| self.set().size.is_none()),
+                ..Default::default()
+            }
+        };
+        if left != SetAttributes::default() {
+            export.fs.setattr(caller, &opened.handle, &left, None).await.map_err(convert::error)?;
         }
         if let Some(acl) = &self.setting.acl {
             export.fs.set_acl(caller, &opened.handle, acl).await.map_err(convert::error)?;
@@ -67,7 +81,8 @@ impl Creation {
     pub(super) fn attrset(&self, created: bool) -> Bitmap {
         match self.how {
             CreateHow::Exclusive(_) => self.setting.asked | VERIFIER_ATTRIBUTES,
-            CreateHow::Unchecked if !created => self.setting.asked & Bitmap::of(&[Attr::Size]),
+            CreateHow::Unchecked if !created && self.setting.set.size == Some(0) => Bitmap::of(&[Attr::Size]),
+            CreateHow::Unchecked if !created => Bitmap::EMPTY,
             CreateHow::Unchecked | CreateHow::Guarded => self.setting.asked,
         }
     }

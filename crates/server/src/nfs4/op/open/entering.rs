@@ -1,7 +1,7 @@
 //! Entering what an OPEN gave into the tables, in one step.
 
 use protocol::nfs4::{Stateid, Status};
-use vfs::{Lease, LeaseKind, OpenId, OpenRequest, Opened, Recall};
+use vfs::{Lease, LeaseKind, OpenId, OpenRequest, Opened, Principal, Recall};
 
 use super::delegation::Granted;
 use crate::front::Object;
@@ -53,13 +53,16 @@ pub(super) fn enter(
     let had = tables.stateids.open_of(owner.client, file, &owner.name).map(|held| held.key);
     let mut replaced = None;
     let stateid = if let Some(key) = had {
-        tables.stateids.change(key, |kind| replaced = widen(kind, request, opened.id))
+        tables
+            .stateids
+            .change(key, |kind| replaced = widen(kind, request, &object.caller.principal, opened.id))
     } else {
         let kind = Kind::Open {
             open: opened.id,
             owner: owner.name.clone(),
             access: request.access,
             deny: request.deny,
+            opener: object.caller.principal.clone(),
             confirmed,
         };
         let Tables { stateids, .. } = &mut *tables;
@@ -69,16 +72,17 @@ pub(super) fn enter(
     let stateid = stateid.ok_or(Failure::Status(Status::ServerFault))?;
     let mut entered = Entered { stateid, delegation: None, recall: None, unheard: None, replaced };
     if let Some(lease) = opened.lease.filter(|lease| lease.kind != LeaseKind::Timeout) {
-        grant(&mut tables, of, file, lease, &mut entered);
+        grant(&mut tables, of, file, (lease, &object.caller.principal), &mut entered);
     }
     Ok(entered)
 }
 
 /// More of an open. Below it is one open still; if it is another, the one before is over.
-fn widen(kind: &mut Kind, request: &OpenRequest, id: OpenId) -> Option<OpenId> {
-    let Kind::Open { open, access, deny, .. } = kind else { return None };
+fn widen(kind: &mut Kind, request: &OpenRequest, by: &Principal, id: OpenId) -> Option<OpenId> {
+    let Kind::Open { open, access, deny, opener, .. } = kind else { return None };
     *access |= request.access;
     *deny |= request.deny;
+    *opener = by.clone();
     let before = std::mem::replace(open, id);
     (before != id).then_some(before)
 }
@@ -87,7 +91,7 @@ fn grant(
     tables: &mut Tables,
     of: (protocol::nfs4::Clientid, vfs::HolderId),
     file: FileKey,
-    lease: Lease,
+    (lease, opener): (Lease, &Principal),
     entered: &mut Entered,
 ) {
     let standing = match tables.early.take(file.export, lease.id) {
@@ -114,7 +118,7 @@ fn grant(
         }
         return;
     }
-    let kind = Kind::Delegation { lease: lease.id, kind: lease.kind, standing };
+    let kind = Kind::Delegation { lease: lease.id, kind: lease.kind, opener: opener.clone(), standing };
     let Tables { stateids, .. } = tables;
     match stateids.insert(of, file, kind).map(|held| held.key) {
         Ok(key) => {

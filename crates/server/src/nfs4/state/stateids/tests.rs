@@ -17,6 +17,7 @@ fn open(owner: &'static [u8], id: u64) -> Kind {
         owner: Bytes::from_static(owner),
         access: Share::READ,
         deny: Share::empty(),
+        opener: Principal::Machine,
         confirmed: true,
     }
 }
@@ -26,7 +27,12 @@ fn client(number: u64) -> (Clientid, HolderId) {
 }
 
 fn delegation(lease: u64) -> Kind {
-    Kind::Delegation { lease: LeaseId(lease), kind: LeaseKind::Read, standing: Standing::Good }
+    Kind::Delegation {
+        lease: LeaseId(lease),
+        kind: LeaseKind::Read,
+        opener: Principal::Machine,
+        standing: Standing::Good,
+    }
 }
 
 #[test]
