@@ -144,7 +144,7 @@ pub(crate) struct Dispatcher {
 impl Dispatcher {
     /// Answers a call, or gives the answer that was given before.
     pub(crate) fn answer(self: &Arc<Dispatcher>, call: Call) -> Answering {
-        match self.service.remember(&call.header) {
+        match self.service.remember(&call) {
             Remember::No => self.service.clone().call(call),
             Remember::Reply => Box::pin(self.clone().answer_once(call)),
         }

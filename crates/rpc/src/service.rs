@@ -60,6 +60,6 @@ pub trait Service: Send + Sync + 'static {
     /// if it has to wait.
     fn call(self: Arc<Self>, call: Call) -> Answering;
 
-    /// Whether a procedure must not be carried out twice.
-    fn remember(&self, header: &CallHeader) -> Remember;
+    /// Whether a call must not be carried out twice.
+    fn remember(&self, call: &Call) -> Remember;
 }

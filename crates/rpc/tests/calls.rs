@@ -65,8 +65,8 @@ impl Service for Echo {
         })
     }
 
-    fn remember(&self, header: &CallHeader) -> Remember {
-        if header.procedure == COUNT { Remember::Reply } else { Remember::No }
+    fn remember(&self, call: &Call) -> Remember {
+        if call.header.procedure == COUNT { Remember::Reply } else { Remember::No }
     }
 }
 

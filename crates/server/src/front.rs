@@ -154,11 +154,12 @@ impl Service for Front {
         Box::pin(std::future::ready(Refusal::ProgramMismatch { low, high }.into()))
     }
 
-    fn remember(&self, header: &CallHeader) -> Remember {
+    fn remember(&self, call: &Call) -> Remember {
+        let header = &call.header;
         let twice_is_harm = match (header.program, header.version) {
             (nfs3::PROGRAM, nfs3::VERSION) => crate::nfs3::must_not_repeat(header.procedure),
             (nfs2::PROGRAM, nfs2::VERSION) => crate::nfs2::must_not_repeat(header.procedure),
-            // v4 has its own: slots of a session, sequence ids of an owner.
+            (nfs4::PROGRAM, nfs4::VERSION) => crate::nfs4::must_not_repeat(call),
             _ => false,
         };
         if twice_is_harm { Remember::Reply } else { Remember::No }

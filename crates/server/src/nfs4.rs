@@ -21,9 +21,10 @@ mod walk;
 
 use std::sync::Arc;
 
-use protocol::nfs4::Procedure;
+use protocol::nfs4::{ArgOp, CompoundHeader, Procedure};
 use rpc::message::Refusal;
 use rpc::service::Outcome;
+use xdr::Decode;
 
 use crate::front::{Front, reply};
 pub(crate) use known::Knowledge;
@@ -33,6 +34,24 @@ pub use state::StateOptions;
 
 /// The largest READ and WRITE.
 const TRANSFER_MAX_BYTES: u32 = 1 << 20;
+
+/// Calls whose second execution would fail or destroy, and that nothing else tells from the first: in minor version 0,
+/// where there are no sessions, those that change names and attributes. (What opens and locks has the sequence ids of its
+/// owner.)
+pub(crate) fn must_not_repeat(call: &rpc::Call) -> bool {
+    let mut decoder = call.arguments.clone();
+    let Ok(mut header) = CompoundHeader::decode(&mut decoder) else { return false };
+    if header.minorversion != 0 {
+        return false;
+    }
+    while let Some(Ok(operation)) = header.next(&mut decoder) {
+        use ArgOp as A;
+        if matches!(operation, A::Create(_) | A::Link(_) | A::Remove(_) | A::Rename(_) | A::Setattr(_)) {
+            return true;
+        }
+    }
+    false
+}
 
 /// Answers one call.
 pub(crate) async fn answer(front: Arc<Front>, call: rpc::Call) -> Outcome {

@@ -18,7 +18,7 @@ use protocol::nfs4::callback::{
     RCA4_TYPE_MASK_RDATA_DLG, RCA4_TYPE_MASK_WDATA_DLG,
 };
 use protocol::nfs4::{Attr, BadArguments, Fattr, Sessionid, Status as Wire};
-use rpc::message::{CallHeader, Refusal};
+use rpc::message::Refusal;
 use rpc::service::Answering;
 use rpc::{Outcome, Remember, Service};
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -354,7 +354,7 @@ impl Service for Back {
     }
 
     /// The slots remember.
-    fn remember(&self, _: &CallHeader) -> Remember {
+    fn remember(&self, _: &rpc::Call) -> Remember {
         Remember::No
     }
 }

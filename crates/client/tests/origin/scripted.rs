@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use protocol::{Call, Reply, mount, nfs3, portmap};
-use rpc::message::{CallHeader, Refusal};
+use rpc::message::Refusal;
 use rpc::service::Answering;
 use rpc::{Outcome, Remember, ReplyCache, Server, ServerOptions, Service};
 use xdr::{Decode, Encoder};
@@ -93,7 +93,7 @@ impl Service for Scripted {
         Box::pin(std::future::ready(outcome))
     }
 
-    fn remember(&self, _: &CallHeader) -> Remember {
+    fn remember(&self, _: &rpc::Call) -> Remember {
         Remember::No
     }
 }

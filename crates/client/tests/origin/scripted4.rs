@@ -222,7 +222,7 @@ impl Service for Scripted {
         Box::pin(std::future::ready(outcome))
     }
 
-    fn remember(&self, _: &CallHeader) -> Remember {
+    fn remember(&self, _: &rpc::Call) -> Remember {
         Remember::No
     }
 }

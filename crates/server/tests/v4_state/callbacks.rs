@@ -89,7 +89,7 @@ impl Service for Callee {
         Box::pin(std::future::ready(Outcome::Reply(reply.finish())))
     }
 
-    fn remember(&self, _: &rpc::message::CallHeader) -> Remember {
+    fn remember(&self, _: &Call) -> Remember {
         Remember::No
     }
 }
