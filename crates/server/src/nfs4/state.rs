@@ -162,6 +162,14 @@ impl State {
         self.tables().grace.is_on()
     }
 
+    /// Names do not change while a delegation of the file may still be reclaimed (RFC 8881, section 8.4.2.1).
+    ///
+    /// # Errors
+    /// `Grace`.
+    pub(crate) fn no_grace(&self) -> Result<(), Status> {
+        if self.in_grace() { Err(Status::Grace) } else { Ok(()) }
+    }
+
     /// The tables, locked. Never to be held across an `await`.
     pub(crate) fn tables(&self) -> MutexGuard<'_, Tables> {
         self.tables.lock()

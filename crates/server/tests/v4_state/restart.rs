@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use protocol::nfs4::{
     ArgOp, Handle, Limited, LockArgs, Locker, NfsLockType, OpenArgs, OpenClaim, OpenConfirmArgs,
-    OpenDelegationType, ReadArgs, StateOwner, Stateid, Status, op,
+    OpenDelegationType, ReadArgs, RemoveArgs, StateOwner, Stateid, Status, op,
 };
 
 use crate::setup::{Home, LEASE, create, open, reclaim_complete};
-use crate::wire::{ROOT, putfh};
+use crate::wire::{ROOT, name, putfh};
 
 fn reclaim(owner: &[u8], file: Handle) -> Vec<ArgOp> {
     let claim = OpenClaim::Previous(OpenDelegationType::None);
@@ -34,6 +34,8 @@ async fn who_held_state_reclaims_it_and_the_others_wait() {
     assert_eq!(stranger.status(opening(b"owner")).await, Err(Status::Grace));
     let anonymous = ArgOp::Read(ReadArgs { stateid: Stateid::ANONYMOUS, offset: 0, count: 1 });
     assert_eq!(stranger.on(file, anonymous).await, Err(Status::Grace));
+    let remove = vec![ROOT, ArgOp::Remove(RemoveArgs { target: name(b"file") })];
+    assert_eq!(stranger.status(remove).await, Err(Status::Grace), "it may be delegated");
 
     let mut holder = life.reclaiming(b"holder", 1).await;
     let read = |stateid| ArgOp::Read(ReadArgs { stateid, offset: 0, count: 1 });

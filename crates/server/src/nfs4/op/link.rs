@@ -15,6 +15,7 @@ pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: LinkArgs)
     let directory = compound.writable_of(directory)?;
     let file = compound.writable_of(file)?;
     let name = convert::name(&args.newname)?;
+    compound.front.state.no_grace()?;
     if file.export.id != directory.export.id {
         return Err(Status::Xdev);
     }

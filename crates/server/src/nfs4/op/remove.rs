@@ -13,6 +13,7 @@ pub(in crate::nfs4) async fn answer(
 ) -> Result<RemoveOk, Status> {
     let object = compound.writable()?;
     let name = convert::name(&args.target)?;
+    compound.front.state.no_grace()?;
     match remove(&object, &name).await {
         Ok(wcc) => Ok(RemoveOk { cinfo: convert::change_info(&wcc) }),
         Err(error) => Err(kind::directory_error(&object, error, Status::NotDir).await),

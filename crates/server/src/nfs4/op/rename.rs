@@ -15,6 +15,7 @@ pub(in crate::nfs4) async fn answer(
     let source = compound.writable_of(source_file)?;
     let target = compound.writable_of(target_file)?;
     let (oldname, newname) = (convert::name(&args.oldname)?, convert::name(&args.newname)?);
+    compound.front.state.no_grace()?;
     if source.export.id != target.export.id {
         return Err(Status::Xdev);
     }
