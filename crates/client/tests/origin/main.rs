@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "what a test cannot do without fails it")]
 
 mod connecting;
+mod delegations4;
 mod ganesha;
 mod ganesha4;
 mod nonsense;

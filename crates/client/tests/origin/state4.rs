@@ -1,4 +1,4 @@
-//! What is held at an origin of version 4.1: through lost replies, lost sessions, restarts, recalls and revocations.
+//! What is held at an origin of version 4.1: through lost replies, lost sessions and restarts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -6,35 +6,32 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use client::Nfs4;
-use protocol::nfs4::callback::{
-    CbArgOp, CbGetattrArgs, CbNotifyLockArgs, CbRecallAnyArgs, CbRecallArgs, CbResOp,
-};
+use protocol::nfs4::callback::{CbArgOp, CbRecallArgs};
 use protocol::nfs4::{
-    self, Ace, ArgOp, Attr, Bitmap, OpenClaim, OpenDelegation, OpenReadDelegation, OpenWriteDelegation,
-    ResOp, Status as Wire,
+    self, Ace, ArgOp, OpenClaim, OpenDelegation, OpenReadDelegation, OpenWriteDelegation, ResOp,
+    Status as Wire,
 };
-use tokio::sync::Notify;
 use tokio::time::timeout;
 use vfs::{
-    By, Callback, Callbacks, Caller, CreateHow, Data, FileSystem, HolderId, Lease, LeaseKind, Lock, LockKind,
-    LockRequest, Locked, OpenRequest, Opened, Owner, SetAttributes, Share, Stability, Status, Want,
+    By, Callback, Callbacks, Caller, CreateHow, Data, FileSystem, Lease, LeaseKind, Lock, LockKind,
+    LockRequest, Locked, OpenRequest, Opened, Owner, SetAttributes, Share, Status, Want,
 };
 
 use crate::scripted::{caller, handle, name};
 use crate::scripted4::{Origin4, Say, opened, say};
 
-const DELEGATED: nfs4::Stateid = nfs4::Stateid { seqid: 1, other: [0xdd; 12] };
+pub const DELEGATED: nfs4::Stateid = nfs4::Stateid { seqid: 1, other: [0xdd; 12] };
 
-fn usual(_: &ArgOp, _: &[ArgOp]) -> Say {
+pub fn usual(_: &ArgOp, _: &[ArgOp]) -> Say {
     Say::Usual
 }
 
-async fn soon<T>(future: impl Future<Output = T>) -> T {
+pub async fn soon<T>(future: impl Future<Output = T>) -> T {
     timeout(Duration::from_secs(10), future).await.expect("it takes too long")
 }
 
 /// Waits until something holds.
-async fn until(what: impl Fn() -> bool) {
+pub async fn until(what: impl Fn() -> bool) {
     soon(async {
         while !what() {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -43,7 +40,7 @@ async fn until(what: impl Fn() -> bool) {
     .await;
 }
 
-fn request(want: Want) -> OpenRequest {
+pub fn request(want: Want) -> OpenRequest {
     OpenRequest {
         handle: handle(b"file"),
         name: None,
@@ -56,15 +53,15 @@ fn request(want: Want) -> OpenRequest {
     }
 }
 
-async fn open(fs: &Nfs4) -> Opened {
+pub async fn open(fs: &Nfs4) -> Opened {
     soon(fs.open(&caller(), &request(Want::Any))).await.unwrap()
 }
 
-async fn read(fs: &Nfs4, by: By) -> vfs::Result<Data> {
+pub async fn read(fs: &Nfs4, by: By) -> vfs::Result<Data> {
     soon(fs.read(&caller(), &handle(b"file"), by, 0, 100)).await.map(|read| read.data)
 }
 
-fn write_delegation() -> OpenDelegation {
+pub fn write_delegation() -> OpenDelegation {
     OpenDelegation::Write(OpenWriteDelegation {
         stateid: DELEGATED,
         recall: false,
@@ -73,7 +70,7 @@ fn write_delegation() -> OpenDelegation {
     })
 }
 
-fn read_delegation() -> OpenDelegation {
+pub fn read_delegation() -> OpenDelegation {
     OpenDelegation::Read(OpenReadDelegation {
         stateid: DELEGATED,
         recall: false,
@@ -82,7 +79,7 @@ fn read_delegation() -> OpenDelegation {
 }
 
 /// Grants a delegation with each OPEN.
-fn granting(delegation: fn() -> OpenDelegation) -> impl FnMut(&ArgOp, &[ArgOp]) -> Say + Send {
+pub fn granting(delegation: fn() -> OpenDelegation) -> impl FnMut(&ArgOp, &[ArgOp]) -> Say + Send {
     move |operation, _| match operation {
         ArgOp::Open(_) => {
             let stateid = nfs4::Stateid { seqid: 1, other: [1; 12] };
@@ -92,7 +89,7 @@ fn granting(delegation: fn() -> OpenDelegation) -> impl FnMut(&ArgOp, &[ArgOp]) 
     }
 }
 
-async fn delegated(origin: &Origin4) -> (Nfs4, Callbacks, Opened, Lease) {
+pub async fn delegated(origin: &Origin4) -> (Nfs4, Callbacks, Opened, Lease) {
     let fs = origin.mount("").await;
     let callbacks = fs.callbacks().unwrap();
     let opened = open(&fs).await;
@@ -100,7 +97,7 @@ async fn delegated(origin: &Origin4) -> (Nfs4, Callbacks, Opened, Lease) {
     (fs, callbacks, opened, lease)
 }
 
-fn recall() -> CbArgOp {
+pub fn recall() -> CbArgOp {
     let fh = nfs4::Handle::new(b"file").unwrap();
     CbArgOp::Recall(CbRecallArgs { stateid: DELEGATED, truncate: false, fh })
 }
@@ -328,71 +325,6 @@ async fn a_slot_whose_request_was_given_up_is_probed_before_it_is_used_again() {
 }
 
 #[tokio::test]
-async fn without_anybody_to_recall_from_no_delegation_is_asked_for_and_one_that_comes_goes_back() {
-    let origin = Origin4::start(granting(read_delegation)).await;
-    let fs = origin.mount("").await;
-    assert!(open(&fs).await.lease.is_none());
-    let asked = origin.operations("OPEN");
-    let [ArgOp::Open(args)] = &asked[..] else { panic!("{asked:?}") };
-    assert_eq!(args.share_access, 3 | nfs4::OPEN4_SHARE_ACCESS_WANT_NO_DELEG);
-    until(|| origin.operations("DELEGRETURN").len() == 1).await;
-}
-
-#[tokio::test]
-async fn a_recall_is_answered_at_once_and_handed_up_once() {
-    let origin = Origin4::start(granting(write_delegation)).await;
-    let (fs, mut callbacks, _, lease) = delegated(&origin).await;
-    let first = soon(origin.call_back(recall(), false)).await;
-    assert_eq!(first.status, Ok(()));
-    // The reply was lost, says the server; and then it recalls once more.
-    assert_eq!(soon(origin.call_back(recall(), true)).await, first);
-    assert_eq!(soon(origin.call_back(recall(), false)).await.status, Ok(()));
-    let told = soon(callbacks.recv()).await.unwrap();
-    let Callback::Recall(told) = told else { panic!("{told:?}") };
-    assert_eq!((told.id, told.handle, told.keep), (lease.id, handle(b"file"), None));
-    assert!(callbacks.try_recv().is_err());
-    soon(fs.returned(&caller(), lease.id)).await.unwrap();
-    assert_eq!(origin.operations("DELEGRETURN").len(), 1);
-    soon(fs.returned(&caller(), lease.id)).await.unwrap();
-    assert_eq!(origin.operations("DELEGRETURN").len(), 1, "it is returned once");
-    // Another, which nobody has.
-    let fh = nfs4::Handle::new(b"other").unwrap();
-    let unknown = CbArgOp::Recall(CbRecallArgs { stateid: nfs4::Stateid::default(), truncate: false, fh });
-    assert_eq!(soon(origin.call_back(unknown, false)).await.status, Err(Wire::BadStateid));
-}
-
-#[tokio::test]
-async fn a_recall_that_overtakes_the_grant_waits_for_it() {
-    let granted = Arc::new(Notify::new());
-    let origin = Origin4::start({
-        let granted = granted.clone();
-        let mut granting = granting(read_delegation);
-        move |operation, all| match operation {
-            ArgOp::Getattr(_) if all.iter().any(|operation| matches!(operation, ArgOp::Open(_))) => {
-                Say::Wait(granted.clone())
-            }
-            _ => granting(operation, all),
-        }
-    })
-    .await;
-    let fs = origin.mount("").await;
-    let mut callbacks = fs.callbacks().unwrap();
-    let recalling = async {
-        until(|| origin.operations("OPEN").len() == 1).await;
-        let recall = origin.call_back(recall(), false);
-        let answer = async {
-            tokio::task::yield_now().await;
-            granted.notify_one();
-        };
-        tokio::join!(recall, answer).0
-    };
-    let (opened, recalled) = tokio::join!(open(&fs), soon(recalling));
-    assert_eq!(recalled.status, Ok(()));
-    let told = soon(callbacks.recv()).await.unwrap();
-    assert!(matches!(told, Callback::Recall(told) if Some(told.id) == opened.lease.map(|lease| lease.id)));
-}
-
-#[tokio::test]
 async fn a_soft_mount_gives_up_and_comes_back() {
     let mut origin = Origin4::start(usual).await;
     let fs = origin.mount("soft&timeo=1&retrans=1").await;
@@ -424,83 +356,6 @@ async fn a_connection_that_is_not_of_the_session_is_bound() {
 }
 
 #[tokio::test]
-async fn reads_and_writes_without_an_open_are_done_by_the_delegation() {
-    let origin = Origin4::start(granting(write_delegation)).await;
-    let (fs, _callbacks, _, _) = delegated(&origin).await;
-    read(&fs, By::Anonymous).await.unwrap();
-    let data = Bytes::from_static(b"x");
-    let file = handle(b"file");
-    soon(fs.write(&caller(), &file, By::Anonymous, 0, data, Stability::FileSync)).await.unwrap();
-    let expected = nfs4::Stateid { seqid: 0, ..DELEGATED };
-    assert!(matches!(&origin.operations("READ")[..], [ArgOp::Read(args)] if args.stateid == expected));
-    assert!(matches!(&origin.operations("WRITE")[..], [ArgOp::Write(args)] if args.stateid == expected));
-}
-
-#[tokio::test]
-async fn the_origin_asks_what_was_made_of_a_file() {
-    let origin = Origin4::start(granting(write_delegation)).await;
-    let (_fs, mut callbacks, _, lease) = delegated(&origin).await;
-    let answering = tokio::spawn(async move {
-        let Some(Callback::Getattr(query)) = callbacks.recv().await else { panic!("a query") };
-        query.answer.send(vfs::Held { change: 8, size: 4711 }).unwrap();
-        let Some(Callback::Getattr(query)) = callbacks.recv().await else { panic!("a query") };
-        drop(query.answer);
-        query.id
-    });
-    let fh = nfs4::Handle::new(b"file").unwrap();
-    let asked = CbArgOp::Getattr(CbGetattrArgs { fh, attr_request: Bitmap::of(&[Attr::Change, Attr::Size]) });
-    let told = soon(origin.call_back(asked.clone(), false)).await;
-    let Some(CbResOp::Getattr(Ok(ok))) = told.resarray.get(1) else { panic!("{told:?}") };
-    assert_eq!((ok.obj_attributes.change, ok.obj_attributes.size), (Some(8), Some(4711)));
-    assert_eq!(soon(origin.call_back(asked, false)).await.status, Err(Wire::BadHandle));
-    assert_eq!(soon(answering).await.unwrap(), lease.id);
-}
-
-#[tokio::test]
-async fn other_callbacks_are_passed_on_or_refused() {
-    let origin = Origin4::start(|operation, _| match operation {
-        ArgOp::Lock(_) => say(ResOp::Lock(Err(nfs4::LockFailure::Denied(nfs4::LockDenied {
-            offset: 1,
-            length: 2,
-            locktype: nfs4::NfsLockType::Read,
-            owner: nfs4::StateOwner::default(),
-        })))),
-        _ => Say::Usual,
-    })
-    .await;
-    let fs = origin.mount("").await;
-    let mut callbacks = fs.callbacks().unwrap();
-    assert!(fs.callbacks().is_none());
-    let opened = open(&fs).await;
-    let owner = Owner(Bytes::from_static(b"waiter"));
-    let lock = Lock { owner: owner.clone(), kind: LockKind::Exclusive, offset: 0, length: 10 };
-    let waiter = Caller { holder: Some(HolderId(5)), ..caller() };
-    let asked = LockRequest { lock, wait: true, reclaim: false };
-    let Locked::Denied(in_the_way) = soon(fs.lock(&waiter, opened.id, &asked)).await.unwrap() else {
-        panic!("it is denied")
-    };
-    assert_eq!((in_the_way.offset, in_the_way.length, in_the_way.kind), (1, 2, LockKind::Shared));
-
-    let lock_owner = nfs4::StateOwner { clientid: 0, owner: nfs4::Limited::new(&b"waiter"[..]).unwrap() };
-    let fh = nfs4::Handle::new(b"file").unwrap();
-    let notify = CbArgOp::NotifyLock(CbNotifyLockArgs { fh, lock_owner });
-    assert_eq!(soon(origin.call_back(notify, false)).await.status, Ok(()));
-    let told = soon(callbacks.recv()).await.unwrap();
-    assert!(matches!(told, Callback::NotifyLock { holder: HolderId(5), owner: told, .. } if told == owner));
-
-    let any = CbRecallAnyArgs { objects_to_keep: 12, type_mask: Bitmap::EMPTY.with_bit(0) };
-    assert_eq!(soon(origin.call_back(CbArgOp::RecallAny(any), false)).await.status, Ok(()));
-    let told = soon(callbacks.recv()).await.unwrap();
-    assert!(matches!(told, Callback::RecallAny { holder: None, keep: 12 }));
-    let wants = nfs4::callback::CbWantsCancelledArgs {
-        contended_wants_cancelled: true,
-        resourced_wants_cancelled: false,
-    };
-    let refused = soon(origin.call_back(CbArgOp::WantsCancelled(wants), false)).await;
-    assert_eq!(refused.status, Err(Wire::NotSupp));
-}
-
-#[tokio::test]
 async fn the_backchannel_is_bound_again_when_it_is_lost_or_said_to_be() {
     let mut origin = Origin4::start(granting(read_delegation)).await;
     let (fs, mut callbacks, _, lease) = delegated(&origin).await;
@@ -523,31 +378,6 @@ async fn the_lease_is_renewed_when_nothing_else_does_it() {
     let since = origin.seen().split_off(before);
     assert!(since.iter().all(Vec::is_empty), "{since:?}");
     assert!(callbacks.try_recv().is_err());
-}
-
-#[tokio::test]
-async fn a_delegation_ends_with_the_lease() {
-    let mut origin = Origin4::start(granting(read_delegation)).await;
-    let (fs, mut callbacks, opened, lease) = delegated(&origin).await;
-    origin.stop();
-    let told = soon(callbacks.recv()).await.unwrap();
-    assert!(matches!(told, Callback::Revoked { id, .. } if id == lease.id), "{told:?}");
-    origin.resume().await;
-    // The origin knows nothing of that, and has everything still.
-    assert!(read(&fs, By::Open(opened.id)).await.is_ok());
-    until(|| origin.operations("DELEGRETURN").len() == 1).await;
-}
-
-#[tokio::test]
-async fn a_revoked_delegation_is_found_and_freed() {
-    let origin = Origin4::start(granting(read_delegation)).await;
-    let (fs, mut callbacks, opened, lease) = delegated(&origin).await;
-    fs.close(&caller(), opened.id).await.unwrap();
-    origin.set_flags(nfs4::SEQ4_STATUS_RECALLABLE_STATE_REVOKED);
-    read(&fs, By::Anonymous).await.unwrap();
-    let told = soon(callbacks.recv()).await.unwrap();
-    assert!(matches!(told, Callback::Revoked { id, .. } if id == lease.id), "{told:?}");
-    until(|| !origin.operations("FREE_STATEID").is_empty()).await;
 }
 
 #[tokio::test]

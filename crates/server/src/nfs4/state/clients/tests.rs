@@ -1,3 +1,5 @@
+//! The table of client ids, of both kinds of minor version, against the rules of the RFCs.
+
 use super::exchange_id::Exchanged;
 use super::setclientid::Confirmed;
 use super::*;

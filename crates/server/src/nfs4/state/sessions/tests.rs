@@ -1,3 +1,5 @@
+//! The table of sessions and their slots, against the rules of the RFCs.
+
 use super::*;
 use bytes::Bytes;
 use proptest::prelude::*;

@@ -1,3 +1,5 @@
+//! The table of state ids and their sequence ids, against the rules of the RFCs.
+
 use super::*;
 use proptest::prelude::*;
 
