@@ -178,6 +178,24 @@ async fn a_change_by_somebody_else_is_read_after_the_next_open() {
 }
 
 #[tokio::test]
+async fn what_is_no_file_has_no_data_and_a_read_of_nothing_no_end() {
+    let bench = Bench::new();
+    let file = bench.origin.put(&root(), "f", b"content");
+    bench.origin.pass(10 * SECOND);
+    let cache = bench.open().await;
+    let me = opener(5);
+    for _ in 0..2 {
+        cache.getattr(&me, &root()).await.unwrap();
+        let error = cache.read(&me, &root(), By::Anonymous, 0, 100).await.unwrap_err();
+        assert_eq!(error.status, Status::IsDir);
+        for (offset, count, eof) in [(0, 7, true), (0, 0, false), (7, 0, true), (9, 5, true)] {
+            let read = cache.read(&me, &file, By::Anonymous, offset, count).await.unwrap();
+            assert_eq!(read.eof, eof, "{count} bytes at {offset}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn read_that_is_not_allowed_is_left_to_the_origin() {
     let bench = Bench::new();
     let file = bench.origin.put(&root(), "f", b"secret");

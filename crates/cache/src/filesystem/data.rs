@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use vfs::{
-    AccessMask, Attributes, Caller, Commit, Data, FileRange, Handle, Read, Result, Share, Stability, Wcc,
-    Written,
+    AccessMask, Attributes, Caller, Commit, Data, FileRange, FileType, Handle, Read, Result, Share,
+    Stability, Wcc, Written,
 };
 
 use super::modify::Change;
@@ -36,8 +36,14 @@ struct Request<'a> {
 
 /// What is to be done for a READ.
 enum Answer {
-    Hit { pin: Pin, eof: bool },
-    Beyond,
+    Hit {
+        pin: Pin,
+        eof: bool,
+    },
+    /// None of the bytes that there are was asked for.
+    Nothing {
+        eof: bool,
+    },
     Fill(Fill),
     AskAccess,
     Bypass,
@@ -115,10 +121,10 @@ impl Core {
         let chunk = self.chunk_bytes();
         self.with(request.object, |state| {
             let current = state.current().is_some() || state.is_known_since(request.arrived);
-            let Some(size) = state.attributes().filter(|_| current).map(|known| known.size) else {
-                return Answer::Bypass;
-            };
-            if size > OFFSET_MAX {
+            let Some(known) = state.attributes().filter(|_| current) else { return Answer::Bypass };
+            let size = known.size;
+            // What is no regular file has no data to be read: the origin says so in its own words.
+            if known.file_type != FileType::Regular || size > OFFSET_MAX {
                 return Answer::Bypass;
             }
             let want = request.range.start.min(size)..request.range.end.min(size);
@@ -131,7 +137,7 @@ impl Core {
                 _ => {}
             }
             if want.is_empty() {
-                return Answer::Beyond;
+                return Answer::Nothing { eof: request.range.end >= size };
             }
             if (!may_store || state.data.is_refused()) && !state.data.valid().contains(&want) {
                 return Answer::Bypass;
@@ -155,9 +161,9 @@ impl Core {
     async fn answer(&self, request: &Request<'_>, answer: Answer, fresh: Option<Attributes>) -> Result<Read> {
         match answer {
             Answer::Hit { pin, eof } => self.hit(request, pin, eof, fresh).await,
-            Answer::Beyond => {
+            Answer::Nothing { eof } => {
                 self.counters.data.hit();
-                Ok(Read { data: Data::default(), eof: true, attributes: fresh })
+                Ok(Read { data: Data::default(), eof, attributes: fresh })
             }
             Answer::Fill(fill) => {
                 self.counters.data.miss();
