@@ -24,7 +24,7 @@ use crate::stats::Counters;
 use crate::store::{Batch, DataRecord, Directory, Index, ObjectFile, Objects, Record, Table, directory};
 use crate::table::{Object, ObjectTable};
 use crate::trust::Sent;
-use crate::upstream::Settling;
+use crate::upstream::settle::Settling;
 
 /// Fetches ahead of readers that are under way at a time, over all files.
 const AHEAD_MAX: usize = 64;

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use client::Nfs4;
 use protocol::nfs4::callback::{CbArgOp, CbRecallArgs};
 use protocol::nfs4::{
-    self, Ace, ArgOp, OpenClaim, OpenDelegation, OpenReadDelegation, OpenWriteDelegation, ResOp,
+    self, Ace, ArgOp, Attr, Bitmap, OpenClaim, OpenDelegation, OpenReadDelegation, OpenWriteDelegation, ResOp,
     Status as Wire,
 };
 use tokio::time::timeout;
@@ -100,6 +100,26 @@ pub async fn delegated(origin: &Origin4) -> (Nfs4, Callbacks, Opened, Lease) {
 pub fn recall() -> CbArgOp {
     let fh = nfs4::Handle::new(b"file").unwrap();
     CbArgOp::Recall(CbRecallArgs { stateid: DELEGATED, truncate: false, fh })
+}
+
+#[tokio::test]
+async fn an_exclusive_open_that_comes_again_finds_its_verifier() {
+    let origin = Origin4::start(|operation, _| match operation {
+        ArgOp::Open(_) => {
+            let stateid = nfs4::Stateid { seqid: 1, other: [1; 12] };
+            let verifier = Bitmap::of(&[Attr::TimeAccess, Attr::TimeModify, Attr::Mode]);
+            let ok = opened(stateid, OpenDelegation::None);
+            say(ResOp::Open(Ok(nfs4::OpenOk { attrset: verifier, ..ok })))
+        }
+        _ => Say::Usual,
+    })
+    .await;
+    let fs = origin.mount("").await;
+    let create = Some((CreateHow::Exclusive(*b"verifier"), SetAttributes::default()));
+    let request = OpenRequest { name: Some(name(b"new")), create, ..request(Want::Any) };
+    soon(fs.open(&caller(), &request)).await.unwrap();
+    // Where the origin keeps it, nothing is set: that is for the client who asked.
+    assert!(origin.operations("SETATTR").is_empty());
 }
 
 #[tokio::test]
