@@ -139,7 +139,8 @@ impl Core {
 
     /// Asks for shares that the origin's open has, so that a downgrade may name them. False if that failed.
     async fn name_shares(&self, object: &Arc<Object>, shares: Shares) -> bool {
-        let caller = self.with(object, |state| state.opens.upstream().map(|upstream| upstream.caller.clone()));
+        let caller =
+            self.with(object, |state| state.opens.upstream().map(|upstream| upstream.caller.clone()));
         let Some(caller) = caller else { return false };
         let request = Core::open_handle_below(object.handle, shares, Want::None);
         self.ask_open(&Caller { deadline: None, ..caller }, request, None).await.is_ok()

@@ -8,8 +8,8 @@ use bytes::Bytes;
 use client::Nfs4;
 use protocol::nfs4::callback::{CbArgOp, CbRecallArgs};
 use protocol::nfs4::{
-    self, Ace, ArgOp, Attr, Bitmap, OpenClaim, OpenDelegation, OpenReadDelegation, OpenWriteDelegation, ResOp,
-    Status as Wire,
+    self, Ace, ArgOp, Attr, Bitmap, OpenClaim, OpenDelegation, OpenReadDelegation, OpenWriteDelegation,
+    ResOp, Status as Wire,
 };
 use tokio::time::timeout;
 use vfs::{

@@ -12,4 +12,5 @@ mod nested;
 mod rpcbind;
 mod stack;
 mod suite;
+mod tree;
 mod v4;
