@@ -1,6 +1,6 @@
 //! Compounds on their way: over several links, under the caller's name, for as long as patience lasts.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use protocol::Call;
@@ -29,8 +29,15 @@ pub(crate) struct Channel {
     /// Operations within them.
     pub(crate) operations: Counting<Operation>,
     pub(crate) nonsense: Nonsense,
-    /// Replies that could not be decoded.
-    pub(crate) malformed: AtomicU64,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// There is one, and it cannot be decoded.
+    Garbled(xdr::Error),
+    /// As [`Channel::send`] tells it.
+    Other(vfs::Error),
 }
 
 /// An answer.
@@ -62,7 +69,6 @@ impl Channel {
             compounds: Counting::default(),
             operations: Counting::default(),
             nonsense,
-            malformed: AtomicU64::new(0),
         }
     }
 
@@ -92,6 +98,20 @@ impl Channel {
     /// `Delay` when the deadline passes; `Io` when a `soft` mount's patience ends, or the origin refuses the call or
     /// answers what cannot be decoded; `Access` if it does not take the credential.
     pub(crate) async fn send(&self, sending: Sending<'_>) -> Result<Answer> {
+        let main = sending.main;
+        self.try_send(sending).await.map_err(|failure| self.told(main, failure))
+    }
+
+    /// What a failure is to whoever asked for this operation.
+    pub(crate) fn told(&self, main: Operation, failure: Failure) -> vfs::Error {
+        match failure {
+            Failure::Garbled(error) => self.nonsense.heard(main.name(), CallError::Malformed(error)),
+            Failure::Other(error) => error,
+        }
+    }
+
+    /// The same, for those who know what to do about an answer that cannot be decoded.
+    pub(crate) async fn try_send(&self, sending: Sending<'_>) -> Result<Answer, Failure> {
         let started = Instant::now();
         let soft = self.soft.map(|soft| started + soft);
         let patience =
@@ -99,17 +119,15 @@ impl Channel {
         let by_deadline = patience == sending.deadline.map_or(Patience::Hard, Patience::Until);
         match self.call(&sending, patience).await {
             Ok(answer) => Ok(answer),
-            Err(CallError::TimedOut) if by_deadline => Err(Status::Delay.into()),
-            Err(CallError::Refused(Refusal::Auth(_))) => Err(Status::Access.into()),
-            Err(error @ (CallError::Refused(_) | CallError::Malformed(_))) => {
-                if matches!(error, CallError::Malformed(_)) {
-                    self.malformed.fetch_add(1, Ordering::Relaxed);
-                }
-                Err(self.nonsense.heard(sending.main.name(), error))
+            Err(CallError::TimedOut) if by_deadline => Err(Failure::Other(Status::Delay.into())),
+            Err(CallError::Refused(Refusal::Auth(_))) => Err(Failure::Other(Status::Access.into())),
+            Err(CallError::Malformed(error)) => Err(Failure::Garbled(error)),
+            Err(error @ CallError::Refused(_)) => {
+                Err(Failure::Other(self.nonsense.heard(sending.main.name(), error)))
             }
             Err(error) => {
                 tracing::debug!(operation = sending.main.name(), %error, "a call failed");
-                Err(Status::Io.into())
+                Err(Failure::Other(Status::Io.into()))
             }
         }
     }

@@ -63,7 +63,7 @@ impl Inner {
         let args = ReaddirArgs { cookie, cookieverf, dircount: bytes, maxcount: bytes, attr_request };
         let build =
             |_: &State| Ok((vec![put(directory)?, op::Readdir::with(args), getattr_all()], Used::Nothing));
-        let mut results = self.run(caller, Plan::reading(Operation::Readdir), build).await?.results;
+        let mut results = self.run(caller, Plan::reading(Operation::Readdir).long(), build).await?.results;
         self.take::<op::Putfh>(&mut results)?;
         let ok = results.take::<op::Readdir>().map_err(|error| match error.status() {
             // The verifier is of another listing.

@@ -11,11 +11,13 @@ use std::time::Duration;
 
 use protocol::nfs4::{
     ArgOp, CompoundArgs, CompoundError, CompoundRes, Failure, Op, Operation, ResOp, Results, Status as Wire,
-    op,
+    Tag, op,
 };
 use tokio::time::{Instant, sleep_until, timeout_at};
 use vfs::{Caller, Error, Principal, Result, Status};
+use xdr::List;
 
+use super::channel::Failure::Garbled;
 use super::channel::Sending;
 use super::convert;
 use super::establish::NotMade;
@@ -42,12 +44,14 @@ pub(super) struct Plan {
     /// What it does at the origin must be known: it is waited for beyond the caller's deadline, and given up on a `soft`
     /// mount alone, where the origin may then keep what nobody here knows of until the lease ends.
     lasting: bool,
+    /// The results may be longer than a page: see [`Inner::run`].
+    long: bool,
 }
 
 impl Plan {
     /// Doing it again does no harm.
     pub(super) fn reading(main: Operation) -> Plan {
-        Plan { main, once: false, work: Work::Ordinary, lasting: false }
+        Plan { main, once: false, work: Work::Ordinary, lasting: false, long: false }
     }
 
     /// It may not happen twice.
@@ -58,6 +62,11 @@ impl Plan {
     /// It changes what we hold at the origin.
     pub(super) fn stateful(main: Operation) -> Plan {
         Plan { lasting: true, ..Plan::changing(main) }
+    }
+
+    /// It reads, and its results may be long.
+    pub(super) fn long(self) -> Plan {
+        Plan { long: true, ..self }
     }
 
     /// Recalls wait for it.
@@ -83,6 +92,8 @@ struct Request<'a> {
     deadline: Option<Instant>,
     /// A slot is waited for no longer.
     patience: Option<Instant>,
+    /// If the answer cannot be decoded, another try may help.
+    may_be_garbled: bool,
 }
 
 /// What comes of one try.
@@ -95,6 +106,8 @@ enum Tried {
     Now,
     /// It was carried out, and the origin does not tell with what result.
     Untold,
+    /// The answer cannot be decoded.
+    Garbled,
     /// The origin will never take it.
     Never(Wire),
     /// There is no such session any more. If it was sent more than once, it may have been carried out.
@@ -104,7 +117,46 @@ enum Tried {
 impl Inner {
     /// Makes a compound of what `build` says, which is asked anew for each try: states have other names after a
     /// recovery.
+    ///
+    /// Linux servers (6.1 was seen to) lay results out in pages, and where operation number and status of a result lie
+    /// in two of them, the status is written over what follows: the attributes behind a READ of 4,089 to 4,092 bytes
+    /// come damaged, each time. So if the answer to PUTFH, READ, GETATTR cannot be decoded, it is asked for once more as
+    /// PUTFH, READ and, when that is answered, PUTFH, GETATTR.
     pub(super) async fn run<B>(&self, caller: &Caller, plan: Plan, build: B) -> Result<Ran>
+    where
+        B: Fn(&State) -> Result<(Vec<ArgOp>, Used)> + Send + Sync,
+    {
+        if let Some(ran) = self.run_whole(caller, plan, &build).await? {
+            return Ok(ran);
+        }
+        let part = Plan { long: false, ..plan };
+        let first = |state: &State| {
+            let (mut operations, used) = build(state)?;
+            operations.pop();
+            Ok((operations, used))
+        };
+        let mut ran = self.run_whole(caller, part, &first).await?.ok_or(Status::Io)?;
+        if ran.results.status().is_err() {
+            return Ok(ran);
+        }
+        let last = |state: &State| {
+            let (mut operations, _) = build(state)?;
+            let last = operations.pop();
+            operations.truncate(1);
+            operations.extend(last);
+            Ok((operations, Used::Nothing))
+        };
+        let mut rest = self.run_whole(caller, part, &last).await?.ok_or(Status::Io)?.results;
+        self.take::<op::Putfh>(&mut rest)?;
+        let status = rest.status();
+        let both = std::iter::from_fn(|| ran.results.next_result().or_else(|| rest.next_result()));
+        let resarray = List::new(both.collect()).ok_or(Status::Io)?;
+        let compound = CompoundRes { status, tag: Tag::default(), resarray };
+        Ok(Ran { results: compound.into_results(), ..ran })
+    }
+
+    /// One compound. None if its answer cannot be decoded, and another way may do.
+    async fn run_whole<B>(&self, caller: &Caller, plan: Plan, build: &B) -> Result<Option<Ran>>
     where
         B: Fn(&State) -> Result<(Vec<ArgOp>, Used)> + Send + Sync,
     {
@@ -124,8 +176,10 @@ impl Inner {
                 work: plan.work,
                 deadline: caller.deadline.filter(|_| !plan.lasting),
                 patience: [caller.deadline, soft].into_iter().flatten().min(),
+                may_be_garbled: plan.long,
             };
             match self.attempt(&session, request).await? {
+                Tried::Garbled => return Ok(None),
                 Tried::Answered(compound) => {
                     let status = compound.status.err();
                     let happened = plan.once && happened(&compound, plan.main);
@@ -145,7 +199,7 @@ impl Inner {
                         }
                         _ => {
                             // That it was sent more than once does not matter: the slot has answered it once.
-                            return Ok(Ran { results: compound.into_results(), again });
+                            return Ok(Some(Ran { results: compound.into_results(), again }));
                         }
                     }
                 }
@@ -185,6 +239,7 @@ impl Inner {
                 work: Work::Recall,
                 deadline: None,
                 patience: None,
+                may_be_garbled: false,
             };
             match self.attempt(session, request).await.map_err(|_| NotMade::NoAnswer)? {
                 Tried::Answered(compound) => {
@@ -194,7 +249,7 @@ impl Inner {
                     }
                 }
                 Tried::Later => {}
-                Tried::Now | Tried::Untold => continue,
+                Tried::Now | Tried::Untold | Tried::Garbled => continue,
                 Tried::Never(status) => return Err(NotMade::Status(status)),
                 Tried::NoSession(_) => return Err(NotMade::Status(Wire::BadSession)),
             }
@@ -243,7 +298,17 @@ impl Inner {
         };
         let sent = Instant::now();
         // Given up, the slot is in doubt: that is what dropping it means.
-        let answer = self.channel.send(sending).await?;
+        let answer = match self.channel.try_send(sending).await {
+            Err(Garbled(error)) => {
+                slot.spent();
+                if request.may_be_garbled {
+                    tracing::debug!(operation = request.main.name(), %error, "an answer that cannot be decoded");
+                    return Ok(Tried::Garbled);
+                }
+                return Err(self.channel.told(request.main, Garbled(error)));
+            }
+            sent => sent.map_err(|failure| self.channel.told(request.main, failure))?,
+        };
         let (mut compound, retransmitted) = (answer.compound, answer.retransmitted);
         let mut results = std::mem::take(&mut compound.resarray).into_vec();
         let first = if results.is_empty() { None } else { Some(results.remove(0)) };
@@ -265,7 +330,7 @@ impl Inner {
         }
         slot.taken(&ok);
         self.renewed(sent, ok.status_flags);
-        compound.resarray = xdr::List::new(results).unwrap_or_default();
+        compound.resarray = List::new(results).unwrap_or_default();
         Ok(Tried::Answered(compound))
     }
 

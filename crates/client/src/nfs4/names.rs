@@ -79,7 +79,7 @@ impl Inner {
         caller: &Caller,
         handle: &Handle,
     ) -> Result<(Bytes, Option<Attributes>)> {
-        let plan = Plan::reading(Operation::Readlink);
+        let plan = Plan::reading(Operation::Readlink).long();
         let build =
             |_: &State| Ok((vec![put(handle)?, op::Readlink::with(()), getattr_all()], Used::Nothing));
         let mut results = self.run(caller, plan, build).await?.results;

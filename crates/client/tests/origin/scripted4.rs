@@ -26,6 +26,8 @@ pub enum Say {
     Usual,
     /// This.
     Result(Box<ResOp>),
+    /// As usual, but the status overwrites what follows it: as Linux does where the two are in different pages.
+    Overwritten,
     /// As usual, but the compound is answered only after this.
     Wait(Arc<Notify>),
     /// Nothing, and the end of the connection: for the whole compound, which is carried out and remembered.
@@ -273,6 +275,7 @@ impl Scripted {
             operations.remove(0);
         }
         let mut hang_up = false;
+        let mut overwritten = None;
         let mut wait = None;
         let mut status = Ok(());
         for operation in &operations {
@@ -282,6 +285,10 @@ impl Scripted {
                 Say::Usual => self.usual(operation, call),
                 Say::Wait(until) => {
                     wait = Some(until);
+                    self.usual(operation, call)
+                }
+                Say::Overwritten => {
+                    overwritten = Some(results.len());
                     self.usual(operation, call)
                 }
                 Say::HangUp => {
@@ -295,7 +302,15 @@ impl Scripted {
                 break;
             }
         }
-        let reply = encode(status, results);
+        let reply = match overwritten {
+            None => encode(status, results),
+            Some(at) => {
+                let before = encode(status, results[..at].to_vec()).len();
+                let mut reply = encode(status, results).to_vec();
+                reply[before + 8..before + 12].fill(0);
+                reply.into()
+            }
+        };
         let mut kept = self.kept.lock();
         if let Some((slot, sequence)) = slot {
             kept.slots.insert(slot, (sequence, reply.clone()));

@@ -8,8 +8,8 @@ use bytes::Bytes;
 use client::Nfs4;
 use protocol::nfs4::callback::{CbArgOp, CbRecallArgs};
 use protocol::nfs4::{
-    self, Ace, ArgOp, Attr, Bitmap, OpenClaim, OpenDelegation, OpenReadDelegation, OpenWriteDelegation,
-    ResOp, Status as Wire,
+    self, Ace, ArgOp, Attr, Bitmap, Fattr, Ftype, OpenClaim, OpenDelegation, OpenReadDelegation,
+    OpenWriteDelegation, ResOp, Status as Wire,
 };
 use tokio::time::timeout;
 use vfs::{
@@ -18,7 +18,7 @@ use vfs::{
 };
 
 use crate::scripted::{caller, handle, name};
-use crate::scripted4::{Origin4, Say, opened, say};
+use crate::scripted4::{Origin4, Say, fattr, opened, say};
 
 pub const DELEGATED: nfs4::Stateid = nfs4::Stateid { seqid: 1, other: [0xdd; 12] };
 
@@ -104,7 +104,16 @@ pub fn recall() -> CbArgOp {
 
 #[tokio::test]
 async fn an_exclusive_open_that_comes_again_finds_its_verifier() {
-    let origin = Origin4::start(|operation, _| match operation {
+    let mut in_directory = false;
+    let origin = Origin4::start(move |operation, _| match operation {
+        ArgOp::Restorefh(()) => {
+            in_directory = true;
+            Say::Usual
+        }
+        ArgOp::Getattr(args) if in_directory => {
+            let directory = Fattr { ftype: Some(Ftype::Dir), ..fattr(args.attr_request) };
+            say(ResOp::Getattr(Ok(nfs4::GetattrOk { obj_attributes: Box::new(directory) })))
+        }
         ArgOp::Open(_) => {
             let stateid = nfs4::Stateid { seqid: 1, other: [1; 12] };
             let verifier = Bitmap::of(&[Attr::TimeAccess, Attr::TimeModify, Attr::Mode]);
@@ -116,10 +125,39 @@ async fn an_exclusive_open_that_comes_again_finds_its_verifier() {
     .await;
     let fs = origin.mount("").await;
     let create = Some((CreateHow::Exclusive(*b"verifier"), SetAttributes::default()));
-    let request = OpenRequest { name: Some(name(b"new")), create, ..request(Want::Any) };
+    let request =
+        OpenRequest { handle: handle(b"dir"), name: Some(name(b"new")), create, ..request(Want::Any) };
     soon(fs.open(&caller(), &request)).await.unwrap();
     // Where the origin keeps it, nothing is set: that is for the client who asked.
     assert!(origin.operations("SETATTR").is_empty());
+}
+
+#[tokio::test]
+async fn a_read_whose_attributes_come_damaged_is_made_again_without_them() {
+    let origin = Origin4::start(|operation, all| match (operation, all) {
+        (ArgOp::Getattr(_), [.., ArgOp::Read(_), ArgOp::Getattr(_)]) => Say::Overwritten,
+        _ => Say::Usual,
+    })
+    .await;
+    let fs = origin.mount("").await;
+    assert_eq!(read(&fs, By::Anonymous).await.unwrap().to_bytes().unwrap(), "data");
+    let reads: Vec<_> = origin.seen().into_iter().filter(|seen| seen.contains(&"READ")).collect();
+    assert_eq!(reads, [vec!["PUTFH", "READ", "GETATTR"], vec!["PUTFH", "READ"]]);
+    assert_eq!(origin.seen().last().unwrap()[..], ["PUTFH", "GETATTR"]);
+    assert_eq!(fs.nonsense_heard(), 0);
+    assert!(fs.getattr(&caller(), &handle(b"file")).await.is_ok(), "the slot goes on");
+}
+
+#[tokio::test]
+async fn a_read_whose_answers_never_make_sense_is_an_io_error() {
+    let origin = Origin4::start(|operation, all| match (operation, all) {
+        (ArgOp::Getattr(_), [.., ArgOp::Getattr(_)]) if all.len() < 4 => Say::Overwritten,
+        _ => Say::Usual,
+    })
+    .await;
+    let fs = origin.mount("").await;
+    assert_eq!(read(&fs, By::Anonymous).await.unwrap_err().status, Status::Io);
+    assert_eq!((fs.nonsense_heard(), origin.operations("READ").len()), (1, 2));
 }
 
 #[tokio::test]
