@@ -24,7 +24,7 @@ use crate::stats::Counters;
 use crate::store::{Batch, DataRecord, Directory, Index, ObjectFile, Objects, Record, Table, directory};
 use crate::table::{Object, ObjectTable};
 use crate::trust::Sent;
-use crate::upstream::Settling;
+use crate::upstream::settle::Settling;
 
 /// Fetches ahead of readers that are under way at a time, over all files.
 const AHEAD_MAX: usize = 64;
@@ -295,15 +295,30 @@ impl Core {
             || self.indexed.load(Ordering::Relaxed) > self.options.objects_max
     }
 
-    /// The disk failed on an object: what is there of it is dropped, and somebody is told now and then. If it failed to
-    /// take something, nothing more is given to it for a while.
-    pub fn disk_failed(&self, object: &Arc<Object>, error: &std::io::Error, writing: bool) {
-        self.with(object, |state| {
+    /// The disk failed on the file of an object: what is there of it is dropped, and somebody is told now and then. If
+    /// it failed to take something, nothing more is given to it for a while. A file that we took away ourselves, just
+    /// now or before the process began, is no failure: what was in it is missing, like anything that was never there.
+    pub fn disk_failed(
+        &self,
+        object: &Arc<Object>,
+        file: &Arc<ObjectFile>,
+        error: &std::io::Error,
+        writing: bool,
+    ) {
+        let failed = self.with(object, |state| {
+            if !state.data.file().is_some_and(|current| Arc::ptr_eq(current, file)) {
+                return false;
+            }
             state.drop_data();
-            if writing {
+            let failed = !file.is_taken_away(error);
+            if writing && failed {
                 state.data.refuse();
             }
+            failed
         });
+        if !failed {
+            return;
+        }
         let mut warned = self.warned.lock();
         if warned.is_none_or(|at| at.elapsed() > Duration::from_secs(60)) {
             *warned = Some(Instant::now());

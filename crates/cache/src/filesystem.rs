@@ -206,7 +206,7 @@ impl FileSystem for Cache {
     }
 
     async fn downgrade(&self, _: &Caller, open: OpenId, access: Share, deny: Share) -> Result<()> {
-        self.core.downgrade(open, access, deny)
+        self.core.downgrade(open, access, deny).await
     }
 
     async fn close(&self, caller: &Caller, open: OpenId) -> Result<()> {

@@ -126,7 +126,7 @@ impl Core {
             match result {
                 Ok(()) if stored => self.counters.stored_bytes.add(part.end - part.start),
                 Ok(()) => {}
-                Err(error) => self.disk_failed(object, &error, true),
+                Err(error) => self.disk_failed(object, &file, &error, true),
             }
         }
     }

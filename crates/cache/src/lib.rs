@@ -89,7 +89,7 @@ impl Cache {
         let core = Core::new(start);
         let mut tasks = upkeep::start(&core);
         let weak = Arc::downgrade(&core);
-        tasks.push(tokio::spawn(upstream::settler(weak.clone())).abort_handle());
+        tasks.push(tokio::spawn(upstream::settle::settler(weak.clone())).abort_handle());
         if let Some(callbacks) = core.below.callbacks() {
             tasks.push(tokio::spawn(callbacks::listener(weak, callbacks)).abort_handle());
         }

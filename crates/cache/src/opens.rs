@@ -3,7 +3,9 @@
 //! The cache is one owner to the origin, so that a second open there is an upgrade of the first, with the union of both
 //! shares. The share is narrowed by a downgrade, which may only name a combination that OPENs asked for, or the union
 //! of some (RFC 8881, section 18.18.3). With the last local open it is closed, a little later: the next one may be
-//! near. While a lease is held, the open that it came with stays.
+//! near. While a lease is held, the open that it came with stays. What denies something to others is given up at once
+//! when no local open denies it any more, and whatever is kept without need yields to an OPEN of ours that it would
+//! stand in the way of.
 
 use std::time::Duration;
 
@@ -35,6 +37,11 @@ impl Shares {
     /// Is the other a part of this?
     pub fn contains(self, other: Shares) -> bool {
         self.access.contains(other.access) && self.deny.contains(other.deny)
+    }
+
+    /// Does either do what the other denies?
+    pub fn conflicts(self, other: Shares) -> bool {
+        self.access.intersects(other.deny) || self.deny.intersects(other.access)
     }
 
     fn weight(self) -> u32 {
@@ -77,6 +84,8 @@ pub enum Step {
     Nothing,
     /// Look again after this time.
     Wait(Duration),
+    /// OPEN with this, so that a downgrade may name it.
+    Name(Shares),
     /// OPEN_DOWNGRADE to this.
     Narrow(Upstream, Shares),
     /// CLOSE.
@@ -92,6 +101,10 @@ pub struct Keep {
     pub unlinked: bool,
     /// How long it may be idle.
     pub idle_max: Duration,
+    /// Nothing keeps it: an OPEN waits that it stands in the way of.
+    pub yields: bool,
+    /// What was never asked for alone may be asked for, so as to narrow to it.
+    pub may_name: bool,
 }
 
 /// The opens of one file.
@@ -221,23 +234,50 @@ impl Opens {
         self.touch();
     }
 
+    /// What the local opens need.
+    fn needed(&self) -> Shares {
+        self.local.iter().fold(Shares::NONE, |sum, local| sum.union(local.shares))
+    }
+
+    /// Does what the origin has for us, and no local open needs, stand in the way of an OPEN with these shares? It
+    /// counts what one owner has against that owner's next OPEN too (RFC 8881, section 9.7).
+    pub fn stands_in_the_way(&self, of: Shares) -> bool {
+        let held = self.upstream.as_ref().map_or(Shares::NONE, |upstream| upstream.shares);
+        held.conflicts(of) && !self.needed().conflicts(of)
+    }
+
+    /// Does it deny what no local open denies?
+    pub fn denies_more(&self) -> bool {
+        let needed = self.needed().deny;
+        self.upstream.as_ref().is_some_and(|upstream| !needed.contains(upstream.shares.deny))
+    }
+
+    /// Has it been narrowed or closed since this event, or is that under way?
+    pub fn narrowed_since(&self, event: u64) -> bool {
+        self.narrowed >= event
+    }
+
     /// What is to be done now. Whoever is told to narrow or close has to do it, and say so with `narrowed`.
     pub fn step(&mut self, keep: Keep) -> Step {
+        let (needed, denies_more) = (self.needed(), self.denies_more());
         let Some(upstream) = &self.upstream else { return Step::Nothing };
-        let needed = self.local.iter().fold(Shares::NONE, |sum, local| sum.union(local.shares));
-        let denies_more = !needed.deny.contains(upstream.shares.deny);
-        if keep.leased && !denies_more {
+        let matters = denies_more || keep.yields;
+        if keep.leased && !matters {
             return Step::Nothing;
         }
         let target = if self.local.is_empty() { Shares::NONE } else { upstream.narrowest(needed) };
-        if target == upstream.shares {
+        let unnamed = matters && keep.may_name && !self.local.is_empty() && target != needed;
+        if target == upstream.shares && !unnamed {
             return Step::Nothing;
         }
         let idle = self.used.map_or(Duration::MAX, |at| at.elapsed());
-        let hurry = keep.unlinked || denies_more;
+        let hurry = keep.unlinked || matters;
         if self.uses > 0 || (idle < keep.idle_max && !hurry) {
-            let rest = keep.idle_max.saturating_sub(idle);
+            let rest = if hurry { Duration::ZERO } else { keep.idle_max.saturating_sub(idle) };
             return Step::Wait(rest.max(Duration::from_millis(10)));
+        }
+        if unnamed {
+            return Step::Name(needed);
         }
         self.narrowed = u64::MAX;
         if self.local.is_empty() {
@@ -288,7 +328,8 @@ mod tests {
     use bytes::Bytes;
     use proptest::prelude::*;
 
-    const NOW: Keep = Keep { leased: false, unlinked: false, idle_max: Duration::ZERO };
+    const NOW: Keep =
+        Keep { leased: false, unlinked: false, idle_max: Duration::ZERO, yields: false, may_name: false };
 
     fn owner(n: u8) -> Owner {
         Owner(Bytes::copy_from_slice(&[n]))
@@ -335,6 +376,33 @@ mod tests {
         assert!(matches!(opens.step(unlinked), Step::Close(_)), "at once");
         opens.narrowed(OpenId(9), None, 5);
         assert!(opens.is_empty());
+    }
+
+    #[test]
+    fn what_is_kept_without_need_yields_and_denials_end_at_once() {
+        let mut opens = Opens::default();
+        let caller = Caller::machine();
+        let keep = Keep { leased: true, idle_max: Duration::from_secs(9), may_name: true, ..NOW };
+        opens.open(OpenId(1), None, &owner(1), shares(1, 2));
+        opens.opened(OpenId(9), shares(1, 2), &caller, 1);
+        opens.open(OpenId(2), None, &owner(2), shares(1, 0));
+        assert!(!opens.denies_more() && !opens.stands_in_the_way(shares(2, 0)), "it is needed");
+        opens.close(OpenId(1));
+        assert!(opens.stands_in_the_way(shares(2, 0)) && !opens.stands_in_the_way(shares(1, 0)));
+        let Step::Name(named) = opens.step(keep) else { panic!("reading alone was never asked for") };
+        assert_eq!(named, shares(1, 0));
+        assert!(matches!(opens.step(Keep { may_name: false, ..keep }), Step::Nothing));
+        opens.opened(OpenId(9), named, &caller, 2);
+        opens.begin_use(named).unwrap();
+        assert!(matches!(opens.step(keep), Step::Wait(_)), "in use");
+        opens.end_use();
+        assert!(matches!(opens.step(keep), Step::Narrow(_, to) if to == named), "at once");
+        opens.narrowed(OpenId(9), Some(named), 3);
+        assert!(opens.narrowed_since(3) && !opens.narrowed_since(4));
+        opens.close(OpenId(2));
+        assert!(matches!(opens.step(keep), Step::Nothing), "the lease keeps it");
+        assert!(opens.stands_in_the_way(shares(2, 1)));
+        assert!(matches!(opens.step(Keep { yields: true, ..keep }), Step::Close(_)));
     }
 
     proptest! {

@@ -2,12 +2,11 @@
 //!
 //! An OPEN runs as a task of its own: who gives up waiting for it must not leave a lease behind that nobody knows of.
 
-use std::collections::BTreeMap;
+pub mod settle;
+
 use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
-use tokio::sync::{Notify, OwnedMutexGuard};
-use tokio::time::Instant;
+use tokio::sync::OwnedMutexGuard;
 use vfs::{
     AccessMask, By, Caller, Error, Handle, LeaseKind, Name, OpenId, OpenRequest, Opened, Owner, Read, Result,
     Share, Stability, Status, Want, Wcc, Written,
@@ -20,60 +19,12 @@ use crate::filler::OwnWrite;
 use crate::lease::{Early, HeldLease};
 use crate::names::{Leads, NameEntry};
 use crate::object::{Opening, Seen, State};
-use crate::opens::{Keep, Shares, Step};
+use crate::opens::Shares;
 use crate::table::Object;
 use crate::trust::Sent;
 
 /// The owner of all opens of a cache at the origin.
 const OWNER: &[u8] = b"cache";
-
-/// In the order of time, and then as they came; and how many have come.
-type Queue = (BTreeMap<(Instant, u64), Arc<Object>>, u64);
-
-/// Files whose open at the origin is to be looked at, and when.
-#[derive(Debug, Default)]
-pub struct Settling {
-    queue: Mutex<Queue>,
-    wake: Arc<Notify>,
-}
-
-impl Settling {
-    fn push(&self, at: Instant, object: Arc<Object>) {
-        let mut queue = self.queue.lock();
-        queue.1 += 1;
-        let key = (at, queue.1);
-        queue.0.insert(key, object);
-        self.wake.notify_one();
-    }
-
-    /// Those that are due, and when the next one will be.
-    fn due(&self) -> (Vec<Arc<Object>>, Option<Instant>) {
-        let mut queue = self.queue.lock();
-        let now = Instant::now();
-        let later = queue.0.split_off(&(now, u64::MAX));
-        let due = std::mem::replace(&mut queue.0, later);
-        (due.into_values().collect(), queue.0.keys().next().map(|(at, _)| *at))
-    }
-}
-
-/// Narrows and closes what is due, for as long as the cache lives.
-pub async fn settler(core: Weak<Core>) {
-    loop {
-        let (next, wake) = {
-            let Some(core) = core.upgrade() else { return };
-            let (due, next) = core.settling.due();
-            for object in due {
-                let core = core.clone();
-                tokio::spawn(async move { core.settle(&object).await });
-            }
-            (next, core.settling.wake.clone())
-        };
-        match next {
-            Some(at) => drop(tokio::time::timeout_at(at, wake.notified()).await),
-            None => wake.notified().await,
-        }
-    }
-}
 
 /// An operation under the open at the origin, which is not closed meanwhile.
 #[derive(Debug)]
@@ -429,59 +380,6 @@ impl Core {
             state.opens.lose(id);
             state.locks.lose_told();
         });
-    }
-
-    /// Somebody is to look whether the open at the origin is still needed.
-    pub fn settle_soon(&self, object: &Arc<Object>) {
-        let wanted = self.with(object, |state| {
-            let wanted = state.opens.upstream().is_some() && !state.opens.awaited;
-            state.opens.awaited |= wanted;
-            wanted
-        });
-        if wanted {
-            self.settling.push(Instant::now(), object.clone());
-        }
-    }
-
-    /// Narrows or closes the open at the origin, if it is time.
-    pub async fn settle(&self, object: &Arc<Object>) {
-        let _turn = object.turn.lock().await;
-        let (step, useless) = self.with(object, |state| {
-            state.opens.awaited = false;
-            let leased = state.lease.is_some();
-            let keep = Keep { leased, unlinked: state.unlinked, idle_max: self.options.close_delay };
-            let useless = leased && state.unlinked && !state.opens.is_local();
-            (state.opens.step(keep), useless)
-        });
-        if useless && let Some(core) = self.share() {
-            let object = object.clone();
-            tokio::spawn(async move { core.return_all(vec![object]).await });
-        }
-        let (id, to) = match step {
-            Step::Nothing => return,
-            Step::Wait(time) => {
-                self.with(object, |state| state.opens.awaited = true);
-                return self.settling.push(Instant::now() + time, object.clone());
-            }
-            Step::Narrow(upstream, to) => {
-                self.counters.downgrade.bump();
-                let caller = Caller { deadline: None, ..upstream.caller };
-                let narrowed = self.below.downgrade(&caller, upstream.id, to.access, to.deny).await;
-                if let Err(error) = &narrowed {
-                    tracing::debug!("OPEN_DOWNGRADE of {}: {error}", object.handle);
-                }
-                (upstream.id, Some(if narrowed.is_ok() { to } else { upstream.shares }))
-            }
-            Step::Close(upstream) => {
-                self.counters.close.bump();
-                let caller = Caller { deadline: None, ..upstream.caller };
-                if let Err(error) = self.below.close(&caller, upstream.id).await {
-                    tracing::debug!("CLOSE of {}: {error}", object.handle);
-                }
-                (upstream.id, None)
-            }
-        };
-        self.with(object, |state| state.opens.narrowed(id, to, self.policy.event()));
     }
 }
 

@@ -25,7 +25,7 @@ impl Stat {
         let stat = &self.statx;
         Attributes {
             file_type: self.file_type(),
-            mode: u32::from(stat.stx_mode) & 0o7777,
+            mode: self.mode(),
             nlink: stat.stx_nlink,
             uid: stat.stx_uid,
             gid: stat.stx_gid,
@@ -39,6 +39,11 @@ impl Stat {
             ctime: self.ctime(),
             change: self.change,
         }
+    }
+
+    /// Permission bits.
+    pub(crate) fn mode(&self) -> u32 {
+        u32::from(self.statx.stx_mode) & 0o7777
     }
 
     pub(crate) fn wcc(&self) -> WccAttributes {

@@ -108,7 +108,7 @@ pub(crate) fn set_owner(file: &OwnedFd, set: &SetAttributes) -> Result<(), Statu
 }
 
 /// Sets the mode; that of a symbolic link means nothing and is left.
-fn set_mode(tree: &Tree, node: &Node, mode: u32) -> Result<(), Status> {
+pub(crate) fn set_mode(tree: &Tree, node: &Node, mode: u32) -> Result<(), Status> {
     if node.file_type == FileType::Symlink {
         return Ok(());
     }

@@ -10,7 +10,7 @@ use rustix::fs::AtFlags;
 use rustix::time::ClockId;
 use vfs::replay::{self, Made};
 use vfs::{
-    AccessMask, Accessed, Attributes, By, Callbacks, Caller, Commit, Copied, CreateHow, Created, Data,
+    AccessMask, Accessed, Acl, Attributes, By, Callbacks, Caller, Commit, Copied, CreateHow, Created, Data,
     Device, Error, Extent, FileSystem, FileType, FsLimits, FsStat, Handle, LeaseId, ListedXattrs, Listing,
     Lock, LockRequest, Locked, Looked, Name, OpenId, OpenRequest, Opened, Owner, Place, Principal, Read,
     ReadDir, Renamed, Result, SetAttributes, Share, Sought, Stability, Status, Timestamp, Wcc, Written,
@@ -26,7 +26,7 @@ use crate::make::Making;
 use crate::opening::{self, ToMake};
 use crate::opens::Ground;
 use crate::tree::Tree;
-use crate::{LocalFs, copy, directory, errno, identity, lookup, workers, xattr};
+use crate::{LocalFs, acl, copy, directory, errno, identity, lookup, workers, xattr};
 
 /// With locks of so many files, a change no longer insists on more.
 const LOCKS_MAX: usize = 8;
@@ -518,6 +518,21 @@ impl FileSystem for LocalFs {
             Ok::<_, Status>(())
         });
         Ok(done.await?)
+    }
+
+    async fn acl(&self, caller: &Caller, handle: &Handle) -> Result<Acl> {
+        let node = self.node(handle).await?;
+        let file = node.clone();
+        let done = self.work(caller, move |tree, _| acl::get(tree, &file)).await;
+        done.map_err(|status| self.failed(&node, status))
+    }
+
+    async fn set_acl(&self, caller: &Caller, handle: &Handle, acl: &Acl) -> Result<Wcc> {
+        let node = self.node(handle).await?;
+        let (file, acl) = (node.clone(), acl.clone());
+        let done =
+            self.change(caller, &[&node], move |tree, _, held| Ok(acl::set(tree, &file, &acl, held)?)).await;
+        done.map_err(|status| self.failed(&node, status))
     }
 
     async fn getxattr(&self, caller: &Caller, handle: &Handle, name: &XattrName) -> Result<Bytes> {

@@ -31,6 +31,7 @@
 //! Linux 5.8, `/proc`, and a tokio runtime. Opening the first directory starts threads that live as long as the
 //! process, and raises its limit of open files. Taking the callbacks installs a handler for `SIGIO`.
 
+mod acl;
 mod attributes;
 mod change;
 mod change_attribute;

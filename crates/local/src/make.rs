@@ -44,7 +44,7 @@ impl Making<'_> {
     ) -> Result<(Created, bool), Stop> {
         let before = self.tree.stat_directory(self.directory)?;
         let exclusive = matches!(how, CreateHow::Exclusive(_));
-        let mode = mode(if exclusive { None } else { set.mode }, 0o600);
+        let mode = mode(set.mode, 0o600);
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOCTTY | OFlags::CLOEXEC;
         for _ in 0..TRIES_MAX {
             match rustix::fs::openat(&self.directory.path, self.name.as_bytes(), flags, mode) {
@@ -73,9 +73,10 @@ impl Making<'_> {
                 let kept = SetAttributes {
                     atime: Some(vfs::SetTime::Client(Timestamp::new(atime, 0))),
                     mtime: Some(vfs::SetTime::Client(Timestamp::new(mtime, 0))),
-                    ..SetAttributes::default()
+                    size: None,
+                    ..*set
                 };
-                change::set_times(&file, &kept)?
+                self.adorn_file(&file, &kept)?
             }
             _ => self.adorn_file(&file, set)?,
         };
@@ -134,6 +135,7 @@ impl Making<'_> {
             if stat.size() > 0 || stat.seconds() != verifier_seconds(verifier) {
                 return Err(Status::Exist.into());
             }
+            self.adorn_again(&node, set)?;
         } else if let Some(size) = set.size {
             node.check_open(self.principal, access)?;
             node.check_write(self.principal, &stat)?;
@@ -144,6 +146,22 @@ impl Making<'_> {
         let attributes = self.tree.attributes(&node);
         let directory = Wcc { before: Some(before.wcc()), after: self.tree.attributes(self.directory) };
         Ok(Created { node: vfs::Node { handle: found.handle, attributes }, directory })
+    }
+
+    /// What an attempt that was cut short may not have come to set.
+    fn adorn_again(&self, node: &Node, set: &SetAttributes) -> Result<(), Status> {
+        let owned = identity::is_root(self.principal) && (set.uid.is_some() || set.gid.is_some());
+        if owned {
+            change::set_owner(&node.path, set)?;
+        }
+        if let Some(mode) = set.mode {
+            change::set_mode(self.tree, node, mode)?;
+        }
+        if owned || set.mode.is_some() {
+            self.tree.changed(node);
+            self.tree.persist_if_sync(node)?;
+        }
+        Ok(())
     }
 
     /// A directory. Its set-gid bit is the kernel's to give.

@@ -20,7 +20,7 @@ use vfs::{Features, FileType, Status};
 
 use crate::attributes::Stat;
 use crate::descriptors::Proc;
-use crate::{change_attribute, errno, identity, sys, xattr};
+use crate::{acl, change_attribute, errno, identity, sys, xattr};
 
 /// Handles of unknown file systems make us read the mount table at most this often.
 const RESCAN_MIN: Duration = Duration::from_secs(1);
@@ -77,6 +77,7 @@ impl Mount {
         let mut features = Features::STATE | Features::SEEK | Features::COPY;
         features.set(Features::ALLOCATE | Features::DEALLOCATE, WITH_EXTENTS.contains(&kind));
         features.set(Features::CLONE, WITH_SHARED_BLOCKS.contains(&kind));
+        features.set(Features::ACL, identity::as_self(|| acl::are_known(&self.anchor)).unwrap_or(false));
         features.set(Features::XATTR, identity::as_self(|| xattr::are_known(&self.anchor)).unwrap_or(false));
         features
     }

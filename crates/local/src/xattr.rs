@@ -127,7 +127,7 @@ pub(crate) fn are_known(file: impl AsFd) -> bool {
 }
 
 /// A path for the calls, which take no `O_PATH` descriptor.
-fn path(file: impl AsFd) -> String {
+pub(crate) fn path(file: impl AsFd) -> String {
     format!("/proc/self/fd/{}", file.as_fd().as_raw_fd())
 }
 

@@ -124,7 +124,13 @@ async fn the_three_ways_to_create() {
     };
     let exclusive = CreateHow::Exclusive(*b"\xff\xee\xdd\xcc\x01\x02\x03\x04");
     let made = how(exclusive).await.unwrap();
-    assert_eq!(how(exclusive).await.unwrap().handle, made.handle, "a resend finds what it made");
+    assert_eq!(made.attributes.unwrap().mode, 0o640);
+    // As if the first attempt had not come to that.
+    let less = SetAttributes { mode: Some(0), ..SetAttributes::default() };
+    served.fs.setattr(&machine(), &made.handle, &less, None).await.unwrap();
+    let again = how(exclusive).await.unwrap();
+    assert_eq!(again.handle, made.handle, "a resend finds what it made");
+    assert_eq!(again.attributes.unwrap().mode, 0o640);
     assert_eq!(how(CreateHow::Exclusive([9; 8])).await, Err(Status::Exist));
     assert_eq!(how(CreateHow::Guarded).await, Err(Status::Exist));
     served.write(&machine(), &made.handle, 0, b"data").await.unwrap();

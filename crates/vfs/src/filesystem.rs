@@ -98,7 +98,9 @@ pub enum CreateHow {
     Unchecked,
     /// The name must not exist.
     Guarded,
-    /// The name must not exist, unless it was made with this verifier. Attributes given along are ignored.
+    /// The name must not exist, unless it was made with this verifier: then the first attempt's answer was lost, and
+    /// this one is to end as that did. The verifier may be in the new file's times until whoever asked sets them, which
+    /// nobody else does; all other attributes are set as given, but for the size.
     Exclusive(Verifier),
 }
 

@@ -185,6 +185,7 @@ impl Core {
     ) -> Result<Read> {
         let range = pin.range();
         let length = range.end - range.start;
+        let from = pin.file().clone();
         self.read_ahead(request.caller, request.object, &range);
         let data = if length >= FILE_RANGE_MIN_BYTES {
             match pin.open() {
@@ -207,7 +208,7 @@ impl Core {
             }
             Err(error) => {
                 self.counters.data.miss();
-                self.disk_failed(request.object, &error, false);
+                self.disk_failed(request.object, &from, &error, false);
                 self.read_origin(request).await
             }
         }
@@ -243,7 +244,9 @@ impl Core {
             Ok(Some(bytes)) => Ok(Read { data: Data::Bytes(bytes), eof: fill.eof, attributes: fresh }),
             Ok(None) => self.read_origin(request).await,
             Err(error) => {
-                self.disk_failed(request.object, &error, false);
+                if let Some(pin) = fill.present.first() {
+                    self.disk_failed(request.object, pin.file(), &error, false);
+                }
                 self.read_origin(request).await
             }
         }

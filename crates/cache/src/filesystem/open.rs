@@ -43,7 +43,7 @@ impl Core {
         }
         let target = if may_share(request) { self.target(caller, request).await } else { None };
         let Some(object) = target else {
-            return self.open_at_origin(caller, request, None).await;
+            return self.open_at_origin(caller, request, None, arrived).await;
         };
         if let Some(opened) = self.open_shared(caller, request, &object, arrived).await? {
             return Ok(opened);
@@ -54,7 +54,7 @@ impl Core {
         if !covered && let Some(opened) = self.open_shared(caller, request, &object, arrived).await? {
             return Ok(opened);
         }
-        self.open_at_origin(caller, request, Some(turn)).await
+        self.open_at_origin(caller, request, Some(turn), arrived).await
     }
 
     /// The file that is to be opened, as far as is remembered. It may be another one by now.
@@ -147,8 +147,15 @@ impl Core {
         caller: &Caller,
         request: &OpenRequest,
         turn: Option<OwnedMutexGuard<()>>,
+        arrived: u64,
     ) -> Result<Opened> {
-        let first = self.ask_open(caller, Core::open_below(request), turn).await?;
+        let first = match self.ask_open(caller, Core::open_below(request), turn).await {
+            Err(error) if error.status == Status::ShareDenied => {
+                let Some(turn) = self.make_way(caller, request, arrived).await else { return Err(error) };
+                self.ask_open(caller, Core::open_below(request), Some(turn)).await?
+            }
+            asked => asked?,
+        };
         let (object, told) = (first.object, first.opened);
         let mut usage = first.usage;
         let shares = shares_of(request);
@@ -204,21 +211,21 @@ impl Core {
         Some(Lease { id: lease.above, kind: lease.kind, until: lease.until(), change })
     }
 
-    /// OPEN_DOWNGRADE.
-    pub fn downgrade(&self, open: OpenId, access: Share, deny: Share) -> Result<()> {
+    /// OPEN_DOWNGRADE. What others are no longer denied, the origin no longer denies them either when this returns.
+    pub async fn downgrade(&self, open: OpenId, access: Share, deny: Share) -> Result<()> {
         let object = self.opened_object(open)?;
         if !self.with(&object, |state| state.opens.downgrade(open, Shares { access, deny })) {
             return Err(Status::Inval.into());
         }
-        self.settle_soon(&object);
+        self.stop_denying(&object).await;
         Ok(())
     }
 
-    /// CLOSE: the origin's open goes a little later, if nobody needs it then.
+    /// CLOSE: the origin's open goes a little later, if nobody needs it then; at once, if it denies others anything.
     pub async fn close(&self, caller: &Caller, open: OpenId) -> Result<()> {
         let object = self.opened_object(open)?;
         if self.with(&object, |state| state.locks.is_empty()) {
-            self.end_open(&object, open);
+            self.end_open(&object, open).await;
             return Ok(());
         }
         // Locks must not stay behind because nobody waits for them to go any more.
@@ -229,21 +236,27 @@ impl Core {
             drop(object.locking.lock().await);
             let usage = core.use_open_in_turn(&object, Shares::NONE).await;
             let told = core.with(&object, |state| state.locks.end_open(open));
-            core.end_open(&object, open);
+            core.forget_open(&object, open);
             for owner in told {
                 let Some(usage) = &usage else { break };
                 core.counters.lock.bump();
                 // What fails here goes with the origin's open.
                 let _ = core.below.unlock(&caller, usage.id, &owner, (0, u64::MAX)).await;
             }
+            drop(usage);
+            core.stop_denying(&object).await;
         });
         closing.await.map_err(|_| Status::ServerFault.into())
     }
 
-    fn end_open(&self, object: &Arc<Object>, open: OpenId) {
+    async fn end_open(&self, object: &Arc<Object>, open: OpenId) {
+        self.forget_open(object, open);
+        self.stop_denying(object).await;
+    }
+
+    fn forget_open(&self, object: &Arc<Object>, open: OpenId) {
         self.opens.lock().remove(&open);
         self.with(object, |state| state.opens.close(open));
-        self.settle_soon(object);
     }
 
     /// The file of a local open.

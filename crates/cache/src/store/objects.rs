@@ -165,6 +165,13 @@ impl ObjectFile {
         Pin { file: self.clone(), range }
     }
 
+    /// Does this error tell that we took it off the disk, in this process or before? (Of a process that was killed, the
+    /// index may know less than it did.)
+    pub fn is_taken_away(&self, error: &io::Error) -> bool {
+        let ours = self.file.lock().removed || !self.id.is_of(self.store.nonce);
+        ours && error.kind() == io::ErrorKind::NotFound
+    }
+
     /// Is somebody reading any of this?
     pub fn is_pinned(&self, range: &Range<u64>) -> bool {
         self.pins.lock().iter().any(|pinned| overlap(pinned, range))
@@ -244,6 +251,11 @@ impl Pin {
     /// The range.
     pub fn range(&self) -> Range<u64> {
         self.range.clone()
+    }
+
+    /// What is being read.
+    pub fn file(&self) -> &Arc<ObjectFile> {
+        &self.file
     }
 
     /// The open file, with all of the range in it: one that somebody cut is as good as gone.
@@ -331,7 +343,8 @@ mod tests {
     async fn files_of_older_processes_are_not_made_anew() {
         let (directory, store) = store(7);
         let old = store.file(FileId(5), 0);
-        assert!(old.pin(0..1).read().await.is_err());
+        let gone = old.pin(0..1).read().await.unwrap_err();
+        assert!(old.is_taken_away(&gone));
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
     }
 
@@ -343,7 +356,21 @@ mod tests {
         file.file.lock().file = None;
         std::fs::remove_dir_all(directory.path().join("00")).unwrap();
         assert!(file.write(4096, Bytes::from_static(b"abc")).await.is_err());
-        assert!(file.pin(0..3).read().await.is_err());
+        let gone = file.pin(0..3).read().await.unwrap_err();
+        assert!(!file.is_taken_away(&gone), "that is worth a word");
+    }
+
+    #[tokio::test]
+    async fn what_we_removed_is_missing_and_no_failure_of_the_disk() {
+        let (_directory, store) = store(7);
+        let file = store.create();
+        file.write(0, Bytes::from_static(b"abc")).await.unwrap();
+        let pin = file.pin(0..3);
+        file.remove();
+        assert!(file.is_taken_away(&pin.read().await.unwrap_err()));
+        assert!(file.is_taken_away(&pin.open().unwrap_err()));
+        assert!(file.is_taken_away(&file.write(3, Bytes::from_static(b"d")).await.unwrap_err()));
+        assert!(!file.is_taken_away(&io::ErrorKind::StorageFull.into()));
     }
 
     #[tokio::test]

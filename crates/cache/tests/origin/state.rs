@@ -92,6 +92,11 @@ impl State {
         }
         let (access, deny) = (request.access, request.deny);
         let at = self.opens.iter().position(|open| open.handle == handle);
+        // What an owner has counts against its own next OPEN too.
+        let in_the_way = |open: &Open| open.access.intersects(deny) || open.deny.intersects(access);
+        if at.is_some_and(|at| in_the_way(&self.opens[at])) {
+            return Err(Status::ShareDenied.into());
+        }
         let at = at.unwrap_or_else(|| {
             let id = OpenId(self.next());
             self.opens.push(Open { id, handle, access, deny, had: vec![] });

@@ -8,7 +8,7 @@ use protocol::{Call, Reply};
 use vfs::replay::{self, Made};
 use vfs::{
     Attributes, Caller, CreateHow, Created, Device, Error, FileType, Handle, Name, Node, Result,
-    SetAttributes, SetTime, Status,
+    SetAttributes, Status,
 };
 
 use super::{Nfs3, place};
@@ -53,15 +53,10 @@ impl Nfs3 {
         Ok(created)
     }
 
-    /// An exclusive create carries a verifier in the place of attributes, which servers keep in the times: so those are
-    /// set too, as Linux does.
+    /// An exclusive create carries a verifier in the place of attributes. Servers keep it in the times, which are left
+    /// to whoever asked.
     async fn follow_up(&self, caller: &Caller, file: &Handle, set: &SetAttributes) -> Result<Attributes> {
-        let set = SetAttributes {
-            atime: set.atime.or(Some(SetTime::Server)),
-            mtime: set.mtime.or(Some(SetTime::Server)),
-            ..*set
-        };
-        match self.set_attributes(caller, file, &set, None).await?.after {
+        match self.set_attributes(caller, file, set, None).await?.after {
             Some(after) => Ok(after),
             None => self.get_attributes(caller, file).await,
         }

@@ -5,7 +5,7 @@ use protocol::nfs4::{
 };
 use vfs::{Caller, Entry, Handle, Listing, Name, Node, ReadDir, Result, Status, Verifier};
 
-use super::attributes::{DIRECTORY, getattr_all, put};
+use super::attributes::{getattr_all, put};
 use super::execute::Plan;
 use super::state::{State, Used};
 use super::{Inner, convert};
@@ -62,15 +62,16 @@ impl Inner {
         let attr_request = if plus { convert::ATTRIBUTES | PLUS } else { NAMES };
         let args = ReaddirArgs { cookie, cookieverf, dircount: bytes, maxcount: bytes, attr_request };
         let build =
-            |_: &State| Ok((vec![put(directory)?, op::Readdir::with(args), getattr_all()], Used::Nothing));
+            |_: &State| Ok((vec![put(directory)?, getattr_all(), op::Readdir::with(args)], Used::Nothing));
         let mut results = self.run(caller, Plan::reading(Operation::Readdir), build).await?.results;
         self.take::<op::Putfh>(&mut results)?;
+        // Long results come last: see `read_data`.
+        let attributes = self.take_attributes(&mut results, directory, None)?;
         let ok = results.take::<op::Readdir>().map_err(|error| match error.status() {
             // The verifier is of another listing.
             Some(Wire::NotSame) => Status::BadCookie.into(),
             _ => self.failed(&error),
         })?;
-        let attributes = self.take_attributes(&mut results, directory, DIRECTORY)?;
         let came = ok.entries.into_vec();
         let last_cookie = came.last().map(|entry| entry.cookie);
         let mut entries = Vec::with_capacity(came.len());

@@ -272,7 +272,7 @@ impl Inner {
         if results.take::<op::Restorefh>().is_ok() {
             after = self.attributes_after(&mut results, directory, DIRECTORY)?;
         }
-        if let Some(left) = self.left_to_set(how, set, ok.attrset) {
+        if let Some(left) = self.left_to_set(how, set) {
             let followed = self.set_attributes(caller, &handle, &left, None).await.0;
             // The attributes of this failure are the file's, and the operation was asked of the directory.
             attributes = followed.map_err(|failed| Error::from(failed.status).with(after))?.after;

@@ -81,11 +81,11 @@ impl Inner {
     ) -> Result<(Bytes, Option<Attributes>)> {
         let plan = Plan::reading(Operation::Readlink);
         let build =
-            |_: &State| Ok((vec![put(handle)?, op::Readlink::with(()), getattr_all()], Used::Nothing));
+            |_: &State| Ok((vec![put(handle)?, getattr_all(), op::Readlink::with(())], Used::Nothing));
         let mut results = self.run(caller, plan, build).await?.results;
         self.take::<op::Putfh>(&mut results)?;
+        let attributes = self.take_attributes(&mut results, handle, None)?;
         let link = self.take::<op::Readlink>(&mut results)?.link;
-        let attributes = self.take_attributes(&mut results, handle, Some(FileType::Symlink))?;
         if link.is_empty() || link.contains(&0) {
             return Err(self.nonsense(Operation::Readlink, "a target that is empty or has a NUL in it"));
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use protocol::nfs4::{
-    AccessArgs, ArgFattr, ArgOp, Attr, Bitmap, CloseArgs, Createhow, Creatverfattr, LockuArgs, NfsLockType,
+    AccessArgs, ArgFattr, ArgOp, Attr, CloseArgs, Createhow, Creatverfattr, LockuArgs, NfsLockType,
     OPEN4_SHARE_ACCESS_WANT_ANY_DELEG, OPEN4_SHARE_ACCESS_WANT_NO_DELEG, OPEN4_SHARE_ACCESS_WANT_READ_DELEG,
     OPEN4_SHARE_ACCESS_WANT_WRITE_DELEG, Op, OpenArgs, OpenClaim, OpenDelegation, OpenDowngradeArgs, OpenOk,
     Openflag, Operation, Results, StateOwner, Status as Wire, op,
@@ -13,7 +13,7 @@ use tokio::time::timeout_at;
 use vfs::replay::{self, Made};
 use vfs::{
     AccessMask, Caller, CreateHow, FileType, Handle, Lease, LeaseId, LeaseKind, Node, OpenId, OpenRequest,
-    Opened, Owner, Principal, Result, SetAttributes, SetTime, Share, Status, Want, Wcc, WccAttributes,
+    Opened, Owner, Principal, Result, SetAttributes, Share, Status, Want, Wcc, WccAttributes,
 };
 
 use super::attributes::{Around, DIRECTORY, REGULAR, getattr, getattr_all, put};
@@ -160,30 +160,21 @@ impl Inner {
         }
     }
 
-    /// What an exclusive create has left to be set: what it could not, and times that hold its verifier.
-    pub(super) fn left_to_set(
-        &self,
-        how: CreateHow,
-        set: &SetAttributes,
-        attrset: Bitmap,
-    ) -> Option<SetAttributes> {
+    /// What an exclusive create has left to be set: what it could not. Times that hold its verifier stay: they tell it
+    /// apart if it comes again.
+    pub(super) fn left_to_set(&self, how: CreateHow, set: &SetAttributes) -> Option<SetAttributes> {
         if !matches!(how, CreateHow::Exclusive(_)) {
             return None;
         }
         let exclusive = self.export().exclusive;
         let unset = |attr: Attr| !exclusive.contains(attr);
-        let verifier = |read: Attr, set: Attr| attrset.contains(read) || attrset.contains(set);
-        let atime = set.atime.filter(|_| unset(Attr::TimeAccessSet));
-        let mtime = set.mtime.filter(|_| unset(Attr::TimeModifySet));
-        let in_atime = set.atime.is_none() && verifier(Attr::TimeAccess, Attr::TimeAccessSet);
-        let in_mtime = set.mtime.is_none() && verifier(Attr::TimeModify, Attr::TimeModifySet);
         let left = SetAttributes {
             mode: set.mode.filter(|_| unset(Attr::Mode)),
             uid: set.uid.filter(|_| unset(Attr::Owner)),
             gid: set.gid.filter(|_| unset(Attr::OwnerGroup)),
             size: set.size.filter(|size| *size > 0 && unset(Attr::Size)),
-            atime: atime.or(in_atime.then_some(SetTime::Server)),
-            mtime: mtime.or(in_mtime.then_some(SetTime::Server)),
+            atime: set.atime.filter(|_| unset(Attr::TimeAccessSet)),
+            mtime: set.mtime.filter(|_| unset(Attr::TimeModifySet)),
         };
         (left != SetAttributes::default()).then_some(left)
     }
@@ -201,7 +192,7 @@ impl Inner {
         let opened = self.opened(caller, request, ran);
         drop(in_flight);
         match opened {
-            Ok((opened, attrset)) => (self.complete(caller, request, opened, attrset).await, again),
+            Ok(half) => (self.complete(caller, request, half).await, again),
             Err(failed) => (Err(failed), again),
         }
     }
@@ -232,7 +223,7 @@ impl Inner {
     }
 
     /// Enters what an OPEN gave. Without its attributes, if those did not come along.
-    fn opened(&self, caller: &Caller, request: &OpenRequest, ran: Ran) -> Result<(Half, Bitmap)> {
+    fn opened(&self, caller: &Caller, request: &OpenRequest, ran: Ran) -> Result<Half> {
         let mut results = ran.results;
         self.take::<op::Putfh>(&mut results)?;
         let mut before = None;
@@ -256,9 +247,8 @@ impl Inner {
         let id = self.state.lock().opened(granted);
         let lease = self.delegated(&handle, &caller.principal, &ok.delegation, request.want);
         let half = self.rest_of_open(request, &mut results, (id, handle, lease), (before, &ok));
-        let attrset = ok.attrset;
         match half {
-            Ok(half) => Ok((half, attrset)),
+            Ok(half) => Ok(half),
             Err(failed) => {
                 self.let_go(id, lease.map(|lease| lease.0));
                 Err(failed)
@@ -294,15 +284,9 @@ impl Inner {
 
     /// What is still to be done before an open can be given away: attributes that did not come along, or could not be
     /// set.
-    async fn complete(
-        &self,
-        caller: &Caller,
-        request: &OpenRequest,
-        half: Half,
-        attrset: Bitmap,
-    ) -> Result<Opened> {
+    async fn complete(&self, caller: &Caller, request: &OpenRequest, half: Half) -> Result<Opened> {
         let mut attributes = half.attributes;
-        let left = request.create.as_ref().and_then(|(how, set)| self.left_to_set(*how, set, attrset));
+        let left = request.create.as_ref().and_then(|(how, set)| self.left_to_set(*how, set));
         let finished = async {
             if let Some(left) = left {
                 attributes = self.set_attributes(caller, &half.handle, &left, None).await.0?.after;

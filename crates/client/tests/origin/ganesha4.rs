@@ -154,6 +154,8 @@ async fn files(bench: &Bench) {
     let other = CreateHow::Exclusive(*b"another1");
     let refused = fs.create(caller, root, &name(b"exclusive"), other, &mode).await.unwrap_err();
     assert_eq!(refused.status, Status::Exist);
+    let again = fs.create(caller, root, &name(b"exclusive"), how, &mode).await.unwrap();
+    assert_eq!(again.node.handle, exclusive.node.handle, "the same creation");
     fs.remove(caller, root, &name(b"exclusive")).await.unwrap();
     assert_eq!(fs.lookup(caller, root, &name(b"exclusive")).await.unwrap_err().status, Status::NoEnt);
 }

@@ -8,8 +8,8 @@ use bytes::Bytes;
 use client::Nfs4;
 use protocol::nfs4::callback::{CbArgOp, CbRecallArgs};
 use protocol::nfs4::{
-    self, Ace, ArgOp, OpenClaim, OpenDelegation, OpenReadDelegation, OpenWriteDelegation, ResOp,
-    Status as Wire,
+    self, Ace, ArgOp, Attr, Bitmap, Fattr, Ftype, OpenClaim, OpenDelegation, OpenReadDelegation,
+    OpenWriteDelegation, ResOp, Status as Wire,
 };
 use tokio::time::timeout;
 use vfs::{
@@ -18,7 +18,7 @@ use vfs::{
 };
 
 use crate::scripted::{caller, handle, name};
-use crate::scripted4::{Origin4, Say, opened, say};
+use crate::scripted4::{Origin4, Say, fattr, opened, say};
 
 pub const DELEGATED: nfs4::Stateid = nfs4::Stateid { seqid: 1, other: [0xdd; 12] };
 
@@ -100,6 +100,36 @@ pub async fn delegated(origin: &Origin4) -> (Nfs4, Callbacks, Opened, Lease) {
 pub fn recall() -> CbArgOp {
     let fh = nfs4::Handle::new(b"file").unwrap();
     CbArgOp::Recall(CbRecallArgs { stateid: DELEGATED, truncate: false, fh })
+}
+
+#[tokio::test]
+async fn an_exclusive_open_that_comes_again_finds_its_verifier() {
+    let mut in_directory = false;
+    let origin = Origin4::start(move |operation, _| match operation {
+        ArgOp::Restorefh(()) => {
+            in_directory = true;
+            Say::Usual
+        }
+        ArgOp::Getattr(args) if in_directory => {
+            let directory = Fattr { ftype: Some(Ftype::Dir), ..fattr(args.attr_request) };
+            say(ResOp::Getattr(Ok(nfs4::GetattrOk { obj_attributes: Box::new(directory) })))
+        }
+        ArgOp::Open(_) => {
+            let stateid = nfs4::Stateid { seqid: 1, other: [1; 12] };
+            let verifier = Bitmap::of(&[Attr::TimeAccess, Attr::TimeModify, Attr::Mode]);
+            let ok = opened(stateid, OpenDelegation::None);
+            say(ResOp::Open(Ok(nfs4::OpenOk { attrset: verifier, ..ok })))
+        }
+        _ => Say::Usual,
+    })
+    .await;
+    let fs = origin.mount("").await;
+    let create = Some((CreateHow::Exclusive(*b"verifier"), SetAttributes::default()));
+    let request =
+        OpenRequest { handle: handle(b"dir"), name: Some(name(b"new")), create, ..request(Want::Any) };
+    soon(fs.open(&caller(), &request)).await.unwrap();
+    // Where the origin keeps it, nothing is set: that is for the client who asked.
+    assert!(origin.operations("SETATTR").is_empty());
 }
 
 #[tokio::test]

@@ -12,4 +12,6 @@ mod nested;
 mod rpcbind;
 mod stack;
 mod suite;
+mod tails;
+mod tree;
 mod v4;

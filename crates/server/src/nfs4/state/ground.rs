@@ -63,6 +63,8 @@ fn by<'s>(stateids: &'s Stateids, held: &'s Held, share: Share) -> Result<(By, &
     match &held.kind {
         Kind::Open { confirmed: false, .. } => Err(Status::BadStateid),
         Kind::Open { open, access, opener, .. } if access.contains(share) => Ok((By::Open(*open), opener)),
+        // Clients that write parts of pages read the rest (RFC 8881, section 18.22.4): if they may, without that open.
+        Kind::Open { opener, .. } if share == Share::READ => Ok((By::Anonymous, opener)),
         Kind::Lock { by: open, .. } => by(stateids, stateids.get(*open).ok_or(Status::BadStateid)?, share),
         Kind::Delegation { kind, opener, .. } if *kind == LeaseKind::Write || share == Share::READ => {
             Ok((By::Anonymous, opener))

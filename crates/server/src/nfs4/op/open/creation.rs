@@ -51,23 +51,19 @@ impl Creation {
     }
 
     /// What the file system is to set. It would give a file that is there the size too, whatever it is; but that is
-    /// for truncating alone.
+    /// for truncating alone. With an exclusive creation it sets none.
     pub(super) fn set(&self) -> SetAttributes {
-        let size = self.setting.set.size.filter(|size| *size == 0 || self.is_of_new());
+        let sized = |size: &u64| !is_exclusive(self.how) && (*size == 0 || self.is_of_new());
+        let size = self.setting.set.size.filter(sized);
         SetAttributes { size, ..self.setting.set }
     }
 
     /// Sets what the file system has not set with the creation.
     pub(super) async fn complete(&self, object: &Object, opened: &Opened) -> Result<(), Status> {
         let Object { export, caller, .. } = object;
-        let left = if is_exclusive(self.how) {
-            self.setting.set
-        } else {
-            SetAttributes {
-                size: self.setting.set.size.filter(|_| self.set().size.is_none()),
-                ..Default::default()
-            }
-        };
+        let new = is_exclusive(self.how);
+        let size = self.setting.set.size.filter(|size| self.set().size.is_none() && !(new && *size == 0));
+        let left = SetAttributes { size, ..Default::default() };
         if left != SetAttributes::default() {
             export.fs.setattr(caller, &opened.handle, &left, None).await.map_err(convert::error)?;
         }

@@ -1,0 +1,197 @@
+//! When the open that the origin has is narrowed and closed.
+//!
+//! Mostly a while after it could be: a queue says which is to be looked at when. At once, and waited for, where it would
+//! be in the way: of others, if it denies them what no local open denies any more; of an OPEN of ours, if the origin
+//! counts it against that.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::{Notify, OwnedMutexGuard};
+use tokio::time::Instant;
+use vfs::{Caller, OpenRequest, Want};
+
+use crate::core::Core;
+use crate::opens::{Keep, Opens, Shares, Step};
+use crate::table::Object;
+
+/// How long operations under the open may take that is to be out of the way.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// In the order of time, and then as they came; and how many have come.
+type Queue = (BTreeMap<(Instant, u64), Arc<Object>>, u64);
+
+/// Files whose open at the origin is to be looked at, and when.
+#[derive(Debug, Default)]
+pub struct Settling {
+    queue: Mutex<Queue>,
+    wake: Arc<Notify>,
+}
+
+impl Settling {
+    fn push(&self, at: Instant, object: Arc<Object>) {
+        let mut queue = self.queue.lock();
+        queue.1 += 1;
+        let key = (at, queue.1);
+        queue.0.insert(key, object);
+        self.wake.notify_one();
+    }
+
+    /// Those that are due, and when the next one will be.
+    fn due(&self) -> (Vec<Arc<Object>>, Option<Instant>) {
+        let mut queue = self.queue.lock();
+        let now = Instant::now();
+        let later = queue.0.split_off(&(now, u64::MAX));
+        let due = std::mem::replace(&mut queue.0, later);
+        (due.into_values().collect(), queue.0.keys().next().map(|(at, _)| *at))
+    }
+}
+
+/// Narrows and closes what is due, for as long as the cache lives.
+pub async fn settler(core: Weak<Core>) {
+    loop {
+        let (next, wake) = {
+            let Some(core) = core.upgrade() else { return };
+            let (due, next) = core.settling.due();
+            for object in due {
+                let core = core.clone();
+                tokio::spawn(async move { core.settle(&object).await });
+            }
+            (next, core.settling.wake.clone())
+        };
+        match next {
+            Some(at) => drop(tokio::time::timeout_at(at, wake.notified()).await),
+            None => wake.notified().await,
+        }
+    }
+}
+
+impl Core {
+    /// Somebody is to look whether the open at the origin is still needed.
+    pub fn settle_soon(&self, object: &Arc<Object>) {
+        let wanted = self.with(object, |state| {
+            let wanted = state.opens.upstream().is_some() && !state.opens.awaited;
+            state.opens.awaited |= wanted;
+            wanted
+        });
+        if wanted {
+            self.settling.push(Instant::now(), object.clone());
+        }
+    }
+
+    /// Narrows or closes the open at the origin, if it is time.
+    async fn settle(&self, object: &Arc<Object>) {
+        let _turn = object.turn.lock().await;
+        let useless = self.with(object, |state| {
+            state.opens.awaited = false;
+            state.lease.is_some() && state.unlinked && !state.opens.is_local()
+        });
+        if useless && let Some(core) = self.share() {
+            let object = object.clone();
+            tokio::spawn(async move { core.return_all(vec![object]).await });
+        }
+        if let Some(time) = self.settle_step(object, false).await {
+            self.with(object, |state| state.opens.awaited = true);
+            self.settling.push(Instant::now() + time, object.clone());
+        }
+    }
+
+    /// What is to be done now, for whoever has the turn of the file. Gives how long to wait, if it is not time yet.
+    async fn settle_step(&self, object: &Arc<Object>, yields: bool) -> Option<Duration> {
+        let mut may_name = true;
+        loop {
+            let step = self.with(object, |state| {
+                let (leased, unlinked) = (state.lease.is_some(), state.unlinked);
+                let idle_max = self.options.close_delay;
+                state.opens.step(Keep { leased, unlinked, idle_max, yields, may_name })
+            });
+            let (id, to) = match step {
+                Step::Nothing => return None,
+                Step::Wait(time) => return Some(time),
+                Step::Name(shares) => {
+                    may_name = self.name_shares(object, shares).await;
+                    continue;
+                }
+                Step::Narrow(upstream, to) => {
+                    self.counters.downgrade.bump();
+                    let caller = Caller { deadline: None, ..upstream.caller };
+                    let narrowed = self.below.downgrade(&caller, upstream.id, to.access, to.deny).await;
+                    if let Err(error) = &narrowed {
+                        tracing::debug!("OPEN_DOWNGRADE of {}: {error}", object.handle);
+                    }
+                    (upstream.id, Some(if narrowed.is_ok() { to } else { upstream.shares }))
+                }
+                Step::Close(upstream) => {
+                    self.counters.close.bump();
+                    let caller = Caller { deadline: None, ..upstream.caller };
+                    if let Err(error) = self.below.close(&caller, upstream.id).await {
+                        tracing::debug!("CLOSE of {}: {error}", object.handle);
+                    }
+                    (upstream.id, None)
+                }
+            };
+            self.with(object, |state| state.opens.narrowed(id, to, self.policy.event()));
+            return None;
+        }
+    }
+
+    /// Asks for shares that the origin's open has, so that a downgrade may name them. False if that failed.
+    async fn name_shares(&self, object: &Arc<Object>, shares: Shares) -> bool {
+        let caller =
+            self.with(object, |state| state.opens.upstream().map(|upstream| upstream.caller.clone()));
+        let Some(caller) = caller else { return false };
+        let request = Core::open_handle_below(object.handle, shares, Want::None);
+        self.ask_open(&Caller { deadline: None, ..caller }, request, None).await.is_ok()
+    }
+
+    /// Gives up what the origin still denies others on behalf of an open that has ended, whether or not anybody waits
+    /// for that.
+    pub async fn stop_denying(&self, object: &Arc<Object>) {
+        let Some(core) = self.share().filter(|_| self.with(object, |state| state.opens.denies_more())) else {
+            return self.settle_soon(object);
+        };
+        let object = object.clone();
+        let stopping = tokio::spawn(async move {
+            let _turn = object.turn.lock().await;
+            core.settle_until(&object, false, |state| !state.denies_more()).await;
+            core.settle_soon(&object);
+        });
+        let _ = stopping.await;
+    }
+
+    /// An OPEN begun at the event `arrived` was denied. If what the origin has for us without need may be the reason,
+    /// it is given up, and the OPEN may be sent again, with this turn of the file.
+    pub async fn make_way(
+        &self,
+        caller: &Caller,
+        request: &OpenRequest,
+        arrived: u64,
+    ) -> Option<OwnedMutexGuard<()>> {
+        let object = match &request.name {
+            None => self.object(&request.handle),
+            Some(name) => {
+                let found = self.lookup(caller, &request.handle, name).await.ok()?;
+                self.object(&found.node.handle)
+            }
+        };
+        let shares = Shares { access: request.access, deny: request.deny };
+        let turn = object.turn.clone().lock_owned().await;
+        if self.with(&object, |state| state.opens.stands_in_the_way(shares)) {
+            self.settle_until(&object, true, |opens| !opens.stands_in_the_way(shares)).await;
+        }
+        self.with(&object, |state| state.opens.narrowed_since(arrived)).then_some(turn)
+    }
+
+    /// Narrows or closes the open at the origin until this is true of it, for whoever has the turn of the file.
+    async fn settle_until(&self, object: &Arc<Object>, yields: bool, enough: impl Fn(&Opens) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !self.with(object, |state| enough(&state.opens)) && Instant::now() < deadline {
+            match self.settle_step(object, yields).await {
+                Some(time) => tokio::time::sleep(time).await,
+                None => return,
+            }
+        }
+    }
+}
