@@ -11,4 +11,5 @@ mod operations;
 mod resends;
 mod scripted;
 mod scripted4;
+mod restart4;
 mod state4;
