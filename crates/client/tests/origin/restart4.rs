@@ -11,7 +11,8 @@ use vfs::{Adopted, FileSystem, Lock, LockKind, LockRequest, Locked, OpenId, Owne
 use xdr::List;
 
 use crate::scripted4::{Origin4, Say, opened, say};
-use crate::state4::{caller, open, soon, write_delegation};
+use crate::scripted::caller;
+use crate::state4::{open, soon, write_delegation};
 
 /// A life on the record in this directory.
 async fn live(origin: &Origin4, directory: &Path) -> Nfs4 {
@@ -200,7 +201,7 @@ async fn what_was_on_its_way_when_the_last_life_ended_is_ended() {
     held_up.store(true, Ordering::Relaxed);
     let (opening, locking) = (fs.clone(), fs.clone());
     let opening = tokio::spawn(async move {
-        let handle = crate::state4::handle(b"other");
+        let handle = crate::scripted::handle(b"other");
         let request = vfs::OpenRequest { handle, ..crate::state4::request(vfs::Want::None) };
         let _ = opening.open(&caller(), &request).await;
     });

@@ -103,18 +103,18 @@ fn step() -> impl Strategy<Value = Step> {
     let which = 0usize..20;
     prop_oneof![
         4 => (0u8..4, 0u8..3, any::<bool>()).prop_map(|(file, by, write)| Step::Open(file, by, write)),
-        which.clone().prop_map(Step::Close),
-        which.clone().prop_map(Step::Closed),
-        which.clone().prop_map(Step::Lose),
+        1 => which.clone().prop_map(Step::Close),
+        1 => which.clone().prop_map(Step::Closed),
+        1 => which.clone().prop_map(Step::Lose),
         3 => (which.clone(), 0u8..3, 0u64..50, 1u64..50, any::<bool>())
             .prop_map(|(id, by, from, length, exclusive)| Step::Lock(id, by, from, length, exclusive)),
-        (which.clone(), 0u8..3, 0u64..50, any::<bool>())
+        1 => (which.clone(), 0u8..3, 0u64..50, any::<bool>())
             .prop_map(|(id, by, from, unlocking)| Step::Doubt(id, by, from, unlocking)),
         2 => (0u8..4, any::<bool>()).prop_map(|(file, write)| Step::Delegate(file, write)),
-        which.clone().prop_map(Step::GiveUp),
-        which.prop_map(Step::Returned),
-        any::<bool>().prop_map(Step::Opening),
-        Just(Step::Restart),
+        1 => which.clone().prop_map(Step::GiveUp),
+        1 => which.prop_map(Step::Returned),
+        1 => any::<bool>().prop_map(Step::Opening),
+        1 => Just(Step::Restart),
     ]
 }
 
@@ -180,7 +180,8 @@ proptest! {
         for (turn, step) in steps.iter().enumerate() {
             take(&held, step, turn as u64);
             let past = read_back(&path);
-            agree(&held, &past, held.lock().last_name().min(past.last_name))?;
+            let names = held.lock().last_name().min(past.last_name);
+            agree(&held, &past, names)?;
             if let Step::Restart = step {
                 let next = Held::default();
                 {
@@ -193,7 +194,8 @@ proptest! {
                 next.keep(&path, &life).unwrap();
                 ever = ever.max(past.last_name);
                 held = next;
-                prop_assert!(held.lock().last_name() >= ever, "no name is given twice");
+                let names = held.lock().last_name();
+                prop_assert!(names >= ever, "no name is given twice");
                 agree(&held, &read_back(&path), ever)?;
             }
         }
