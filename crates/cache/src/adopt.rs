@@ -17,8 +17,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use vfs::{
-    AdoptedLease, AdoptedOpen, Caller, Handle, Lease, LeaseId, Lock, Locked, OpenId, OpenRequest, Opened, Result,
-    Share, Status,
+    AdoptedLease, AdoptedOpen, Caller, Handle, Lease, LeaseId, Lock, Locked, OpenId, OpenRequest, Opened,
+    Result, Share, Status,
 };
 
 use crate::core::Core;
@@ -226,7 +226,9 @@ impl Core {
     pub async fn return_unused(&self) {
         let Some(core) = self.share() else { return };
         let unused = |object: &Arc<Object>| {
-            self.with(object, |state| state.lease.is_some() && !state.opens.is_local() && state.locks.is_empty())
+            self.with(object, |state| {
+                state.lease.is_some() && !state.opens.is_local() && state.locks.is_empty()
+            })
         };
         let objects = self.leases.all().into_iter().filter(unused).collect();
         let _ = tokio::time::timeout(FAREWELL, core.return_all(objects)).await;

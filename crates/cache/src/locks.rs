@@ -61,7 +61,8 @@ impl Locks {
     /// The owner reclaims what the origin has held for it since before this process, or has reclaimed it already. False if
     /// that is not all of it.
     pub fn reclaim(&mut self, open: OpenId, lock: &Lock) -> bool {
-        let same = |held: &&HeldLock| held.told && held.lock.owner == lock.owner && held.lock.kind == lock.kind;
+        let same =
+            |held: &&HeldLock| held.told && held.lock.owner == lock.owner && held.lock.kind == lock.kind;
         let mut parts: Vec<(u64, u64)> =
             self.held.iter().filter(same).map(|held| (held.lock.offset, held.lock.end())).collect();
         parts.sort_unstable();
@@ -72,7 +73,8 @@ impl Locks {
 
     /// Lets go of what nobody has reclaimed.
     pub fn take_adopted(&mut self) -> Vec<Lock> {
-        let adopted = self.held.iter().filter(|held| held.open == ADOPTED).map(|held| held.lock.clone()).collect();
+        let adopted =
+            self.held.iter().filter(|held| held.open == ADOPTED).map(|held| held.lock.clone()).collect();
         self.held.retain(|held| held.open != ADOPTED);
         adopted
     }
@@ -197,7 +199,8 @@ mod tests {
         locks.adopt(lock(1, true, 20, u64::MAX));
         locks.adopt(lock(2, false, 0, 5));
         assert!(locks.conflict(&lock(3, false, 15, 1)).is_some());
-        for wrong in [lock(1, false, 10, 5), lock(2, true, 0, 5), lock(1, true, 5, 10), lock(3, true, 10, 1)] {
+        for wrong in [lock(1, false, 10, 5), lock(2, true, 0, 5), lock(1, true, 5, 10), lock(3, true, 10, 1)]
+        {
             assert!(!locks.reclaim(OpenId(7), &wrong), "{wrong:?}");
         }
         for _ in 0..2 {

@@ -46,9 +46,9 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use vfs::{
-    AccessMask, Accessed, Acl, Adopted, Attributes, By, Callbacks, Caller, Commit, Copied, CreateHow, Created, Device,
-    Extent, FileSystem, FileType, FsLimits, FsStat, Handle, LeaseId, ListedXattrs, Listing, Lock,
-    LockRequest, Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Owner, Place, Read, ReadDir,
+    AccessMask, Accessed, Acl, Adopted, Attributes, By, Callbacks, Caller, Commit, Copied, CreateHow,
+    Created, Device, Extent, FileSystem, FileType, FsLimits, FsStat, Handle, LeaseId, ListedXattrs, Listing,
+    Lock, LockRequest, Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Owner, Place, Read, ReadDir,
     Renamed, Result, SetAttributes, Share, Sought, Stability, Timestamp, Wcc, Written, XattrHow, XattrName,
 };
 
@@ -58,9 +58,9 @@ use crate::nonsense::{Fsids, Types};
 use crate::url::Url;
 use callback::Back;
 use channel::Channel;
-use establish::Client;
-pub use durable::Life;
 use durable::Held;
+pub use durable::Life;
+use establish::Client;
 pub use establish::Identity;
 use idmap::Idmap;
 use session::Session;

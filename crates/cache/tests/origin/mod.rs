@@ -422,6 +422,10 @@ impl FileSystem for Origin {
         self.state.lock().listen()
     }
 
+    fn adopted(&self) -> vfs::Adopted {
+        self.state.lock().adopted()
+    }
+
     async fn returned(&self, _: &Caller, lease: LeaseId) -> Result<()> {
         self.call("RETURN", |_| self.state.lock().leases.retain(|held| held.id != lease)).await;
         Ok(())

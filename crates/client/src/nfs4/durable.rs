@@ -266,7 +266,9 @@ impl Followed {
     fn give_up(&mut self, cause: &str) {
         self.state.record(false);
         let Some(journal) = self.journal.take() else { return };
-        let removed = journal.abandon().map_or_else(|error| format!("and not removed ({error})"), |()| "removed".into());
+        let removed = journal
+            .abandon()
+            .map_or_else(|error| format!("and not removed ({error})"), |()| "removed".into());
         tracing::error!(
             "the record of what is held at the origin could not be written ({cause}) and was {removed}; \
              make room and restart, or a restart will lose opens and locks"

@@ -8,8 +8,8 @@ use protocol::nfs4::{
     ArgOp, AuthsysParms, BindConnToSessionArgs, CREATE_SESSION4_FLAG_CONN_BACK_CHAN, CallbackSecParms,
     ChannelAttrs, ChannelDirFromClient, ClientOwner, CompoundArgs, CompoundError, CreateSessionArgs,
     DestroyClientidArgs, DestroySessionArgs, EXCHGID4_FLAG_CONFIRMED_R, EXCHGID4_FLAG_USE_NON_PNFS,
-    ExchangeIdArgs, Limited, NfsImplId, Nfstime, Op, Operation, ReclaimCompleteArgs, Results,
-    Sessionid, StateProtectArgs, Status as Wire, op,
+    ExchangeIdArgs, Limited, NfsImplId, Nfstime, Op, Operation, ReclaimCompleteArgs, Results, Sessionid,
+    StateProtectArgs, Status as Wire, op,
 };
 use rpc::Connected;
 use tokio::time::Instant;
@@ -202,7 +202,11 @@ impl Inner {
         Ok(())
     }
 
-    pub(super) async fn destroy_session(&self, sessionid: Sessionid, deadline: Instant) -> Result<(), NotMade> {
+    pub(super) async fn destroy_session(
+        &self,
+        sessionid: Sessionid,
+        deadline: Instant,
+    ) -> Result<(), NotMade> {
         let args = DestroySessionArgs { sessionid };
         let mut results = self.alone(op::DestroySession::with(args), 0, Some(deadline)).await?;
         Ok(results.take::<op::DestroySession>()?)

@@ -16,12 +16,15 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use protocol::nfs4::{
-    CloseArgs, CompoundError, FreeStateidArgs, LockArgs, LockuArgs, NfsLockType, OPEN4_SHARE_ACCESS_WANT_NO_DELEG,
-    Op, OpenClaim, Openflag, Operation, Stateid, Status as Wire, TestStateidArgs, op,
+    CloseArgs, CompoundError, FreeStateidArgs, LockArgs, LockuArgs, NfsLockType,
+    OPEN4_SHARE_ACCESS_WANT_NO_DELEG, Op, OpenClaim, Openflag, Operation, Stateid, Status as Wire,
+    TestStateidArgs, op,
 };
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use vfs::{Adopted, AdoptedLease, AdoptedOpen, Caller, Handle, LeaseId, LeaseKind, OpenId, Owner, Principal, Share};
+use vfs::{
+    Adopted, AdoptedLease, AdoptedOpen, Caller, Handle, LeaseId, LeaseKind, OpenId, Owner, Principal, Share,
+};
 use xdr::List;
 
 use super::attributes::put;
@@ -49,12 +52,17 @@ const RENEWALS: u32 = 8;
 
 impl Inner {
     /// Takes over what the last life held, as far as the origin has it.
-    pub(super) async fn resume(self: &Arc<Inner>, session: &Arc<Session>, past: &Past) -> Result<(), NotMade> {
+    pub(super) async fn resume(
+        self: &Arc<Inner>,
+        session: &Arc<Session>,
+        past: &Past,
+    ) -> Result<(), NotMade> {
         // A recall of what is about to be taken over waits for that.
         let _in_flight = self.back.opening();
         self.state.lock().skip_names(past.last_name);
         let client = self.client.lock().clone();
-        let same_server = past.life.server[..] == client.server[..] && past.life.scope[..] == client.scope[..];
+        let same_server =
+            past.life.server[..] == client.server[..] && past.life.scope[..] == client.scope[..];
         if same_server && client.confirmed && client.id == past.life.clientid {
             self.end_last_session(past.life.session).await?;
             self.go_on(session, past).await?;
@@ -267,8 +275,7 @@ impl Inner {
         let mut results = self.within(session, &open.principal, Operation::Lock, operations).await?;
         match results.take::<op::Putfh>().and_then(|()| results.take::<op::Lock>()) {
             Ok(ok) => {
-                if let Some(locks) =
-                    self.state.lock().open_mut(id).and_then(|open| open.locks.get_mut(owner))
+                if let Some(locks) = self.state.lock().open_mut(id).and_then(|open| open.locks.get_mut(owner))
                 {
                     locks.stateid = ok.lock_stateid;
                 }
@@ -342,7 +349,8 @@ impl Inner {
         let object = results.take::<op::Getfh>()?.object;
         let held = {
             let mut state = self.state.lock();
-            let same = |open: &Open| open.stateid.is_some_and(|stateid| stateid.other == opened.stateid.other);
+            let same =
+                |open: &Open| open.stateid.is_some_and(|stateid| stateid.other == opened.stateid.other);
             let id = state.opens().find(|(_, open)| same(open)).map(|(id, _)| id);
             id.and_then(|id| state.open_mut(id)).map(|open| open.stateid = Some(opened.stateid)).is_some()
         };
@@ -420,7 +428,8 @@ impl Inner {
             principal: open.principal.clone(),
             locks: durable::locks_of(open),
         });
-        let leases = state.leases().map(|(id, held)| AdoptedLease { id, handle: held.handle, kind: held.kind });
+        let leases =
+            state.leases().map(|(id, held)| AdoptedLease { id, handle: held.handle, kind: held.kind });
         Adopted { opens: opens.collect(), leases: leases.collect() }
     }
 

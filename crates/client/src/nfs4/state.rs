@@ -43,7 +43,12 @@ pub(crate) struct Open {
 
 impl Open {
     /// Without a state id yet.
-    pub(crate) fn new(handle: Handle, owner: Owner, (access, deny): (Share, Share), principal: Principal) -> Open {
+    pub(crate) fn new(
+        handle: Handle,
+        owner: Owner,
+        (access, deny): (Share, Share),
+        principal: Principal,
+    ) -> Open {
         let mut had = Combinations::default();
         had.add(access, deny);
         Open {

@@ -10,8 +10,8 @@ use protocol::nfs4::{self, ArgOp, OpenClaim, ResOp, Status, TestStateidOk};
 use vfs::{Adopted, FileSystem, Lock, LockKind, LockRequest, Locked, OpenId, Owner, Share};
 use xdr::List;
 
-use crate::scripted4::{Origin4, Say, opened, say};
 use crate::scripted::caller;
+use crate::scripted4::{Origin4, Say, opened, say};
 use crate::state4::{open, soon, write_delegation};
 
 /// A life on the record in this directory.
@@ -26,17 +26,15 @@ async fn live(origin: &Origin4, directory: &Path) -> Nfs4 {
 }
 
 fn lock(offset: u64) -> LockRequest {
-    let lock = Lock {
-        owner: Owner(Bytes::from_static(b"locker")),
-        kind: LockKind::Exclusive,
-        offset,
-        length: 10,
-    };
+    let lock =
+        Lock { owner: Owner(Bytes::from_static(b"locker")), kind: LockKind::Exclusive, offset, length: 10 };
     LockRequest { lock, wait: false, reclaim: false }
 }
 
 /// Grants write delegations, and says of each state that it is good or, if `bad`, what it says.
-fn remembering(bad: impl Fn(&nfs4::Stateid) -> Option<Status> + Send + 'static) -> impl FnMut(&ArgOp, &[ArgOp]) -> Say + Send {
+fn remembering(
+    bad: impl Fn(&nfs4::Stateid) -> Option<Status> + Send + 'static,
+) -> impl FnMut(&ArgOp, &[ArgOp]) -> Say + Send {
     move |operation, _| match operation {
         ArgOp::Open(_) => {
             let stateid = nfs4::Stateid { seqid: 1, other: [1; 12] };
@@ -63,7 +61,10 @@ async fn hold(fs: &Nfs4) -> (OpenId, vfs::LeaseId) {
 }
 
 fn names(adopted: &Adopted) -> (Vec<OpenId>, Vec<vfs::LeaseId>) {
-    (adopted.opens.iter().map(|open| open.id).collect(), adopted.leases.iter().map(|lease| lease.id).collect())
+    (
+        adopted.opens.iter().map(|open| open.id).collect(),
+        adopted.leases.iter().map(|lease| lease.id).collect(),
+    )
 }
 
 #[tokio::test]
@@ -206,7 +207,8 @@ async fn what_was_on_its_way_when_the_last_life_ended_is_ended() {
         let _ = opening.open(&caller(), &request).await;
     });
     let locking = tokio::spawn(async move { locking.lock(&caller(), open_id, &lock(100)).await });
-    crate::state4::until(|| origin.operations("OPEN").len() == 2 && origin.operations("LOCK").len() == 2).await;
+    crate::state4::until(|| origin.operations("OPEN").len() == 2 && origin.operations("LOCK").len() == 2)
+        .await;
     opening.abort();
     locking.abort();
     // What a kill leaves: the record as it is now.

@@ -212,7 +212,8 @@ impl State {
     pub(crate) async fn record(&self, id: Clientid, name: ClientName) -> Result<(), Status> {
         // Said first, so that the end of grace, if it comes meanwhile, keeps the client.
         self.set_recorded(id, true);
-        let holder = self.tables().clients.confirmed(id).map(|client| client.holder).ok_or(Status::Expired)?;
+        let holder =
+            self.tables().clients.confirmed(id).map(|client| client.holder).ok_or(Status::Expired)?;
         self.write_records(move |records| records.add(&name, holder)).await.map_err(|error| {
             tracing::error!(%error, "the record of NFSv4 clients cannot be written");
             self.set_recorded(id, false);

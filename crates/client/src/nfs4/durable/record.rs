@@ -216,10 +216,10 @@ pub(crate) fn open(id: u64, open: &Open, going: Going) -> Result<Entries, TooLar
         let record = LocksRecord {
             stateid: locks.map(|locks| locks.stateid),
             ranges: List::new(ranges).ok_or(TooLarge)?,
-            doubt: open.doubts.get(owner).map(|doubt| DoubtRecord {
-                range: range_record(doubt.range),
-                unlocking: doubt.unlocking,
-            }),
+            doubt: open
+                .doubts
+                .get(owner)
+                .map(|doubt| DoubtRecord { range: range_record(doubt.range), unlocking: doubt.unlocking }),
         };
         let mut key = open_key(id);
         key.extend_from_slice(&owner.0);

@@ -53,7 +53,8 @@ fn granted(file: u8, by: u8, access: Share, number: u64) -> Granted {
 fn essence(open: &Open, going: bool) -> String {
     let mut locks: Vec<_> = open.locks.iter().map(|(owner, locks)| format!("{owner:?} {locks:?}")).collect();
     locks.sort();
-    let mut doubts: Vec<_> = open.doubts.iter().map(|(owner, doubt)| format!("{owner:?} {doubt:?}")).collect();
+    let mut doubts: Vec<_> =
+        open.doubts.iter().map(|(owner, doubt)| format!("{owner:?} {doubt:?}")).collect();
     doubts.sort();
     format!(
         "{:?} {:?} {:?} {:?} {:?} {:?} {:?} {locks:?} {doubts:?} {going}",

@@ -49,7 +49,8 @@ impl Ranges {
 
     /// Those in this range, cut to it.
     pub(crate) fn within(&self, of: Range) -> Vec<Range> {
-        let cut = |range: Range| Range { start: range.start.max(of.start), end: range.end.min(of.end), ..range };
+        let cut =
+            |range: Range| Range { start: range.start.max(of.start), end: range.end.min(of.end), ..range };
         self.iter().map(cut).filter(|range| range.start < range.end).collect()
     }
 
