@@ -225,6 +225,8 @@ enum Step {
     Rename,
     Flush,
     Kill,
+    /// When the next change has taken effect, and before it is answered.
+    KillIn(u8),
     /// With the lease recalled first.
     Other(u8),
     /// While the process is down, so that the lease is revoked.
@@ -239,10 +241,20 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0u64..12).prop_map(Step::Cut),
         1 => Just(Step::Rename),
         3 => Just(Step::Flush),
-        3 => Just(Step::Kill),
+        2 => Just(Step::Kill),
+        3 => any::<u8>().prop_map(Step::KillIn),
         1 => any::<u8>().prop_map(Step::Other),
         1 => any::<u8>().prop_map(Step::KillAndOther),
     ]
+}
+
+async fn cut(cache: &Cache, file: &Handle, size: u64) {
+    let set = vfs::SetAttributes { size: Some(size), ..vfs::SetAttributes::default() };
+    cache.setattr(&opener(0), file, &set, None).await.unwrap();
+}
+
+async fn rename(cache: &Cache, from: &str, to: &str) {
+    cache.rename(&opener(0), &root(), &name(from), &root(), &name(to)).await.unwrap();
 }
 
 async fn play(steps: &[Step], kind: LeaseKind) {
@@ -255,13 +267,25 @@ async fn play(steps: &[Step], kind: LeaseKind) {
             Step::Write(byte) => {
                 drop(write(&cache, &opener(0), &file, u64::from(byte % 7), &[byte; 3]).await)
             }
-            Step::Cut(size) => {
-                let set = vfs::SetAttributes { size: Some(size), ..vfs::SetAttributes::default() };
-                cache.setattr(&opener(0), &file, &set, None).await.unwrap();
-            }
+            Step::Cut(size) => cut(&cache, &file, size).await,
             Step::Rename => {
-                cache.rename(&opener(0), &root(), &name(here), &root(), &name(there)).await.unwrap();
+                rename(&cache, here, there).await;
                 std::mem::swap(&mut here, &mut there);
+            }
+            Step::KillIn(what) => {
+                let call = ["WRITE", "SETATTR", "RENAME"][usize::from(what % 3)];
+                let after = bench.killed_at_next(Some(call));
+                match what % 3 {
+                    0 => drop(write(&cache, &opener(0), &file, 2, &[what; 3]).await),
+                    1 => cut(&cache, &file, u64::from(what % 10)).await,
+                    _ => {
+                        rename(&cache, here, there).await;
+                        std::mem::swap(&mut here, &mut there);
+                    }
+                }
+                drop(cache);
+                bench = after;
+                cache = bench.open().await;
             }
             Step::Flush => cache.flush().await,
             Step::Kill => cache = restart(&mut bench, cache).await,

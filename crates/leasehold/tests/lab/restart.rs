@@ -44,6 +44,10 @@ fn may_lock(guest: &Guest) -> bool {
     output.ok()
 }
 
+/// Makes a file that is read, as the origin's own.
+const PREPARE: &str =
+    "head -c 300000 /dev/urandom >read; head -c 1000 /dev/zero >locked; chmod 666 locked; sync";
+
 /// A client of the proxy works on while the proxy is killed twice, and a client of the origin never gets in between.
 fn survives(lab: &Lab, origin: &Origin) {
     let mut proxy = stack::proxy_in(lab, origin, "4.2", "cache", &[]);
@@ -52,7 +56,6 @@ fn survives(lab: &Lab, origin: &Origin) {
         guest.sh(HOLD_PL);
         guest.mount_nfs(server, "/mnt/nfs", if guest.name() == "one" { V4_1 } else { V4_2 });
     }
-    one.sh("cd /mnt/nfs; head -c 1000 /dev/zero >locked; head -c 300000 /dev/urandom >read; sync");
     // So old that time stamps tell everything of it.
     one.sh("while [ $(($(date +%s) - $(stat -c %Z /mnt/nfs/read))) -lt 5 ]; do sleep 0.2; done");
     one.drop_caches();
@@ -99,7 +102,10 @@ fn survives(lab: &Lab, origin: &Origin) {
 #[test]
 fn a_proxy_before_serve_goes_on_with_what_it_held() {
     let Some(lab) = Lab::enter("restart-serve") else { return };
-    let serve = stack::serve(&lab, &lab.subdirectory("served"));
+    let served = lab.subdirectory("served");
+    let made = std::process::Command::new("sh").current_dir(&served).args(["-c", PREPARE]).status();
+    assert!(made.unwrap().success());
+    let serve = stack::serve(&lab, &served);
     survives(&lab, &serve.origin());
 }
 
@@ -107,6 +113,7 @@ fn a_proxy_before_serve_goes_on_with_what_it_held() {
 fn a_proxy_before_the_kernels_server_goes_on_with_what_it_held() {
     let Some(lab) = Lab::enter("restart-knfsd") else { return };
     let knfsd = Knfsd::start(&lab);
+    knfsd.sh(PREPARE);
     survives(&lab, &knfsd.origin_v4());
 }
 
