@@ -9,7 +9,7 @@ use crate::connect::ConnectError;
 use crate::counts::ProcedureCounts;
 use crate::nfs3::Nfs3;
 use crate::nfs4::{Life, Nfs4};
-use crate::url::Url;
+use crate::url::{Proto, Url};
 
 /// See [`connect`]. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -31,15 +31,27 @@ pub async fn connect(url: &Url) -> Result<Origin, ConnectError> {
 /// Mounts as this client, where the version has such a thing, and takes over what its last life held.
 pub async fn connect_as(url: &Url, life: Life) -> Result<Origin, ConnectError> {
     let vers = url.options.vers;
-    if !vers.minors().is_empty() {
-        match Nfs4::connect_as(url, life).await {
-            Ok(mounted) => return Ok(Origin::V4(Arc::new(mounted))),
-            // A server of version 3 alone may be behind another port.
-            Err(ConnectError::Version { .. } | ConnectError::Nfs4 { .. }) if vers.takes_v3() => {}
-            Err(refused) => return Err(refused),
-        }
+    let udp = url.options.proto == Proto::Udp;
+    if vers.minors().is_empty() || (vers.takes_v3() && udp) {
+        return Ok(Origin::V3(Arc::new(Nfs3::connect(url).await?)));
     }
-    Ok(Origin::V3(Arc::new(Nfs3::connect(url).await?)))
+    let version4 =
+        async || Nfs4::connect_as(url, life.clone()).await.map(|mounted| Origin::V4(Arc::new(mounted)));
+    let refused = match version4().await {
+        Err(refused) if vers.takes_v3() && refused.leaves_v3() => refused,
+        decided => return decided,
+    };
+    match Nfs3::connect(url).await {
+        // A server that was only just starting may speak version 4 by now, and whoever has chosen stays with it.
+        Ok(mounted) if refused.is_silence() => match version4().await {
+            Ok(mounted) => Ok(mounted),
+            Err(_) => Ok(Origin::V3(Arc::new(mounted))),
+        },
+        Ok(mounted) => Ok(Origin::V3(Arc::new(mounted))),
+        // What speaks version 4 is what there is.
+        Err(_) if matches!(refused, ConnectError::Refused4 { .. }) => Err(refused),
+        Err(failed) => Err(failed),
+    }
 }
 
 impl Origin {

@@ -20,6 +20,8 @@ const BYTES_MAX: usize = 1024;
 pub struct Life {
     /// For the origin.
     pub client: client::Life,
+    /// Why nothing is taken over, if something was there.
+    reason: Option<String>,
     lock: Option<Lock>,
 }
 
@@ -30,22 +32,18 @@ impl Life {
     /// If another process lives it.
     pub fn begin(url: &Url, state: &Path) -> Result<Life, Failure> {
         if !state.is_dir() {
-            return Ok(Life { client: client::Life::volatile(url), lock: None });
+            return Ok(Life { client: client::Life::volatile(url), reason: None, lock: None });
         }
         let lock = state::lock(state)?;
-        let client = match std::fs::read(file(state)) {
+        let (client, reason) = match std::fs::read(file(state)) {
             Ok(owner) if (1..=BYTES_MAX).contains(&owner.len()) => {
-                let (client, reason) = client::Life::resume(url, owner.into(), &record(state));
-                if let Some(reason) = reason {
-                    eprintln!("leasehold: {reason}");
-                }
-                client
+                client::Life::resume(url, owner.into(), &record(state))
             }
-            Ok(_) => client::Life::volatile(url),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => client::Life::volatile(url),
+            Ok(_) => (client::Life::volatile(url), None),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => (client::Life::volatile(url), None),
             Err(error) => return Err(unusable(&file(state), &error)),
         };
-        Ok(Life { client, lock: Some(lock) })
+        Ok(Life { client, reason, lock: Some(lock) })
     }
 
     /// Makes the owner durable, and from now on what is held at the origin. The lock is held until the value that comes
@@ -60,6 +58,9 @@ impl Life {
         };
         store(state, self.client.owner()).map_err(|error| unusable(&file(state), &error))?;
         origin.keep_record(&record(state)).map_err(|error| unusable(&record(state), &error))?;
+        if let Some(reason) = self.reason {
+            eprintln!("leasehold: {reason}");
+        }
         Ok(lock)
     }
 }

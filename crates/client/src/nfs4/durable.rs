@@ -58,12 +58,16 @@ impl Life {
 
     /// The client with this `co_ownerid`, at most 1,024 bytes, whose record, if there is one, is the file `path`. If what
     /// is recorded cannot be gone on with, the reason comes along, as one line for the user, and the origin is to drop
-    /// what the last life held.
+    /// what the last life held; but if that was of another URL, it is left alone, and this is a client of its own.
     pub fn resume(url: &Url, owner: Bytes, path: &Path) -> (Life, Option<String>) {
-        let fresh = Identity { owner, ..Identity::volatile(url) };
+        let mut fresh = Identity { owner, ..Identity::volatile(url) };
         let reason = match journal::read(path).and_then(|contents| contents.map(Past::parse).transpose()) {
             Ok(None) => None,
-            Ok(Some(past)) => match past.check(url, &fresh.owner, boot().as_deref()) {
+            Ok(Some(past)) if past.life.url[..] != *url.to_string().as_bytes() => {
+                fresh = Identity::volatile(url);
+                Some(format!("it is of {}", String::from_utf8_lossy(&past.life.url)))
+            }
+            Ok(Some(past)) => match past.check(&fresh.owner, boot().as_deref()) {
                 Ok(()) => {
                     let identity = Identity { verifier: past.life.verifier, ..fresh };
                     return (Life { identity, past: Some(past) }, None);
@@ -124,10 +128,7 @@ impl Past {
     }
 
     /// May it be gone on with?
-    fn check(&self, url: &Url, owner: &[u8], boot: Option<&[u8]>) -> Result<(), String> {
-        if self.life.url[..] != *url.to_string().as_bytes() {
-            return Err(format!("it is of {}", String::from_utf8_lossy(&self.life.url)));
-        }
+    fn check(&self, owner: &[u8], boot: Option<&[u8]>) -> Result<(), String> {
         if self.life.owner[..] != *owner {
             return Err("it is of another client".to_owned());
         }

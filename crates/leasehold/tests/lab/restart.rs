@@ -70,7 +70,7 @@ fn survives(lab: &Lab, origin: &Origin) {
         proxy.status()["cache"]["leases_read"].as_u64().unwrap_or(0)
             + proxy.status()["cache"]["leases_write"].as_u64().unwrap_or(0)
     };
-    assert!(delegations(&proxy) > 0, "{}", proxy.status()["cache"]);
+    assert!(delegations(&proxy) > 0, "{:?}", proxy.upstream_calls());
 
     for _ in 0..2 {
         // What is known has come to the index by now.

@@ -236,6 +236,8 @@ fn a_record_is_gone_on_with_if_it_is_of_this_origin_and_boot_and_whole() {
     };
     let other = Url::parse("nfs://other/export?vers=4.2").unwrap();
     clean(&other, &us, "nfs://filer/export");
+    let (elsewhere, _) = Life::resume(&other, us.clone(), &path);
+    assert_ne!(elsewhere.owner(), &us, "what is held at the first one stays held");
     clean(&url(), &Bytes::from_static(b"them"), "another client");
     let whole = std::fs::read(&path).unwrap();
     let mut damaged = whole.clone();
