@@ -56,6 +56,8 @@ fn survives(lab: &Lab, origin: &Origin) {
         guest.sh(HOLD_PL);
         guest.mount_nfs(server, "/mnt/nfs", if guest.name() == "one" { V4_1 } else { V4_2 });
     }
+    // The kernel's server gives neither locks nor delegations until lockd's period of grace is over.
+    let holding = hold(&one, "locked");
     // So old that time stamps tell everything of it.
     one.sh("while [ $(($(date +%s) - $(stat -c %Z /mnt/nfs/read))) -lt 5 ]; do sleep 0.2; done");
     one.drop_caches();
@@ -64,7 +66,6 @@ fn survives(lab: &Lab, origin: &Origin) {
         "exec 5</mnt/nfs/read; echo open; while [ ! -e /tmp/release ]; do sleep 0.1; done; sha256sum <&5",
     );
     wait_for("an open", PATIENCE, || reading.output().contains("open").then_some(()));
-    let holding = hold(&one, "locked");
     assert!(!may_lock(&direct), "held before anything happens");
     let delegations = |proxy: &Leasehold| {
         proxy.status()["cache"]["leases_read"].as_u64().unwrap_or(0)
@@ -141,4 +142,66 @@ fn a_lock_that_cannot_be_proven_is_lost_and_not_given_twice() {
     one.sh("timeout 60 ls -l /mnt/nfs; touch /tmp/release");
     let output = holding.wait(PATIENCE);
     assert!(!output.ok(), "a lock that was lost is written under: {}", output.text);
+}
+
+/// `count.pl FILE`: adds one to the number in the file, under a lock, until /tmp/release is there. Prints how often.
+const COUNT_PL: &str = r#"cat >/tmp/count.pl <<'PERL'
+use Fcntl; use IO::Handle;
+my $added = 0;
+while (!-e "/tmp/release") {
+    open(my $fh, "+<", $ARGV[0]) or die "open: $!";
+    my $lock = pack("ssx4qqlx4", F_WRLCK, 0, 0, 0, 0);
+    fcntl($fh, F_SETLKW, $lock) or die "lock: $!";
+    sysread($fh, my $number, 20) or die "read: $!";
+    sysseek($fh, 0, 0);
+    syswrite($fh, sprintf("%08d\n", $number + 1)) == 9 or die "write: $!";
+    $fh->sync or die "sync: $!";
+    my $unlock = pack("ssx4qqlx4", F_UNLCK, 0, 0, 0, 0);
+    fcntl($fh, F_SETLK, $unlock) or die "unlock: $!";
+    close($fh) or die "close: $!";
+    $added++;
+    select(undef, undef, undef, 0.01 * rand);
+}
+print "added $added\n";
+PERL
+"#;
+
+/// Two clients of the proxy and one of its origin add to one number, while the proxy is killed again and again: a lock
+/// that two have at a time, or data that is behind, costs a count.
+#[test]
+fn what_is_counted_under_a_lock_adds_up_through_kills() {
+    let Some(lab) = Lab::enter("restart-count") else { return };
+    let served = lab.subdirectory("served");
+    std::fs::write(served.join("number"), "00000000\n").unwrap();
+    let serve = stack::serve(&lab, &served);
+    let origin = serve.origin();
+    let mut proxy = stack::proxy_in(&lab, &origin, "4.2", "cache", &[]);
+    let guests = ["one", "two", "direct"].map(|name| lab.guest(name));
+    let tasks: Vec<Task> = guests
+        .iter()
+        .zip([(proxy.origin(), V4_1), (proxy.origin(), V4_2), (origin, V4_2)])
+        .map(|(guest, (server, version))| {
+            guest.sh(COUNT_PL);
+            guest.mount_nfs(&server, "/mnt/nfs", version);
+            guest.spawn("perl /tmp/count.pl /mnt/nfs/number")
+        })
+        .collect();
+    let mut rng = lab::Rng::from_environment();
+    for _ in 0..8 {
+        std::thread::sleep(Duration::from_millis(1500 + rng.below(2000) as u64));
+        proxy.kill_and_restart();
+    }
+    std::thread::sleep(Duration::from_secs(2));
+    let mut added = Vec::new();
+    guests.iter().for_each(|guest| drop(guest.sh("touch /tmp/release")));
+    for task in tasks {
+        let output = task.wait(Duration::from_secs(120));
+        assert!(output.ok(), "{}", output.text);
+        let count = output.text.rsplit("added ").next().and_then(|count| count.trim().parse::<u64>().ok());
+        added.push(count.unwrap());
+    }
+    let number: u64 = std::fs::read_to_string(served.join("number")).unwrap().trim().parse().unwrap();
+    eprintln!("lab: restart-count: {added:?} through 8 kills, {number} in the file");
+    assert_eq!(added.iter().sum::<u64>(), number);
+    assert!(added.iter().all(|count| *count > 0), "{added:?}");
 }
