@@ -208,6 +208,10 @@ impl FileSystem for Arbiter {
         Ok(())
     }
 
+    async fn end_reclaim(&self) {
+        self.shell.below.end_reclaim().await;
+    }
+
     async fn acl(&self, caller: &Caller, handle: &Handle) -> Result<Acl> {
         self.shell.below.acl(caller, handle).await
     }

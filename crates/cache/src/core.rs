@@ -13,6 +13,7 @@ use vfs::{
     Principal, Status,
 };
 
+use crate::adopt::Adopting;
 use crate::data::Data;
 use crate::lease::Leases;
 use crate::listing::KnownListing;
@@ -71,6 +72,8 @@ pub struct Core {
     pub disk: crate::cleaner::DiskWatch,
     /// Leases of the origin.
     pub leases: Leases,
+    /// What is held for an earlier process.
+    pub adopting: Adopting,
     /// The files of the opens of the layer above.
     pub opens: Mutex<HashMap<OpenId, Arc<Object>>>,
     /// The next of them.
@@ -133,6 +136,7 @@ impl Core {
             ahead: Arc::new(Semaphore::new(AHEAD_MAX)),
             storing: Arc::new(Semaphore::new(STORING_MAX)),
             leases: Leases::default(),
+            adopting: Adopting::default(),
             opens: Mutex::default(),
             open_ids: AtomicU64::new(1),
             settling: Settling::default(),
@@ -203,6 +207,10 @@ impl Core {
     pub fn with<T>(&self, object: &Arc<Object>, work: impl FnOnce(&mut State) -> T) -> T {
         let mut state = object.state.lock();
         let result = work(&mut state);
+        if std::mem::take(&mut state.unvouched) {
+            // Before anything of it is sent, and in one moment with what `vouch` does.
+            self.unvouch(&object.handle);
+        }
         if !state.trash.is_empty() {
             self.trash.lock().append(&mut state.trash);
             self.cleaner.notify_one();
@@ -331,14 +339,19 @@ impl Core {
 
     /// The object as the index remembers it.
     fn load(&self, handle: &Handle) -> Object {
+        self.load_as(handle, false)
+    }
+
+    /// The same, if the index is `vouched` for by a lease of an earlier process that is held still.
+    pub fn load_as(&self, handle: &Handle, vouched: bool) -> Object {
         let record = self.index.get(Table::Objects, handle.as_bytes());
         let Some(record) = record.and_then(|record| Record::decode(&record)) else {
             return Object::new(*handle, State::new(&self.policy), 0);
         };
-        let mut state = State::restore(&self.policy, &record.kept);
+        let mut state = State::restore(&self.policy, &record.kept, vouched);
         let used = record.used;
         let same_boot = record.boot == self.boot;
-        let settled = record.kept.settled;
+        let settled = record.kept.settled || vouched;
         if let Some(data) = record.data {
             let file = self.objects.file(data.file, data.allocated_bytes);
             // What a machine that went down had not written is lost; what changed unseen is not to be believed.

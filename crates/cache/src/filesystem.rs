@@ -4,10 +4,10 @@ mod attributes;
 mod data;
 pub mod directory;
 mod extended;
-mod lock;
+pub mod lock;
 pub mod modify;
 pub mod names;
-mod open;
+pub mod open;
 
 use std::future::Future;
 
@@ -309,7 +309,12 @@ impl FileSystem for Cache {
         self.lasting(async move { core.clone_range(&caller, from, to, count).await }).await
     }
 
+    async fn end_reclaim(&self) {
+        self.core.end_reclaim().await;
+    }
+
     async fn shutdown(&self) {
+        self.core.return_unused().await;
         self.finish().await;
         self.core.below.shutdown().await;
     }

@@ -32,6 +32,8 @@ pub struct HeldLease {
     pub given: bool,
     /// It was recalled: it still vouches, but nothing new is built on it.
     pub recalled: bool,
+    /// It has been held since before this process.
+    pub adopted: bool,
     /// Calls sent from this event on were answered under it.
     pub since: u64,
     /// Attributes asked for from this event on are vouched for: those of the grant itself, if they are the known ones.
@@ -50,11 +52,19 @@ impl HeldLease {
             above,
             given: false,
             recalled: false,
+            adopted: false,
             since,
             vouches_from,
             until: lease.until,
             returned: Arc::default(),
         }
+    }
+
+    /// The same, held since before this process.
+    #[must_use]
+    pub fn since_before(mut self) -> HeldLease {
+        self.adopted = true;
+        self
     }
 
     /// When its term ends, if it has one.
@@ -196,6 +206,11 @@ impl Leases {
     /// Whose lease this is, if it is held.
     pub fn holder(&self, id: LeaseId) -> Option<Arc<Object>> {
         self.inner.lock().below.get(&id).map(|(object, _)| object.clone())
+    }
+
+    /// All files with one.
+    pub fn all(&self) -> Vec<Arc<Object>> {
+        self.inner.lock().below.values().map(|(object, _)| object.clone()).collect()
     }
 
     /// Whose lease the layer above speaks of.

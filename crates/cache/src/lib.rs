@@ -12,6 +12,7 @@
 //! | `lease` | what the origin has promised to announce |
 //! | `opens`, `locks` | what is open and locked, here and at the origin |
 //! | `upstream`, `callbacks` | opens at the origin, and what it says unasked |
+//! | `adopt` | what of it is from before this process |
 //! | `data`, `ranges` | which bytes are here, on their way, or being written |
 //! | `revalidate` | who shares a GETATTR |
 //! | `names`, `listing` | what names lead to |
@@ -25,6 +26,7 @@
 //! costs nothing, the first use by a credential costs one ACCESS. Over an origin with state, opens share one OPEN per
 //! file, and under a lease from the origin none of this but the ACCESS costs anything.
 
+mod adopt;
 mod callbacks;
 mod chain;
 mod cleaner;
@@ -90,7 +92,12 @@ impl Cache {
         let mut tasks = upkeep::start(&core);
         let weak = Arc::downgrade(&core);
         tasks.push(tokio::spawn(upstream::settle::settler(weak.clone())).abort_handle());
-        if let Some(callbacks) = core.below.callbacks() {
+        // A recall of what is adopted waits for its turn behind that.
+        let callbacks = core.below.callbacks();
+        let adopting = core.clone();
+        let adopted = tokio::task::spawn_blocking(move || adopting.adopt());
+        adopted.await.map_err(|error| OpenError::Index { path: "index".into(), cause: error.to_string() })?;
+        if let Some(callbacks) = callbacks {
             tasks.push(tokio::spawn(callbacks::listener(weak, callbacks)).abort_handle());
         }
         Ok(Arc::new(Cache { core, tasks }))

@@ -2,12 +2,15 @@
 //!
 //! Ranges are those of POSIX: what an owner takes replaces what it held there, and giving up the middle of a range
 //! leaves two. A lock of which the origin does not know was taken under a write lease, and is told before that is
-//! returned; or the origin has no locks.
+//! returned; or the origin has no locks. One that the origin holds since before this process belongs to no open of ours
+//! until its owner reclaims it.
 
 use vfs::{Lock, OpenId, Owner};
 
 /// Most locks of one file. Beyond it, locks are refused.
 const LOCKS_MAX: usize = 4096;
+/// The open of a lock from before this process that nobody has reclaimed. No other has this name.
+const ADOPTED: OpenId = OpenId(0);
 
 /// A lock that is held.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +51,32 @@ impl Locks {
         self.give_up(&lock.owner, (lock.offset, lock.length));
         self.held.push(HeldLock { open, lock, told });
         true
+    }
+
+    /// The origin holds this since before this process.
+    pub fn adopt(&mut self, lock: Lock) {
+        self.held.push(HeldLock { open: ADOPTED, lock, told: true });
+    }
+
+    /// The owner reclaims what the origin has held for it since before this process, or has reclaimed it already. False if
+    /// that is not all of it.
+    pub fn reclaim(&mut self, open: OpenId, lock: &Lock) -> bool {
+        let same =
+            |held: &&HeldLock| held.told && held.lock.owner == lock.owner && held.lock.kind == lock.kind;
+        let mut parts: Vec<(u64, u64)> =
+            self.held.iter().filter(same).map(|held| (held.lock.offset, held.lock.end())).collect();
+        parts.sort_unstable();
+        let reach = |to: u64, (start, end): &(u64, u64)| if *start <= to { to.max(*end) } else { to };
+        let covered = parts.iter().fold(lock.offset, reach) >= lock.end();
+        covered && self.take(open, lock.clone(), true)
+    }
+
+    /// Lets go of what nobody has reclaimed.
+    pub fn take_adopted(&mut self) -> Vec<Lock> {
+        let adopted =
+            self.held.iter().filter(|held| held.open == ADOPTED).map(|held| held.lock.clone()).collect();
+        self.held.retain(|held| held.open != ADOPTED);
+        adopted
     }
 
     /// The owner gives up what it holds of a range.
@@ -161,6 +190,27 @@ mod tests {
         assert!(locks.untold().is_none() && locks.is_told(&owner(1), (9, 1)));
         assert!(!locks.is_told(&owner(1), (10, 1)));
         assert_eq!(locks.end_open(OpenId(1)), [owner(1)]);
+    }
+
+    #[test]
+    fn what_was_held_before_is_reclaimed_by_its_owner_as_it_was() {
+        let mut locks = Locks::default();
+        locks.adopt(lock(1, true, 10, 10));
+        locks.adopt(lock(1, true, 20, u64::MAX));
+        locks.adopt(lock(2, false, 0, 5));
+        assert!(locks.conflict(&lock(3, false, 15, 1)).is_some());
+        for wrong in [lock(1, false, 10, 5), lock(2, true, 0, 5), lock(1, true, 5, 10), lock(3, true, 10, 1)]
+        {
+            assert!(!locks.reclaim(OpenId(7), &wrong), "{wrong:?}");
+        }
+        for _ in 0..2 {
+            assert!(locks.reclaim(OpenId(7), &lock(1, true, 15, 10)), "once more, if the answer was lost");
+        }
+        let mut left = locks.take_adopted();
+        left.sort_by_key(|lock| lock.offset);
+        assert_eq!(left, [lock(2, false, 0, 5), lock(1, true, 10, 5), lock(1, true, 25, u64::MAX)]);
+        assert_eq!(locks.end_open(OpenId(7)), [owner(1)]);
+        assert!(locks.is_empty());
     }
 
     proptest! {

@@ -13,6 +13,10 @@
 //! While a **lease** from below is held, nobody else changes the object unannounced: what is known is current without
 //! being asked, and every change that is seen is our own, even if the replies do not prove it.
 //!
+//! A lease may outlive the process. Then what the index has is current too, if it was all there was to know: the index is
+//! told so (it is **vouched** for), and told otherwise before anything of ours changes the object, and before the lease
+//! ends.
+//!
 //! This is pure bookkeeping; it is told what was sent and received, and touches neither disk nor network.
 
 use std::sync::Arc;
@@ -20,7 +24,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::Instant;
-use vfs::{Attributes, Name, Wcc};
+use vfs::{Attributes, LeaseId, Name, Wcc};
 
 use crate::chain::{Chain, Verdict};
 use crate::data::Data;
@@ -84,6 +88,10 @@ pub struct State {
     covered: bool,
     /// Operations of ours under a lease have left it open what the attributes are now. The next ones are ours.
     ours: bool,
+    /// The index says that what it has is vouched for by the lease.
+    vouched: bool,
+    /// The index is to say so no more, at once.
+    pub unvouched: bool,
     /// What vouches for it, if anything does.
     pub lease: Option<HeldLease>,
     /// Opens, here and at the origin.
@@ -150,6 +158,8 @@ impl State {
             chained: 0,
             covered: false,
             ours: false,
+            vouched: false,
+            unvouched: false,
             lease: None,
             opens: Opens::default(),
             locks: Locks::default(),
@@ -171,15 +181,17 @@ impl State {
         }
     }
 
-    /// What the index remembers: the known state, not believed to be current.
-    pub fn restore(policy: &Policy, kept: &Kept) -> State {
+    /// What the index remembers: the known state, not believed to be current, unless it is vouched for by a lease that is
+    /// held still.
+    pub fn restore(policy: &Policy, kept: &Kept, vouched: bool) -> State {
         let mut state = State::new(policy);
-        if kept.settled {
+        if kept.settled || vouched {
             state.epoch = kept.epoch;
         }
+        state.vouched = vouched;
         // Any call of this process that shows it confirms it; until then it is not current.
         let sent = Sent { sequence: 0, ..policy.sending() };
-        state.distrusted_before = 1;
+        state.distrusted_before = u64::from(!vouched);
         let (timeout, _) = policy.timeouts(kept.attributes.is_dir());
         let (received, seen, timeout_from) = (policy.event(), None, sent.at);
         state.known =
@@ -234,6 +246,36 @@ impl State {
         if open { self.leased() } else { self.current() }
     }
 
+    /// A lease of an earlier process is held still.
+    pub fn adopt_lease(&mut self, policy: &Policy, lease: impl FnOnce(u64, u64) -> HeldLease) {
+        let since = policy.event();
+        self.lease = Some(lease(since, if self.vouched { 0 } else { since }));
+    }
+
+    /// Is there nothing more to know of it than what is known, for as long as the lease is held? If so, the index, which
+    /// has just been told all, is to say that the lease vouches for it.
+    pub fn vouch(&mut self) -> Option<LeaseId> {
+        let lease = self.lease.as_ref().filter(|lease| lease.until().is_none() && lease.is_free())?.id;
+        let quiet = !self.changed && !self.ours && !self.chain.is_under_way();
+        let new = quiet && !self.vouched && self.leased().is_some();
+        self.vouched |= new;
+        new.then_some(lease)
+    }
+
+    /// Does the index say that a lease vouches for what it has?
+    pub fn is_vouched(&self) -> bool {
+        self.vouched
+    }
+
+    /// What the index has is not to be believed by a later process without asking: we are about to change the object, or
+    /// have learnt that it changed.
+    pub fn unvouch(&mut self) {
+        if std::mem::take(&mut self.vouched) {
+            self.unvouched = true;
+            self.changed = true;
+        }
+    }
+
     /// A lease was granted with these attributes, by a call that was sent so.
     pub fn grant(
         &mut self,
@@ -247,6 +289,8 @@ impl State {
             && self.known.as_ref().is_some_and(|known| known.sent.sequence >= self.distrusted_before);
         // If the known attributes are not those of the grant, only later ones are vouched for.
         let lease = lease(since, if atomic { sent.sequence } else { since });
+        // So that the index hears of it.
+        self.changed = true;
         match &mut self.lease {
             Some(held) if held.id == lease.id => held.kind = held.kind.max(lease.kind),
             held => *held = Some(lease),
@@ -256,6 +300,7 @@ impl State {
     /// The lease ends. What it alone kept believable goes with it, and the attributes are asked for at the next use.
     pub fn end_lease(&mut self, policy: &Policy) -> Option<HeldLease> {
         let lease = self.lease.take()?;
+        self.unvouch();
         self.covered = false;
         // What was learnt under the lease counts as settled; from now on only the time stamps tell.
         if std::mem::take(&mut self.ours) || !self.is_stamped(policy, &policy.sending()) {
@@ -345,6 +390,7 @@ impl State {
 
     /// An operation of ours that changes the object and will say how is about to be sent.
     pub fn begin_change(&mut self) {
+        self.unvouch();
         if !self.chain.is_under_way() {
             self.chained = 0;
             self.covered = self.is_ours_alone();
@@ -382,6 +428,7 @@ impl State {
     /// where to where, so that the next attributes will look like a change by somebody else. They may hide one, too:
     /// nothing is made of knowing better. What names led to it is asked anew.
     pub fn lose_names(&mut self, policy: &Policy) {
+        self.unvouch();
         self.epoch = policy.epoch();
         self.changed = true;
         self.ours = self.is_ours_alone();
@@ -403,6 +450,7 @@ impl State {
 
     /// The known attributes are not to be believed without asking.
     pub fn distrust(&mut self, policy: &Policy) {
+        self.unvouch();
         self.distrusted_before = policy.event();
     }
 
@@ -440,6 +488,7 @@ impl State {
 
     /// Its mode or owner is changed, or about to be.
     pub fn touch_rights(&mut self, policy: &Policy) {
+        self.unvouch();
         self.rights_generation += 1;
         self.rights_touched = policy.event();
         self.changed |= self.rights.clear();
@@ -455,6 +504,7 @@ impl State {
 
     /// Drops everything that belongs to the known state, which is not the state any more.
     fn drop_all(&mut self, policy: &Policy) {
+        self.unvouch();
         self.distrusted |= self.data.file().is_some() || self.listing.is_some();
         self.ours = false;
         self.drop_data();
@@ -480,6 +530,7 @@ impl State {
     }
 
     fn adopt(&mut self, policy: &Policy, attributes: &Attributes, sent: &Sent) {
+        self.unvouch();
         let (timeout, _) = policy.timeouts(attributes.is_dir());
         let now = Instant::now();
         self.known = Some(Known {

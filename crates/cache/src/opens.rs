@@ -75,6 +75,8 @@ pub struct Upstream {
     pub caller: Caller,
     /// What the OPENs asked for that made it what it is.
     had: Vec<Shares>,
+    /// It is from before this process, with what it had then.
+    adopted: Option<Shares>,
 }
 
 /// What is to be done about the open at the origin.
@@ -195,10 +197,21 @@ impl Opens {
             _ if crossed => return false,
             _ => {
                 let caller = caller.clone();
-                self.upstream = Some(Upstream { id, shares, caller, had: vec![shares] });
+                self.upstream = Some(Upstream { id, shares, caller, had: vec![shares], adopted: None });
             }
         }
         !crossed
+    }
+
+    /// The origin has an open since before this process.
+    pub fn adopt(&mut self, id: OpenId, shares: Shares, caller: Caller, had: Vec<Shares>) {
+        self.upstream = Some(Upstream { id, shares, caller, had, adopted: Some(shares) });
+    }
+
+    /// Has the origin had an open with all of this since before this process?
+    pub fn was_open(&self, shares: Shares) -> bool {
+        let adopted = |upstream: &Upstream| upstream.adopted.is_some_and(|had| had.contains(shares));
+        self.covers(shares) && self.upstream.as_ref().is_some_and(adopted)
     }
 
     /// The origin no longer knows this open.

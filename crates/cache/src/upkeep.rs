@@ -2,7 +2,8 @@
 //!
 //! The order makes a record true whenever the process is killed: bytes are written to their file before they count as
 //! valid in memory, and what is valid in memory goes to the index some time later. A record may be behind; then the
-//! state that it speaks of is not the origin's, and the first revalidation drops it.
+//! state that it speaks of is not the origin's, and the first revalidation drops it. Where there would be no first
+//! revalidation, because a lease outlives the process, the index says which records are not behind (`crate::adopt`).
 
 use std::sync::Arc;
 use std::sync::Weak;
@@ -103,6 +104,7 @@ impl Core {
             }
             self.put_counters(&mut batch);
             self.index.commit(batch);
+            some.iter().for_each(|object| self.vouch(object));
         }
         self.dirty.lock().append(&mut again);
     }

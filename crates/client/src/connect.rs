@@ -159,6 +159,17 @@ fn refusal4(status: nfs4::Status) -> String {
 }
 
 impl ConnectError {
+    /// Version 4 is not to be had here, and version 3 may be: the server does not speak it, has the export elsewhere in its
+    /// name space (`fsid=0`), or nobody answers on its port.
+    pub(crate) fn leaves_v3(&self) -> bool {
+        let path = |status: &nfs4::Status| matches!(status, nfs4::Status::NoEnt | nfs4::Status::NotDir);
+        match self {
+            ConnectError::Version { .. } | ConnectError::Nfs4 { .. } => true,
+            ConnectError::Refused4 { status, .. } => path(status),
+            _ => false,
+        }
+    }
+
     /// Nobody answered: somebody may later.
     pub fn is_silence(&self) -> bool {
         matches!(self, ConnectError::Nfs { .. } | ConnectError::Mount { .. } | ConnectError::Nfs4 { .. })

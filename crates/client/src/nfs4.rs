@@ -2,7 +2,8 @@
 //! in it.
 //!
 //! What is held at the origin (opens, locks, delegations) is in [`state`]; sessions and slots are in [`session`];
-//! [`recovery`] gets it all back when the origin has restarted, below the interface. Delegations are the layer's leases
+//! [`recovery`] gets it all back when the origin has restarted, below the interface; [`durable`] and [`resume`] when we
+//! have. Delegations are the layer's leases
 //! and [`callback`] its recalls.
 //!
 //! Assumed: AUTH_SYS; one server behind one address; no referrals and no migration.
@@ -13,6 +14,7 @@ mod channel;
 mod connect;
 mod convert;
 mod directory;
+pub(crate) mod durable;
 mod establish;
 mod execute;
 mod extended;
@@ -25,6 +27,7 @@ mod making;
 mod names;
 mod opens;
 mod recovery;
+mod resume;
 mod session;
 mod space;
 mod state;
@@ -32,7 +35,7 @@ mod system;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, AtomicU32};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -43,9 +46,9 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use vfs::{
-    AccessMask, Accessed, Acl, Attributes, By, Callbacks, Caller, Commit, Copied, CreateHow, Created, Device,
-    Extent, FileSystem, FileType, FsLimits, FsStat, Handle, LeaseId, ListedXattrs, Listing, Lock,
-    LockRequest, Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Owner, Place, Read, ReadDir,
+    AccessMask, Accessed, Acl, Adopted, Attributes, By, Callbacks, Caller, Commit, Copied, CreateHow,
+    Created, Device, Extent, FileSystem, FileType, FsLimits, FsStat, Handle, LeaseId, ListedXattrs, Listing,
+    Lock, LockRequest, Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Owner, Place, Read, ReadDir,
     Renamed, Result, SetAttributes, Share, Sought, Stability, Timestamp, Wcc, Written, XattrHow, XattrName,
 };
 
@@ -55,11 +58,12 @@ use crate::nonsense::{Fsids, Types};
 use crate::url::Url;
 use callback::Back;
 use channel::Channel;
+use durable::Held;
+pub use durable::Life;
 use establish::Client;
 pub use establish::Identity;
 use idmap::Idmap;
 use session::Session;
-use state::State;
 
 /// A remote server's export, over version 4.1 or 4.2. See [`Nfs4::connect`].
 #[derive(Debug)]
@@ -78,7 +82,7 @@ struct Inner {
     channel: Channel,
     client: Mutex<Client>,
     phase: watch::Sender<Phase>,
-    state: Mutex<State>,
+    state: Held,
     back: Arc<Back>,
     /// When the last request left whose SEQUENCE the server took.
     renewed: Mutex<Instant>,
@@ -93,6 +97,10 @@ struct Inner {
     ids: Idmap,
     /// `Features` that the origin turned out not to have.
     missing: AtomicU16,
+    /// Something of an earlier life is held, or may be.
+    resumed: AtomicBool,
+    /// When the record last heard that the lease was renewed.
+    told_renewed: Mutex<Option<Instant>>,
     /// A handle that names nothing.
     nowhere: Handle,
     weak: std::sync::Weak<Inner>,
@@ -165,13 +173,22 @@ impl Nfs4 {
     /// # Errors
     /// One line that says what did not answer or would not, and what to do.
     pub async fn connect(url: &Url) -> Result<Nfs4, ConnectError> {
-        Nfs4::connect_as(url, Identity::volatile(url)).await
+        Nfs4::connect_as(url, Life::volatile(url)).await
     }
 
-    /// Mounts as this client: with an owner that is the same in each life, the origin drops what an earlier life held
-    /// as soon as this one comes.
-    pub async fn connect_as(url: &Url, identity: Identity) -> Result<Nfs4, ConnectError> {
-        connect::connect(url, identity).await
+    /// Mounts as this client, and takes over what its last life held, if that is known: see [`FileSystem::adopted`]. What
+    /// is not known the origin drops.
+    pub async fn connect_as(url: &Url, life: Life) -> Result<Nfs4, ConnectError> {
+        connect::connect(url, life).await
+    }
+
+    /// From now on, what is held is recorded in the file `path` before anybody relies on it, for the next life to take
+    /// over. Then [`FileSystem::shutdown`] gives nothing back.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn keep_record(&self, path: &std::path::Path) -> std::io::Result<()> {
+        self.inner.keep_record(path)
     }
 }
 
@@ -364,6 +381,10 @@ impl FileSystem for Nfs4 {
 
     async fn returned(&self, caller: &Caller, lease: LeaseId) -> Result<()> {
         self.return_lease(caller, lease).await
+    }
+
+    fn adopted(&self) -> Adopted {
+        self.inner.adopted()
     }
 
     async fn acl(&self, caller: &Caller, handle: &Handle) -> Result<Acl> {

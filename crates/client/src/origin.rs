@@ -8,8 +8,8 @@ use vfs::{FileSystem, Handle};
 use crate::connect::ConnectError;
 use crate::counts::ProcedureCounts;
 use crate::nfs3::Nfs3;
-use crate::nfs4::{Identity, Nfs4};
-use crate::url::Url;
+use crate::nfs4::{Life, Nfs4};
+use crate::url::{Proto, Url};
 
 /// See [`connect`]. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -25,21 +25,33 @@ pub enum Origin {
 /// # Errors
 /// One line that says what did not answer or would not, and what to do.
 pub async fn connect(url: &Url) -> Result<Origin, ConnectError> {
-    connect_as(url, Identity::volatile(url)).await
+    connect_as(url, Life::volatile(url)).await
 }
 
-/// Mounts as this client, where the version has such a thing.
-pub async fn connect_as(url: &Url, identity: Identity) -> Result<Origin, ConnectError> {
+/// Mounts as this client, where the version has such a thing, and takes over what its last life held.
+pub async fn connect_as(url: &Url, life: Life) -> Result<Origin, ConnectError> {
     let vers = url.options.vers;
-    if !vers.minors().is_empty() {
-        match Nfs4::connect_as(url, identity).await {
-            Ok(mounted) => return Ok(Origin::V4(Arc::new(mounted))),
-            // A server of version 3 alone may be behind another port.
-            Err(ConnectError::Version { .. } | ConnectError::Nfs4 { .. }) if vers.takes_v3() => {}
-            Err(refused) => return Err(refused),
-        }
+    let udp = url.options.proto == Proto::Udp;
+    if vers.minors().is_empty() || (vers.takes_v3() && udp) {
+        return Ok(Origin::V3(Arc::new(Nfs3::connect(url).await?)));
     }
-    Ok(Origin::V3(Arc::new(Nfs3::connect(url).await?)))
+    let version4 =
+        async || Nfs4::connect_as(url, life.clone()).await.map(|mounted| Origin::V4(Arc::new(mounted)));
+    let refused = match version4().await {
+        Err(refused) if vers.takes_v3() && refused.leaves_v3() => refused,
+        decided => return decided,
+    };
+    match Nfs3::connect(url).await {
+        // A server that was only just starting may speak version 4 by now, and whoever has chosen stays with it.
+        Ok(mounted) if refused.is_silence() => match version4().await {
+            Ok(mounted) => Ok(mounted),
+            Err(_) => Ok(Origin::V3(Arc::new(mounted))),
+        },
+        Ok(mounted) => Ok(Origin::V3(Arc::new(mounted))),
+        // What speaks version 4 is what there is.
+        Err(_) if matches!(refused, ConnectError::Refused4 { .. }) => Err(refused),
+        Err(failed) => Err(failed),
+    }
 }
 
 impl Origin {
@@ -48,6 +60,18 @@ impl Origin {
         match self {
             Origin::V3(origin) => origin.clone(),
             Origin::V4(origin) => origin.clone(),
+        }
+    }
+
+    /// From now on, what is held at the server is recorded in the file `path`, for the next life to take over. Where the
+    /// version keeps no state, there is nothing to record.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn keep_record(&self, path: &std::path::Path) -> std::io::Result<()> {
+        match self {
+            Origin::V3(_) => Ok(()),
+            Origin::V4(origin) => origin.keep_record(path),
         }
     }
 

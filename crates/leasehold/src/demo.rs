@@ -9,11 +9,10 @@ mod table;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bench::relay::{self, Relay};
-use client::{Nfs3, Url};
+use client::{Origin, ProcedureCounts, Url};
 use indicatif::{ProgressBar, ProgressStyle};
 use server::{ExportOptions, Squash};
 
@@ -26,7 +25,7 @@ use table::Row;
 /// What the demo set up, in the order in which it is taken down.
 struct Setting {
     proxy: Stack,
-    upstream: Arc<Nfs3>,
+    upstream: Origin,
     relay: Relay,
     origin: Stack,
     directory: Directory,
@@ -90,7 +89,7 @@ async fn set_up(
     let options = relay::Options { rtt, ..relay::Options::default() };
     let relay = Relay::start(origin.address(), options)
         .map_err(|error| Failure(format!("cannot start the relay: {error}; is loopback up?")))?;
-    let upstream = Arc::new(connect(relay.local_addr()).await?);
+    let upstream = connect(relay.local_addr(), "auto").await?;
     let cache = directory.0.join("cache");
     // One machine has one clock: files of a second ago are old enough to be trusted.
     let clock_skew = Duration::ZERO;
@@ -100,7 +99,7 @@ async fn set_up(
         ..proxy::cache_options(upstream.url(), cache.clone())
     };
     let version4 = Version4::default();
-    let below = stack::arbiter(proxy::open_cache(upstream.clone(), options).await?, &version4);
+    let below = stack::arbiter(proxy::open_cache(upstream.file_system(), options).await?, &version4);
     let state = proxy::make_state(&cache)?;
     let key = state.join("handle.key");
     let served = stack::export("demo", sample::EXPORT.to_owned(), below, open_to_all());
@@ -133,42 +132,55 @@ fn loopback() -> Network {
     Network { listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), no_udp: true, no_rpcbind: true }
 }
 
-async fn connect(server: SocketAddr) -> Result<Nfs3, Failure> {
+async fn connect(server: SocketAddr, vers: &str) -> Result<Origin, Failure> {
     let failed = |error: String| Failure(format!("the demo cannot reach its own server: {error}"));
-    let url = Url::parse(&format!("nfs://{server}{}?noresvport", sample::EXPORT))
+    let url = Url::parse(&format!("nfs://{server}{}?noresvport&vers={vers}", sample::EXPORT))
         .map_err(|error| failed(error.to_string()))?;
-    Nfs3::connect(&url).await.map_err(|error| failed(error.to_string()))
+    client::connect(&url).await.map_err(|error| failed(error.to_string()))
 }
 
+/// The reader speaks version 3, in which it asks for each thing by itself; the proxy what the origin speaks best.
 async fn read_three_times(setting: &Setting, progress: &ProgressBar) -> Result<Vec<Row>, Failure> {
-    let direct = connect(setting.relay.local_addr()).await?;
-    let client = connect(setting.proxy.address()).await?;
+    let direct = connect(setting.relay.local_addr(), "3").await?;
+    let client = connect(setting.proxy.address(), "3").await?;
     let mut rows = Vec::new();
     for (name, reader, counted) in [
         ("direct", &direct, &direct),
-        ("proxy, cold", &client, &*setting.upstream),
-        ("proxy, warm", &client, &*setting.upstream),
+        ("proxy, cold", &client, &setting.upstream),
+        ("proxy, warm", &client, &setting.upstream),
     ] {
         progress.set_message(format!("reading: {name}"));
-        let before = counted.counts();
+        let before = counted.calls();
         let start = tokio::time::Instant::now();
-        let Reading { files, bytes, checksum } = reader::read_tree(reader, progress).await?;
+        let Reading { files, bytes, checksum } = reader::read_tree(&*reader.file_system(), progress).await?;
         let seconds = start.elapsed().as_secs_f64();
-        let asked = counted.counts().since(&before);
-        let calls = asked.called().map(|(procedure, counts)| (procedure.name(), counts.calls)).collect();
+        let asked = since(&before, counted.calls());
         rows.push(Row {
             name,
             seconds,
-            origin_calls: asked.total_calls(),
-            origin_bytes: asked.total_bytes(),
+            origin_calls: asked.iter().map(|(_, calls, _)| calls).sum(),
+            origin_bytes: asked.iter().map(|(_, _, bytes)| bytes).sum(),
             files,
             bytes,
             checksum,
-            calls,
+            calls: asked.iter().map(|(name, calls, _)| (*name, *calls)).collect(),
         });
     }
     if rows.iter().any(|row| row.checksum != rows[0].checksum) {
         return Err(Failure("the three readings differ: that must never happen; please report it".into()));
     }
     Ok(rows)
+}
+
+type Counted = Vec<(&'static str, ProcedureCounts)>;
+
+/// Calls and bytes by procedure, of what was called in between.
+fn since(before: &Counted, after: Counted) -> Vec<(&'static str, u64, u64)> {
+    let bytes = |counts: &ProcedureCounts| counts.bytes_sent + counts.bytes_received;
+    let grown = after.into_iter().map(|(name, now)| {
+        let then = before.iter().find(|(other, _)| *other == name).map(|(_, counts)| *counts);
+        let (calls, moved) = then.map_or((0, 0), |then| (then.calls, bytes(&then)));
+        (name, now.calls - calls, bytes(&now) - moved)
+    });
+    grown.filter(|(_, calls, _)| *calls > 0).collect()
 }

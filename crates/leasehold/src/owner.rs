@@ -1,13 +1,14 @@
-//! Who a proxy is to an origin of version 4: its client owner (RFC 8881, section 2.4), the same in all its lives.
+//! Who a proxy is to an origin of version 4: its client owner (RFC 8881, section 2.4), the same in all its lives, and the
+//! record of what it holds there, with which the next life goes on.
 //!
-//! An origin that hears of a client again drops what its last life held. Without that, the delegations of a proxy that
-//! was killed would keep others waiting until their lease ends.
+//! Without a record that can be gone on with, an origin that hears of a client again drops what its last life held:
+//! else the delegations of a proxy that was killed would keep others waiting until their lease ends.
 
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use client::{Identity, Url};
+use client::{Origin, Url};
 
 use crate::Failure;
 use crate::state::{self, Lock};
@@ -18,7 +19,9 @@ const BYTES_MAX: usize = 1024;
 /// Who to be, and what keeps others from being it too.
 pub struct Life {
     /// For the origin.
-    pub identity: Identity,
+    pub client: client::Life,
+    /// Why nothing is taken over, if something was there.
+    reason: Option<String>,
     lock: Option<Lock>,
 }
 
@@ -28,30 +31,36 @@ impl Life {
     /// # Errors
     /// If another process lives it.
     pub fn begin(url: &Url, state: &Path) -> Result<Life, Failure> {
-        let mut identity = Identity::volatile(url);
         if !state.is_dir() {
-            return Ok(Life { identity, lock: None });
+            return Ok(Life { client: client::Life::volatile(url), reason: None, lock: None });
         }
         let lock = state::lock(state)?;
-        match std::fs::read(file(state)) {
-            Ok(owner) if (1..=BYTES_MAX).contains(&owner.len()) => identity.owner = owner.into(),
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(unusable(state, &error)),
-        }
-        Ok(Life { identity, lock: Some(lock) })
+        let (client, reason) = match std::fs::read(file(state)) {
+            Ok(owner) if (1..=BYTES_MAX).contains(&owner.len()) => {
+                client::Life::resume(url, owner.into(), &record(state))
+            }
+            Ok(_) => (client::Life::volatile(url), None),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => (client::Life::volatile(url), None),
+            Err(error) => return Err(unusable(&file(state), &error)),
+        };
+        Ok(Life { client, reason, lock: Some(lock) })
     }
 
-    /// Makes the owner durable. The lock is held until the value that comes back is dropped.
+    /// Makes the owner durable, and from now on what is held at the origin. The lock is held until the value that comes
+    /// back is dropped.
     ///
     /// # Errors
     /// If it cannot be written, or another process was faster.
-    pub fn keep(self, state: &Path) -> Result<Lock, Failure> {
+    pub fn keep(self, state: &Path, origin: &Origin) -> Result<Lock, Failure> {
         let lock = match self.lock {
             Some(lock) => lock,
             None => state::lock(state)?,
         };
-        store(state, &self.identity.owner).map_err(|error| unusable(state, &error))?;
+        store(state, self.client.owner()).map_err(|error| unusable(&file(state), &error))?;
+        origin.keep_record(&record(state)).map_err(|error| unusable(&record(state), &error))?;
+        if let Some(reason) = self.reason {
+            eprintln!("leasehold: {reason}");
+        }
         Ok(lock)
     }
 }
@@ -73,8 +82,12 @@ fn file(state: &Path) -> PathBuf {
     state.join("client.owner")
 }
 
-fn unusable(state: &Path, error: &io::Error) -> Failure {
-    Failure(format!("cannot use {}: {error}; make it readable and writable", file(state).display()))
+fn record(state: &Path) -> PathBuf {
+    state.join("client.state")
+}
+
+fn unusable(path: &Path, error: &io::Error) -> Failure {
+    Failure(format!("cannot use {}: {error}; make it readable and writable", path.display()))
 }
 
 #[cfg(test)]
@@ -82,18 +95,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_owner_lasts_and_the_verifier_does_not() {
+    fn the_owner_lasts_and_one_life_is_lived_at_a_time() {
         let directory = tempfile::tempdir().unwrap();
         let state = directory.path().join("state");
         let url = Url::parse("nfs://filer/export").unwrap();
-        let first = Life::begin(&url, &state).unwrap();
-        let identity = first.identity.clone();
+        assert!(Life::begin(&url, &state).unwrap().lock.is_none(), "nothing is made that was not there");
         std::fs::create_dir(&state).unwrap();
-        let lock = first.keep(&state).unwrap();
+        store(&state, b"the owner").unwrap();
+        let first = Life::begin(&url, &state).unwrap();
+        assert_eq!(first.client.owner()[..], b"the owner"[..]);
+        assert!(!first.client.resumes(), "there is no record yet");
         assert!(Life::begin(&url, &state).is_err(), "one life at a time");
-        drop(lock);
+        drop(first);
+        std::fs::write(record(&state), b"damage").unwrap();
         let second = Life::begin(&url, &state).unwrap();
-        assert_eq!(second.identity.owner, identity.owner);
-        assert_ne!(second.identity.verifier, identity.verifier);
+        assert_eq!(second.client.owner()[..], b"the owner"[..]);
+        assert!(!second.client.resumes());
     }
 }

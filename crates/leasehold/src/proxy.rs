@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use arbiter::Arbiter;
 use cache::{Cache, Consistency, LookupCache, Timeouts};
-use client::{Identity, Origin, Url};
+use client::{Origin, Url};
 use serde_json::{Map, Value, json};
 use server::Front;
 use vfs::FileSystem;
@@ -32,7 +32,7 @@ pub async fn run(arguments: Proxy) -> Result<(), Failure> {
     let life = Life::begin(url, &state_of(&directory))?;
     // The end may be wished for while the origin is still being waited for.
     let origin = tokio::select! {
-        origin = reach(url, &life.identity) => origin?,
+        origin = reach(url, &life.client) => origin?,
         () = end.wait() => return Ok(()),
     };
     let mut options = cache_options(url, directory.clone());
@@ -41,7 +41,7 @@ pub async fn run(arguments: Proxy) -> Result<(), Failure> {
     let cache = open_cache(origin.file_system(), options).await?;
     let arbiter = stack::arbiter(cache.clone(), &arguments.version4);
     let state = make_state(&directory)?;
-    let _lock = life.keep(&state)?;
+    let _lock = life.keep(&state, &origin)?;
     let handle_key = arguments.handle_key.clone().unwrap_or_else(|| state.join("handle.key"));
     let path = arguments.export.clone().unwrap_or_else(|| url.export_text());
     let export = stack::export(&url.to_string(), path.clone(), arbiter.clone(), arguments.access.to_server());
@@ -56,10 +56,10 @@ pub async fn run(arguments: Proxy) -> Result<(), Failure> {
 }
 
 /// Mounts the origin; one that does not answer yet is waited for, one that refuses is not.
-async fn reach(url: &Url, identity: &Identity) -> Result<Origin, Failure> {
+async fn reach(url: &Url, life: &client::Life) -> Result<Origin, Failure> {
     let mut pause = Duration::from_millis(500);
     loop {
-        match client::connect_as(url, identity.clone()).await {
+        match client::connect_as(url, life.clone()).await {
             Ok(origin) => return Ok(origin),
             Err(silent) if silent.is_silence() && !url.options.soft => {
                 eprintln!("leasehold: {silent}; still trying");

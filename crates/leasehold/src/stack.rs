@@ -78,6 +78,7 @@ impl Stack {
         let state = StateOptions { directory: Some(keep.state.to_owned()), lease, grace: lease };
         let front = Front::with_state(exports, handles, &state)
             .map_err(|error| in_state("the records of NFSv4 clients", error))?;
+        front.begin().await;
         let options = ServerOptions { udp: !listen.no_udp, ..ServerOptions::new(listen.listen) };
         let server = Server::start(options, front.clone(), replies)
             .await

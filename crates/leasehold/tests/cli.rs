@@ -140,7 +140,7 @@ fn a_directory_or_port_that_cannot_be_had_is_one_line() {
     let no_export = format!("nfs://{}/elsewhere?noresvport", serve.address);
     fails_with(
         &run(&["proxy", &no_export, "--cache", &tree.path("cache")]),
-        &["/elsewhere", "no such export"],
+        &["/elsewhere", "there is no such path"],
     );
     let config = tree.path("exports.toml");
     std::fs::write(&config, "[[export]]\ndirectory = 3\n").unwrap();

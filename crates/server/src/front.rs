@@ -119,6 +119,14 @@ impl Front {
         })
     }
 
+    /// To be called before the first call is answered: if no client is known that may reclaim what it held before a
+    /// restart, the file systems need not keep it any longer.
+    pub async fn begin(&self) {
+        if !self.state.in_grace() {
+            self.end_reclaim().await;
+        }
+    }
+
     /// Calls answered so far.
     pub fn counts(&self) -> &Counts {
         &self.counts

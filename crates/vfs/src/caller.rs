@@ -37,7 +37,8 @@ pub enum Freshness {
 }
 
 /// A client that holds state: all that one client id of v4 opened, locked and was granted. Given out by the fronts,
-/// unique among all of them, never used again within a process.
+/// unique among all of them, and never used for another client, in this process or a later one: a client that reclaims
+/// what it held before a restart is the holder that it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HolderId(pub u64);
 

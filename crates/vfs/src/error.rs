@@ -110,6 +110,9 @@ pub enum Status {
     /// State was to be reclaimed when that was over, or that never was.
     #[error("nothing to reclaim")]
     NoGrace,
+    /// What was to be reclaimed was not held.
+    #[error("that was not held")]
+    ReclaimBad,
     /// There is no extended attribute of that name.
     #[error("no such extended attribute")]
     NoXattr,

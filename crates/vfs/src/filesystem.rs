@@ -14,7 +14,7 @@ use crate::data::Data;
 use crate::error::{Result, Status};
 use crate::extended::{Acl, Copied, Extent, Features, ListedXattrs, Place, Sought, XattrHow, XattrName};
 use crate::handle::Handle;
-use crate::lease::{Callbacks, LeaseId};
+use crate::lease::{Adopted, Callbacks, LeaseId};
 use crate::name::Name;
 use crate::open::{By, Lock, LockRequest, Locked, OpenId, OpenRequest, Opened, Owner, Share};
 use crate::time::Timestamp;
@@ -414,6 +414,17 @@ pub trait FileSystem: Send + Sync + 'static {
     fn callbacks(&self) -> Option<Callbacks> {
         None
     }
+
+    /// What is still held below from before the process was started. Asked once, after [`callbacks`](FileSystem::callbacks)
+    /// was taken and before anything else: the layer above then holds it as if it had asked for it in this process.
+    fn adopted(&self) -> Adopted {
+        Adopted::default()
+    }
+
+    /// Nobody reclaims anything any more that was held before the process was started (RFC 8881, section 8.4.2): what was
+    /// adopted and not reclaimed goes. Said once by the front; until then `reclaim` of an open or a lock is granted if the
+    /// adopted ones cover it.
+    async fn end_reclaim(&self) {}
 
     /// A lease comes back, recalled or not.
     async fn returned(&self, _caller: &Caller, _lease: LeaseId) -> Result<()> {

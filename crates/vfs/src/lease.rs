@@ -6,11 +6,12 @@
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use crate::caller::HolderId;
+use crate::caller::{HolderId, Principal};
 use crate::handle::Handle;
-use crate::open::Owner;
+use crate::open::{Lock, OpenId, Owner, Share};
 
-/// Names a lease between two layers. Never reused within a process.
+/// Names a lease between two layers. Never reused within a process, nor, by a layer that goes on with what an earlier
+/// process held ([`Adopted`]), for another lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LeaseId(pub u64);
 
@@ -124,3 +125,44 @@ pub enum Callback {
 
 /// The stream of callbacks from a layer to the one above it. Bounded; a layer that cannot deliver waits.
 pub type Callbacks = mpsc::Receiver<Callback>;
+
+/// What a layer still holds below from before the process was started, for the layer above to take over.
+///
+/// It was held without a break: nobody else was given what it excludes.
+#[derive(Clone, Debug, Default)]
+pub struct Adopted {
+    /// Opens, with what is locked through them.
+    pub opens: Vec<AdoptedOpen>,
+    /// Leases, under the names that they had.
+    pub leases: Vec<AdoptedLease>,
+}
+
+/// An open from before the process was started.
+#[derive(Clone, Debug)]
+pub struct AdoptedOpen {
+    /// Its name, as it was.
+    pub id: OpenId,
+    /// Of which file.
+    pub handle: Handle,
+    /// What it does.
+    pub access: Share,
+    /// What others may not do meanwhile.
+    pub deny: Share,
+    /// What each of the OPENs asked for, of access and deny, that made it what it is.
+    pub had: Vec<(Share, Share)>,
+    /// As whom it was made.
+    pub principal: Principal,
+    /// What is locked through it.
+    pub locks: Vec<Lock>,
+}
+
+/// A lease from before the process was started.
+#[derive(Clone, Copy, Debug)]
+pub struct AdoptedLease {
+    /// Its name, as it was.
+    pub id: LeaseId,
+    /// Of which file.
+    pub handle: Handle,
+    /// What it allows.
+    pub kind: LeaseKind,
+}

@@ -31,7 +31,10 @@ pub use filesystem::{
     ReadDir, Renamed, Stability, Written,
 };
 pub use handle::Handle;
-pub use lease::{Callback, Callbacks, Held, Lease, LeaseId, LeaseKind, Query, Recall, Want};
+pub use lease::{
+    Adopted, AdoptedLease, AdoptedOpen, Callback, Callbacks, Held, Lease, LeaseId, LeaseKind, Query, Recall,
+    Want,
+};
 pub use name::Name;
 pub use open::{By, Lock, LockKind, LockRequest, Locked, OpenId, OpenRequest, Opened, Owner, Share};
 pub use time::{Clock, SystemClock, Timestamp};

@@ -28,7 +28,8 @@ bitflags! {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Owner(pub Bytes);
 
-/// Names an open between two layers. Never reused within a process.
+/// Names an open between two layers. Never reused within a process, nor, by a layer that goes on with what an earlier
+/// process held ([`crate::Adopted`]), for another open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OpenId(pub u64);
 

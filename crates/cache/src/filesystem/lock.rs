@@ -20,19 +20,21 @@ impl Core {
         if !shares.access.contains(needed) {
             return Err(Status::OpenMode.into());
         }
+        if request.reclaim && self.has_state() == Some(true) {
+            return self.reclaim_lock(caller, &object, open, &request.lock).await;
+        }
         if let Some(locked) = self.lock_here(&object, open, &request.lock) {
             return Ok(locked);
         }
         // A lock that was granted must not be forgotten because nobody waits for it any more.
         let core = self.share().ok_or(Status::ServerFault)?;
-        // To the origin, nothing of this process is from before.
-        let (caller, request) = (caller.clone(), LockRequest { reclaim: false, ..request.clone() });
+        let (caller, request) = (caller.clone(), request.clone());
         let task = tokio::spawn(async move { core.lock_at_origin(&caller, &object, open, &request).await });
         task.await.unwrap_or_else(|_| Err(Status::ServerFault.into()))
     }
 
     /// A lock that the origin need not know of.
-    fn lock_here(&self, object: &Arc<Object>, open: OpenId, lock: &Lock) -> Option<Locked> {
+    pub fn lock_here(&self, object: &Arc<Object>, open: OpenId, lock: &Lock) -> Option<Locked> {
         self.with(object, |state| {
             let alone = self.keeps_locks_alone();
             let range = (lock.offset, lock.length);
@@ -174,6 +176,7 @@ impl Core {
     }
 }
 
-fn keeps_locks(state: &State) -> bool {
+/// Are the file's locks nobody's business but ours?
+pub fn keeps_locks(state: &State) -> bool {
     state.locks.under_way == 0 && state.lease.as_ref().is_some_and(HeldLease::keeps_locks)
 }

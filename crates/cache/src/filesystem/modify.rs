@@ -101,6 +101,13 @@ fn changed_nothing(status: Status) -> bool {
     )
 }
 
+/// A change of ours that is about to be sent will change this object too, as a change of one of its names does.
+fn will_change(core: &Core, object: Option<&Arc<Object>>) {
+    if let Some(object) = object {
+        core.with(object, State::unvouch);
+    }
+}
+
 /// A change of ours of one name in a directory.
 pub struct NameChange<'a> {
     core: &'a Core,
@@ -122,6 +129,7 @@ impl<'a> NameChange<'a> {
             Some(NameEntry { leads: Leads::To(child), .. }) => Some(core.object(&child)),
             _ => None,
         };
+        will_change(core, child.as_ref());
         NameChange {
             core,
             directory: directory.clone(),
@@ -137,6 +145,7 @@ impl<'a> NameChange<'a> {
     #[must_use]
     fn of(mut self, child: Option<Arc<Object>>) -> NameChange<'a> {
         if child.is_some() {
+            will_change(self.core, child.as_ref());
             self.child = child;
         }
         self
@@ -355,6 +364,7 @@ impl Core {
     ) -> Result<Created> {
         let (object, directory) = (self.object(file), self.object(directory));
         let naming = NameChange::begin(self, &directory, name);
+        will_change(self, Some(&object));
         let change = Change::begin(self, &directory);
         let sent = change.sent;
         self.counters.create.bump();

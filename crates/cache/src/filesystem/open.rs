@@ -39,6 +39,7 @@ impl Core {
             // Without knowing what there is, nothing can be promised.
             None => return Err(Status::Delay.into()),
             Some(false) => return self.open_without_state(caller, request).await,
+            Some(true) if request.reclaim => return self.reclaim_open(caller, request).await,
             Some(true) => {}
         }
         let target = if may_share(request) { self.target(caller, request).await } else { None };
@@ -179,7 +180,7 @@ impl Core {
     }
 
     /// A local open begins.
-    fn opened_here(
+    pub fn opened_here(
         &self,
         caller: &Caller,
         request: &OpenRequest,
@@ -327,6 +328,7 @@ fn may_share(request: &OpenRequest) -> bool {
     !changes
 }
 
-fn shares_of(request: &OpenRequest) -> Shares {
+/// What an open uses and denies.
+pub fn shares_of(request: &OpenRequest) -> Shares {
     Shares { access: request.access, deny: request.deny }
 }

@@ -23,15 +23,18 @@ pub enum Table {
     Listings,
     /// Stamp and handle → nothing: objects in the order of their last use.
     Uses,
+    /// Handle → lease: what is known of the object is what the origin has for as long as the lease is held.
+    Leases,
     /// Counters of the whole.
     Meta,
 }
 
-const TABLES: [(Table, &str); 5] = [
+const TABLES: [(Table, &str); 6] = [
     (Table::Objects, "objects"),
     (Table::Names, "names"),
     (Table::Listings, "listings"),
     (Table::Uses, "uses"),
+    (Table::Leases, "leases"),
     (Table::Meta, "meta"),
 ];
 
@@ -132,6 +135,11 @@ impl Index {
     /// Makes everything durable, if the index works.
     pub fn sync(&self) {
         self.working(|store| store.sync());
+    }
+
+    /// Has it failed?
+    pub fn is_broken(&self) -> bool {
+        self.broken.load(Ordering::Acquire)
     }
 
     fn working<T>(&self, work: impl FnOnce(&dyn MetaStore) -> Result<T, StoreError>) -> Option<T> {

@@ -99,8 +99,8 @@ pub struct Origin {
     /// At most so many microseconds more, before and after a call takes effect; which ones, the seed decides.
     pub jitter: AtomicU64,
     pub seed: AtomicU64,
-    /// What happens after the next call has taken effect, and before its reply.
-    pub after_effect: Mutex<Option<Hook>>,
+    /// What happens after the next call, or the next of one kind, has taken effect, and before its reply.
+    pub after_effect: Mutex<Option<(Option<&'static str>, Hook)>>,
     /// Opens, locks and leases, if it has state.
     pub state: Mutex<state::State>,
 }
@@ -188,7 +188,8 @@ impl Origin {
         }
         self.dawdle().await;
         let result = work(&mut self.tree());
-        if let Some(hook) = self.after_effect.lock().take() {
+        let hook = self.after_effect.lock().take_if(|(only, _)| only.is_none_or(|only| only == call));
+        if let Some((_, hook)) = hook {
             hook();
         }
         if let Some(gate) = &gate {
@@ -422,6 +423,10 @@ impl FileSystem for Origin {
         self.state.lock().listen()
     }
 
+    fn adopted(&self) -> vfs::Adopted {
+        self.state.lock().adopted()
+    }
+
     async fn returned(&self, _: &Caller, lease: LeaseId) -> Result<()> {
         self.call("RETURN", |_| self.state.lock().leases.retain(|held| held.id != lease)).await;
         Ok(())
@@ -452,9 +457,14 @@ impl Bench {
 
     /// What a process leaves behind that is killed after the next call has taken effect.
     pub fn killed_at_next_call(&self) -> Bench {
+        self.killed_at_next(None)
+    }
+
+    /// The same, of one kind of call.
+    pub fn killed_at_next(&self, call: Option<&'static str>) -> Bench {
         let directory = scratch();
         let (from, to) = (self.directory.path().to_owned(), directory.path().to_owned());
-        *self.origin.after_effect.lock() = Some(Box::new(move || copy(&from, &to)));
+        *self.origin.after_effect.lock() = Some((call, Box::new(move || copy(&from, &to))));
         Bench { origin: self.origin.clone(), directory }
     }
 

@@ -9,8 +9,9 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use vfs::{
-    AccessMask, By, Callback, Callbacks, Caller, CreateHow, FileType, Handle, Lease, LeaseId, LeaseKind,
-    Lock, Locked, OpenId, OpenRequest, Opened, Owner, Recall, Result, Share, Status, Want, Wcc,
+    AccessMask, Adopted, AdoptedLease, AdoptedOpen, By, Callback, Callbacks, Caller, CreateHow, FileType,
+    Handle, Lease, LeaseId, LeaseKind, Lock, Locked, OpenId, OpenRequest, Opened, Owner, Principal, Recall,
+    Result, Share, Status, Want, Wcc,
 };
 
 use super::tree::Tree;
@@ -50,6 +51,8 @@ pub struct State {
     pub locks: Vec<(Handle, Lock)>,
     /// How long until a recalled lease is revoked.
     pub patience: Option<Duration>,
+    /// The next process of the cache goes on with what this one holds.
+    pub resumes: bool,
     next: u64,
     listener: Option<mpsc::Sender<Callback>>,
 }
@@ -60,6 +63,35 @@ impl State {
         let (sender, receiver) = mpsc::channel(1000);
         self.listener = Some(sender);
         Some(receiver)
+    }
+
+    /// What the next process goes on with.
+    pub fn adopted(&self) -> Adopted {
+        if !self.resumes {
+            return Adopted::default();
+        }
+        let ours = |(_, lock): &&(Handle, Lock)| !lock.owner.0.starts_with(b"other");
+        let opens = self.opens.iter().map(|open| AdoptedOpen {
+            id: open.id,
+            handle: open.handle,
+            access: open.access,
+            deny: open.deny,
+            had: open.had.clone(),
+            principal: Principal::Machine,
+            locks: self
+                .locks
+                .iter()
+                .filter(ours)
+                .filter(|(handle, _)| *handle == open.handle)
+                .map(|(_, lock)| lock.clone())
+                .collect(),
+        });
+        let leases = self.leases.iter().map(|lease| AdoptedLease {
+            id: lease.id,
+            handle: lease.handle,
+            kind: lease.kind,
+        });
+        Adopted { opens: opens.collect(), leases: leases.collect() }
     }
 
     fn next(&mut self) -> u64 {
@@ -268,6 +300,11 @@ impl Origin {
     /// And gives it up.
     pub fn others_unlock(&self, file: &Handle, lock: &Lock) {
         self.state.lock().locks.retain(|(other, held)| other != file || held != lock);
+    }
+
+    /// The process of the cache ended, and somebody else wants a file of which it had a lease.
+    pub fn revoke_unheard(&self, file: &Handle) {
+        self.state.lock().leases.retain(|lease| lease.handle != *file);
     }
 
     /// Asks for a lease back without wanting anything.

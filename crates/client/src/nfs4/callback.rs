@@ -271,7 +271,12 @@ impl Back {
             timeout(OVERTAKEN, self.after_opens()).await.map_err(|_| Wire::Delay)?;
             lease = named();
         }
-        inner.recall(lease.ok_or(Wire::BadStateid)?);
+        match lease {
+            Some(lease) => inner.recall(lease),
+            // A grant to an earlier life that it did not live to hear of.
+            None if inner.resumed.load(Ordering::Relaxed) => inner.return_stray(handle, args.stateid),
+            None => return Err(Wire::BadStateid),
+        }
         Ok(())
     }
 

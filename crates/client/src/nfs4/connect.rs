@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU16, AtomicU32};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -20,9 +20,9 @@ use vfs::{Handle, Principal};
 use super::attributes::getattr;
 use super::callback::Back;
 use super::channel::Channel;
+use super::durable::{Held, Life};
 use super::establish::{Client, Identity, NotMade};
 use super::session::Session;
-use super::state::State;
 use super::{Export, Idmap, Inner, Nfs4, Phase, convert, keeper, system};
 use crate::connect::{ConnectError, link_options, source};
 use crate::nonsense::{Fsids, Nonsense, Types};
@@ -32,6 +32,8 @@ use crate::url::Url;
 /// How long mounting may take once the server has answered at all. A server in its period of grace takes no new opens,
 /// but it is mounted all the same.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long it may take to go on with what an earlier life held.
+const RESUMING: Duration = Duration::from_secs(60);
 const NFS_PORT: u16 = 2049;
 /// Our largest transfer.
 const TRANSFER_MAX: u32 = 1 << 20;
@@ -39,14 +41,14 @@ const TRANSFER_MAX: u32 = 1 << 20;
 const AROUND_BYTES: u32 = 8 << 10;
 
 /// Mounts, with the highest minor version that the URL allows and the server speaks.
-pub(super) async fn connect(url: &Url, identity: Identity) -> Result<Nfs4, ConnectError> {
+pub(super) async fn connect(url: &Url, life: Life) -> Result<Nfs4, ConnectError> {
     let unresolved = |source| ConnectError::Resolve { host: url.host.clone(), source };
     let addresses = tokio::net::lookup_host((url.host.as_str(), 0)).await.map_err(unresolved)?;
     let mut result = Err(unresolved(io::ErrorKind::NotFound.into()));
     let port = url.options.port.or(url.port).unwrap_or(NFS_PORT);
     for address in addresses {
         let server = SocketAddr::new(address.ip(), port);
-        result = connect_to(url, server, &identity).await;
+        result = connect_to(url, server, &life).await;
         if !matches!(result, Err(ConnectError::Nfs4 { .. })) {
             return result;
         }
@@ -54,7 +56,7 @@ pub(super) async fn connect(url: &Url, identity: Identity) -> Result<Nfs4, Conne
     result
 }
 
-async fn connect_to(url: &Url, server: SocketAddr, identity: &Identity) -> Result<Nfs4, ConnectError> {
+async fn connect_to(url: &Url, server: SocketAddr, life: &Life) -> Result<Nfs4, ConnectError> {
     let way = Way { server, transport: rpc::Transport::Tcp, source: source(&url.options) };
     ask::<call::Null>(way, &(), PATIENCE).await.map_err(|source| match source {
         AskError::Refused(Refusal::ProgramMismatch { .. } | Refusal::ProgramUnavailable) => {
@@ -63,7 +65,7 @@ async fn connect_to(url: &Url, server: SocketAddr, identity: &Identity) -> Resul
         source => ConnectError::Nfs4 { server, source },
     })?;
     for &minor in url.options.vers.minors() {
-        match mount(url, server, identity, minor).await {
+        match mount(url, server, life, minor).await {
             Err(ConnectError::Version { .. }) => {}
             decided => return decided,
         }
@@ -79,10 +81,10 @@ fn wanted(url: &Url) -> &'static str {
     }
 }
 
-async fn mount(url: &Url, server: SocketAddr, identity: &Identity, minor: u32) -> Result<Nfs4, ConnectError> {
+async fn mount(url: &Url, server: SocketAddr, life: &Life, minor: u32) -> Result<Nfs4, ConnectError> {
     let silent = || ConnectError::Nfs4 { server, source: AskError::Silence };
     let nowhere = Handle::new(&[]).ok_or_else(silent)?;
-    let inner = build(url, server, identity.clone(), minor, nowhere);
+    let inner = build(url, server, life.identity.clone(), minor, nowhere);
     let refused = |error: NotMade| match error {
         NotMade::Status(Wire::MinorVersMismatch) => ConnectError::Version { server, wanted: wanted(url) },
         NotMade::Status(status) => ConnectError::Refused4 { server, export: url.export_text(), status },
@@ -91,10 +93,15 @@ async fn mount(url: &Url, server: SocketAddr, identity: &Identity, minor: u32) -
     let mounting = async {
         let session = establish(&inner).await.map_err(refused)?;
         let root = walk(&inner, url, &session).await.map_err(refused)?;
-        inner.reclaim_complete(&session).await.map_err(refused)?;
         Ok((session, root))
     };
     let (session, (root, limits)) = timeout(PATIENCE, mounting).await.map_err(|_| silent())??;
+    if let Some(past) = &life.past {
+        let resuming = inner.resume(&session, past);
+        timeout(RESUMING, resuming).await.map_err(|_| silent())?.map_err(refused)?;
+    }
+    let complete = inner.reclaim_complete(&session);
+    timeout(PATIENCE, complete).await.map_err(|_| silent())?.map_err(refused)?;
     let handle = convert::from_wire(&root)
         .ok_or_else(|| ConnectError::Nonsense { server, export: url.export_text() })?;
     // Empty until here.
@@ -118,7 +125,7 @@ fn build(url: &Url, server: SocketAddr, identity: Identity, minor: u32, nowhere:
         channel: Channel::new(links, url.options.patience(), Nonsense::new(server)),
         client: Mutex::new(Client::default()),
         phase: watch::Sender::new(Phase::Recovering),
-        state: Mutex::new(State::default()),
+        state: Held::default(),
         back: back.clone(),
         renewed: Mutex::new(Instant::now()),
         flags: AtomicU32::new(0),
@@ -128,6 +135,8 @@ fn build(url: &Url, server: SocketAddr, identity: Identity, minor: u32, nowhere:
         fsids: Fsids::default(),
         ids: Idmap::default(),
         missing: AtomicU16::new(0),
+        resumed: AtomicBool::new(false),
+        told_renewed: Mutex::default(),
         nowhere,
         weak: weak.clone(),
     });

@@ -8,7 +8,7 @@ use protocol::nfs4::{
     ArgOp, AuthsysParms, BindConnToSessionArgs, CREATE_SESSION4_FLAG_CONN_BACK_CHAN, CallbackSecParms,
     ChannelAttrs, ChannelDirFromClient, ClientOwner, CompoundArgs, CompoundError, CreateSessionArgs,
     DestroyClientidArgs, DestroySessionArgs, EXCHGID4_FLAG_CONFIRMED_R, EXCHGID4_FLAG_USE_NON_PNFS,
-    ExchangeIdArgs, Limited, NfsImplId, Nfstime, Op, Operation, ReclaimCompleteArgs, Results,
+    ExchangeIdArgs, Limited, NfsImplId, Nfstime, Op, Operation, ReclaimCompleteArgs, Results, Sessionid,
     StateProtectArgs, Status as Wire, op,
 };
 use rpc::Connected;
@@ -41,7 +41,8 @@ pub struct Identity {
     /// `co_ownerid`: the same for all lives of one client, at most 1,024 bytes. Two clients with the same one throw
     /// each other out.
     pub owner: Bytes,
-    /// `co_verifier`: another for each life, so that the origin drops what the last one held.
+    /// `co_verifier`: another for each incarnation of the client, so that the origin drops what the last one held. A life
+    /// that goes on with what the last one held has the same.
     pub verifier: [u8; 8],
 }
 
@@ -71,13 +72,17 @@ impl Identity {
 }
 
 /// What EXCHANGE_ID gave.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Client {
     pub(crate) id: u64,
     /// Of the next CREATE_SESSION.
     pub(crate) sequence: u32,
     /// The server knows this client and has not lost its state.
     pub(crate) confirmed: bool,
+    /// `so_major_id`.
+    pub(crate) server: Bytes,
+    /// Where the id is good.
+    pub(crate) scope: Bytes,
 }
 
 /// Why a session cannot be made.
@@ -132,7 +137,8 @@ impl Inner {
         };
         let ok = self.alone(op::ExchangeId::with(args), 0, deadline).await?.take::<op::ExchangeId>()?;
         let confirmed = ok.flags & EXCHGID4_FLAG_CONFIRMED_R != 0;
-        Ok(Client { id: ok.clientid, sequence: ok.sequenceid, confirmed })
+        let (server, scope) = (ok.server_owner.major_id.into_bytes(), ok.server_scope.into_bytes());
+        Ok(Client { id: ok.clientid, sequence: ok.sequenceid, confirmed, server, scope })
     }
 
     pub(super) async fn create_session(
@@ -196,8 +202,12 @@ impl Inner {
         Ok(())
     }
 
-    pub(super) async fn destroy_session(&self, session: &Session, deadline: Instant) -> Result<(), NotMade> {
-        let args = DestroySessionArgs { sessionid: session.id };
+    pub(super) async fn destroy_session(
+        &self,
+        sessionid: Sessionid,
+        deadline: Instant,
+    ) -> Result<(), NotMade> {
+        let args = DestroySessionArgs { sessionid };
         let mut results = self.alone(op::DestroySession::with(args), 0, Some(deadline)).await?;
         Ok(results.take::<op::DestroySession>()?)
     }

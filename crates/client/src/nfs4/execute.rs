@@ -381,6 +381,7 @@ impl Inner {
             let mut renewed = self.renewed.lock();
             *renewed = (*renewed).max(sent);
         }
+        self.note_renewal(sent);
         // What it says now, whatever it said before: requests that overtake each other are set right by the next.
         if self.flags.swap(flags, Ordering::Relaxed) != flags || flags != 0 {
             self.upkeep.notify_one();

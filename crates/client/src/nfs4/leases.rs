@@ -21,9 +21,14 @@ impl Nfs4 {
         self.to_the_end(caller, work, |_, ()| {}).await
     }
 
-    /// Returns, closes and destroys everything, as far as the origin answers.
+    /// Returns, closes and destroys everything, as far as the origin answers; or leaves it to the next life, if that will
+    /// know of it.
     pub(super) async fn give_everything_back(&self) {
         let inner = &self.inner;
+        if inner.state.lock().is_recorded() {
+            inner.phase.send_replace(Phase::Ended);
+            return;
+        }
         let until = Instant::now() + FAREWELL;
         let caller = Caller { deadline: Some(until), ..Caller::machine() };
         let leases: Vec<LeaseId> = inner.state.lock().leases().map(|(id, _)| id).collect();
@@ -34,12 +39,12 @@ impl Nfs4 {
         for id in opens {
             let open = inner.state.lock().close(id);
             if let Some(open) = open {
-                let _ = timeout_at(until, inner.close(&caller, open)).await;
+                let _ = timeout_at(until, inner.close(&caller, id, open)).await;
             }
         }
         let Phase::Ready(session) = inner.phase.send_replace(Phase::Ended) else { return };
         let _ = timeout_at(until, async {
-            let _ = inner.destroy_session(&session, until).await;
+            let _ = inner.destroy_session(session.id, until).await;
             let _ = inner.destroy_clientid(session.clientid, until).await;
         })
         .await;
@@ -51,20 +56,22 @@ impl Inner {
     async fn give_back(&self, caller: &Caller, id: LeaseId) -> Result<()> {
         let held = self.state.lock().give_up(id);
         match held {
-            Some(held) => self.delegreturn(caller, &held).await,
+            Some(held) => self.delegreturn(caller, id, &held).await,
             None => Ok(()),
         }
     }
 
-    async fn delegreturn(&self, caller: &Caller, held: &Delegation) -> Result<()> {
+    pub(super) async fn delegreturn(&self, caller: &Caller, id: LeaseId, held: &Delegation) -> Result<()> {
         // With its seqid: a later grant of it is another lease.
         let args = DelegreturnArgs { deleg_stateid: held.stateid };
         let build = |_: &State| Ok((vec![put(&held.handle)?, op::Delegreturn::with(args)], Used::Nothing));
         let ran = self.run(caller, Plan::stateful(Operation::Delegreturn).urgent(), build).await?;
         match ran.results.status() {
-            Ok(()) => Ok(()),
-            Err(status) if convert::lost_state(status) => Ok(()),
-            Err(status) => Err(convert::status(status).into()),
+            Err(status) if !convert::lost_state(status) => Err(convert::status(status).into()),
+            _ => {
+                self.state.lock().returned(id);
+                Ok(())
+            }
         }
     }
 
@@ -100,10 +107,11 @@ impl Inner {
     pub(super) fn revoked(&self, id: LeaseId, at_origin: bool) {
         let Some(held) = self.state.lock().give_up(id) else { return };
         self.back.tell(Callback::Revoked { id, handle: held.handle });
-        if let (true, Some(inner)) = (at_origin, self.myself()) {
-            tokio::spawn(async move {
-                let _ = inner.delegreturn(&Caller::machine(), &held).await;
-            });
+        match self.myself() {
+            Some(inner) if at_origin => drop(tokio::spawn(async move {
+                let _ = inner.delegreturn(&Caller::machine(), id, &held).await;
+            })),
+            _ => self.state.lock().returned(id),
         }
     }
 }

@@ -10,8 +10,8 @@ use vfs::{Caller, Handle, Lock, LockKind, LockRequest, Locked, OpenId, Owner, Re
 use super::attributes::put;
 use super::execute::{Plan, status_of};
 use super::opens::wire_owner;
-use super::state::ranges::Ranges;
-use super::state::{Locks, Open, State, Used, latest};
+use super::state::ranges::{Range, Ranges};
+use super::state::{Doubt, Locks, Open, State, Used, latest};
 use super::{Inner, Nfs4};
 
 /// Of an owner of another client, in the place where ours have 0 or 1.
@@ -104,11 +104,20 @@ impl Inner {
             };
             Ok((vec![put(&open.handle)?, op::Lock::with(args)], used))
         };
+        let range = Range { start: lock.offset, end: lock.end(), kind: lock.kind };
+        self.state.lock().doubt(id, &lock.owner, Doubt { range, unlocking: false });
         let mut results = self.run(caller, Plan::stateful(Operation::Lock), build).await?.results;
-        self.take::<op::Putfh>(&mut results)?;
-        match results.result::<op::Lock>().map_err(|error| self.failed(&error))? {
+        let taken = match self.take::<op::Putfh>(&mut results) {
+            Ok(()) => results.result::<op::Lock>().map_err(|error| self.failed(&error)),
+            Err(failed) => Err(failed),
+        };
+        if !matches!(taken, Ok(Ok(_))) {
+            self.state.lock().sure(id, &lock.owner);
+        }
+        match taken? {
             Ok(ok) => {
                 if let Some(open) = self.state.lock().open_mut(id) {
+                    open.doubts.remove(&lock.owner);
                     let fresh = || Locks { stateid: ok.lock_stateid, ranges: Ranges::default() };
                     let locks = open.locks.entry(lock.owner.clone()).or_insert_with(fresh);
                     locks.stateid = ok.lock_stateid;
@@ -156,11 +165,15 @@ impl Inner {
             }
             Ok((operations, Used::Lock(id, owner.clone())))
         };
+        let (start, end) = (range.0, range.0.saturating_add(range.1));
+        let range = Range { start, end, kind: LockKind::Exclusive };
+        self.state.lock().doubt(id, owner, Doubt { range, unlocking: true });
         let mut results = self.run(caller, Plan::stateful(Operation::Locku), build).await?.results;
         self.take::<op::Putfh>(&mut results)?;
         let stateid = self.take::<op::Locku>(&mut results)?.lock_stateid;
         let freed = left.is_empty() && results.take::<op::FreeStateid>().is_ok();
         if let Some(open) = self.state.lock().open_mut(id) {
+            open.doubts.remove(owner);
             if freed {
                 open.locks.remove(owner);
             } else if let Some(locks) = open.locks.get_mut(owner) {

@@ -17,8 +17,9 @@ use vfs::{
 };
 
 use super::attributes::{Around, DIRECTORY, REGULAR, getattr, getattr_all, put};
+use super::durable::record::Opening;
 use super::execute::{Plan, Ran};
-use super::state::{Delegation, Granted, Open, State, Used, latest};
+use super::state::{Combinations, Delegation, Granted, Open, State, Used, latest};
 use super::{Inner, Nfs4, convert, state};
 
 /// What is asked for with an open, so that it need not be asked for later.
@@ -131,7 +132,7 @@ impl Nfs4 {
         // From here on the name means nothing, and an OPEN whose answer comes later is another open.
         let open = self.inner.state.lock().close(id).ok_or(Status::BadStateId)?;
         let (inner, asker) = (self.inner.clone(), caller.clone());
-        self.to_the_end(caller, async move { inner.close(&asker, open).await }, |_, ()| {}).await
+        self.to_the_end(caller, async move { inner.close(&asker, id, open).await }, |_, ()| {}).await
     }
 }
 
@@ -182,6 +183,12 @@ impl Inner {
     /// One OPEN; also whether a failure may come from it having been carried out before.
     async fn open_once(&self, caller: &Caller, request: &OpenRequest) -> (Result<Opened>, bool) {
         let in_flight = self.back.opening();
+        let opening = self.state.lock().opening(Opening {
+            handle: request.handle,
+            name: request.name.clone(),
+            owner: request.owner.clone(),
+            principal: caller.principal.clone(),
+        });
         let want = self.want(request.want);
         let build = |_: &State| Ok((self.open_operations(request, want)?, Used::Nothing));
         let ran = match self.run(caller, Plan::stateful(Operation::Open), build).await {
@@ -190,6 +197,7 @@ impl Inner {
         };
         let again = ran.again;
         let opened = self.opened(caller, request, ran);
+        self.state.lock().opening_ended(opening);
         drop(in_flight);
         match opened {
             Ok(half) => (self.complete(caller, request, half).await, again),
@@ -359,7 +367,7 @@ impl Inner {
         let Some(inner) = self.myself() else { return };
         if let Some(open) = self.state.lock().close(id) {
             tokio::spawn(async move {
-                let _ = inner.close(&Caller::machine(), open).await;
+                let _ = inner.close(&Caller::machine(), id, open).await;
             });
         }
     }
@@ -376,17 +384,43 @@ impl Inner {
             };
             Ok((vec![put(&open.handle)?, op::OpenDowngrade::with(args)], Used::Open(id)))
         };
+        // What the next life relies on is the less, from before it is so.
+        let before = self.narrow(id, access, deny);
         let mut results = self.run(caller, Plan::stateful(Operation::OpenDowngrade), build).await?.results;
-        self.take::<op::Putfh>(&mut results)?;
-        let stateid = self.take::<op::OpenDowngrade>(&mut results)?.open_stateid;
+        let narrowed = match self.take::<op::Putfh>(&mut results) {
+            Ok(()) => self.take::<op::OpenDowngrade>(&mut results),
+            Err(failed) => Err(failed),
+        };
         if let Some(open) = self.state.lock().open_mut(id) {
-            (open.access, open.deny, open.stateid) = (access, deny, Some(stateid));
+            match (&narrowed, before) {
+                (Ok(ok), _) => open.stateid = Some(ok.open_stateid),
+                (Err(_), Some(before)) => (open.access, open.deny, open.had) = before,
+                (Err(_), None) => {}
+            }
         }
-        Ok(())
+        narrowed.map(|_| ())
+    }
+
+    /// An open has no more than this from now on. What it had before.
+    fn narrow(&self, id: OpenId, access: Share, deny: Share) -> Option<(Share, Share, Combinations)> {
+        let mut state = self.state.lock();
+        let open = state.open_mut(id)?;
+        let before = (open.access, open.deny, open.had);
+        (open.access, open.deny) = (access, deny);
+        open.had.narrow(access, deny);
+        Some(before)
     }
 
     /// Closes an open that is out of the table already. One that the origin does not have is closed.
-    pub(super) async fn close(&self, caller: &Caller, open: Open) -> Result<()> {
+    pub(super) async fn close(&self, caller: &Caller, id: OpenId, open: Open) -> Result<()> {
+        let result = self.close_at_origin(caller, open).await;
+        if result.is_ok() {
+            self.state.lock().closed(id);
+        }
+        result
+    }
+
+    async fn close_at_origin(&self, caller: &Caller, open: Open) -> Result<()> {
         let Some(open_stateid) = open.stateid else { return Ok(()) };
         for unlocked in [false, true] {
             let build = |_: &State| {

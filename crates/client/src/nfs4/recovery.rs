@@ -41,7 +41,7 @@ pub(super) enum Mended {
 
 /// What came of reclaiming an open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reclaimed {
+pub(super) enum Reclaimed {
     Done,
     /// The origin takes no reclaims (any more).
     TooLate,
@@ -118,10 +118,11 @@ impl Inner {
 
     /// A session of the client id that there is, or of a new one, and then everything must be reclaimed.
     pub(super) async fn new_session(&self, reclaim: &mut bool) -> Result<Arc<Session>, NotMade> {
-        let client = *self.client.lock();
+        let client = self.client.lock().clone();
         match self.create_session(&client, None).await {
             Ok(session) => {
                 self.client.lock().sequence = client.sequence.wrapping_add(1);
+                self.note_life(&session);
                 return Ok(Arc::new(session));
             }
             Err(NotMade::Status(Wire::Delay)) => return Err(NotMade::Status(Wire::Delay)),
@@ -133,9 +134,10 @@ impl Inner {
         let fresh = self.exchange_id(None).await?;
         let session = self.create_session(&fresh, None).await?;
         let sequence = fresh.sequence.wrapping_add(1);
-        *self.client.lock() = super::establish::Client { sequence, ..fresh };
         // A server that still has the client has what it holds.
         *reclaim |= !(fresh.confirmed && fresh.id == client.id);
+        *self.client.lock() = super::establish::Client { sequence, ..fresh };
+        self.note_life(&session);
         Ok(Arc::new(session))
     }
 
@@ -170,7 +172,7 @@ impl Inner {
     }
 
     /// What is to be reclaimed: each open, the first of a file with the delegation of the file.
-    fn plan(&self) -> ToReclaim {
+    pub(super) fn plan(&self) -> ToReclaim {
         let state = self.state.lock();
         let mut leases: Vec<(LeaseId, Handle)> = state.leases().map(|(id, held)| (id, held.handle)).collect();
         let mut opens = Vec::new();
@@ -181,7 +183,7 @@ impl Inner {
         ToReclaim { opens, lone_leases: leases }
     }
 
-    async fn reclaim_open(
+    pub(super) async fn reclaim_open(
         &self,
         session: &Arc<Session>,
         id: OpenId,
@@ -284,7 +286,7 @@ impl Inner {
     }
 
     /// A delegation without an open is reclaimed by an open that is closed again.
-    async fn reclaim_lease(
+    pub(super) async fn reclaim_lease(
         &self,
         session: &Arc<Session>,
         id: LeaseId,
@@ -292,16 +294,8 @@ impl Inner {
     ) -> Result<(), NotMade> {
         let Some(held) = self.state.lock().lease(id).cloned() else { return Ok(()) };
         let access = if held.kind == LeaseKind::Write { Share::READ | Share::WRITE } else { Share::READ };
-        let open = Open {
-            handle,
-            owner: self.back.passing_owner(),
-            access,
-            deny: Share::empty(),
-            principal: held.principal.clone(),
-            stateid: None,
-            locks: std::collections::HashMap::new(),
-            turn: Arc::default(),
-        };
+        let shares = (access, Share::empty());
+        let open = Open::new(handle, self.back.passing_owner(), shares, held.principal.clone());
         let claim = OpenClaim::Previous(delegation_type(Some(held.kind)));
         match self.open_again(session, &open, claim).await? {
             Ok((open_stateid, delegation)) => {
@@ -335,7 +329,7 @@ impl Inner {
     }
 
     /// OPEN of a file by its handle. The inner failure is the origin's answer to it.
-    async fn open_again(
+    pub(super) async fn open_again(
         &self,
         session: &Arc<Session>,
         open: &Open,
@@ -450,9 +444,9 @@ impl Inner {
 }
 
 /// What a recovery has to do.
-struct ToReclaim {
-    opens: Vec<(OpenId, Option<LeaseId>)>,
-    lone_leases: Vec<(LeaseId, Handle)>,
+pub(super) struct ToReclaim {
+    pub(super) opens: Vec<(OpenId, Option<LeaseId>)>,
+    pub(super) lone_leases: Vec<(LeaseId, Handle)>,
 }
 
 type Joined = Result<Result<(OpenId, Reclaimed), NotMade>, tokio::task::JoinError>;

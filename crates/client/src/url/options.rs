@@ -29,13 +29,13 @@ pub enum Version {
     V41,
     /// `4.2`
     V42,
-    /// `auto`: the highest that the origin speaks.
+    /// `auto`: the highest that the origin speaks, of 4.2, 4.1 and 3. Over UDP that is 3.
     Auto,
 }
 
 impl Version {
     /// What is spoken if nothing is said.
-    pub const DEFAULT: Version = Version::V3;
+    pub const DEFAULT: Version = Version::Auto;
 
     /// The minor versions of 4 to try, the first first.
     pub fn minors(self) -> &'static [u32] {

@@ -68,7 +68,7 @@ fn what_is_wrong_is_named() {
 #[test]
 fn versions_are_tried_from_the_highest_down() {
     let vers = |word: &str| Url::parse(&format!("nfs://h/x?{word}")).unwrap().options.vers;
-    assert_eq!(vers(""), Version::V3);
+    assert_eq!(vers(""), Version::Auto);
     assert_eq!((vers("vers=3").minors(), vers("vers=3").takes_v3()), (&[][..], true));
     assert_eq!((vers("nfsvers=4.1").minors(), vers("vers=4.1").takes_v3()), (&[1][..], false));
     assert_eq!((vers("vers=4.2").minors(), vers("vers=4.2").takes_v3()), (&[2][..], false));

@@ -7,7 +7,10 @@ use protocol::Reply;
 use protocol::nfs3::{self, Ftype, call};
 use vfs::{Caller, FileSystem};
 
+use protocol::nfs4::{self, ArgOp, ResOp};
+
 use crate::scripted::*;
+use crate::scripted4::{Origin4, Say, say};
 
 fn getattr(_: &Seen) -> Act {
     reply::<call::Getattr>(&Reply::Ok(nfs3::GetattrOk { obj_attributes: fattr(Ftype::Dir, 512) }))
@@ -108,4 +111,33 @@ async fn nobody_there_is_said_soon() {
     assert!(error.to_string().contains("give its port as mountport=PORT"));
     let url = Url::parse("nfs://no.such.host.invalid/export").unwrap();
     assert!(matches!(Nfs3::connect(&url).await, Err(ConnectError::Resolve { .. })));
+}
+
+#[tokio::test]
+async fn without_vers_the_highest_version_that_the_server_speaks_is_spoken() {
+    let three = Origin::start(getattr).await;
+    let connected = client::connect(&three.url("/export")).await.unwrap();
+    assert_eq!(connected.version(), "3");
+    let pinned = Url::parse(&format!("{}?vers=4.1", three.url("/export"))).unwrap();
+    assert!(matches!(client::connect(&pinned).await, Err(ConnectError::Version { .. })));
+    let four = Origin4::start(|_, _| Say::Usual).await;
+    let url = Url::parse(&format!("nfs://{}/export?noresvport", four.address)).unwrap();
+    assert_eq!(client::connect(&url).await.unwrap().version(), "4.1");
+    let udp = Url::parse(&format!("nfs://{}/export?noresvport&udp", four.address)).unwrap();
+    assert!(
+        client::connect(&udp).await.is_err_and(|error| error.is_silence()),
+        "version 3 is all that UDP has"
+    );
+}
+
+#[tokio::test]
+async fn a_path_that_version_4_does_not_have_is_looked_for_in_version_3() {
+    let four = Origin4::start(|operation, _| match operation {
+        ArgOp::Lookup(_) => say(ResOp::Lookup(Err(nfs4::Status::NoEnt))),
+        _ => Say::Usual,
+    })
+    .await;
+    let url = Url::parse(&format!("nfs://{}/export?noresvport", four.address)).unwrap();
+    // There is none, and then what version 4 said is what is told.
+    assert!(matches!(client::connect(&url).await, Err(ConnectError::Refused4 { .. })));
 }

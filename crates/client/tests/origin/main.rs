@@ -9,6 +9,7 @@ mod ganesha4;
 mod nonsense;
 mod operations;
 mod resends;
+mod restart4;
 mod scripted;
 mod scripted4;
 mod state4;

@@ -2,7 +2,6 @@
 
 use std::hash::Hasher;
 
-use client::Nfs3;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use indicatif::ProgressBar;
 use vfs::{By, Caller, Error, FileSystem, FileType, Freshness, Handle, Name, ReadDir};
@@ -33,7 +32,7 @@ impl Reading {
 }
 
 /// Reads everything below the root of what is mounted.
-pub async fn read_tree(fs: &Nfs3, progress: &ProgressBar) -> Result<Reading, Failure> {
+pub async fn read_tree(fs: &dyn FileSystem, progress: &ProgressBar) -> Result<Reading, Failure> {
     let caller = Caller::machine().with_freshness(Freshness::Open);
     let failed = |error: Error| Failure(format!("reading the sample tree failed: {error}"));
     let mut waiting = vec![fs.root(&caller).await.map_err(failed)?.handle];
@@ -64,7 +63,7 @@ enum Found {
     Other(Reading),
 }
 
-async fn list(fs: &Nfs3, caller: &Caller, directory: &Handle) -> Result<Vec<Name>, Error> {
+async fn list(fs: &dyn FileSystem, caller: &Caller, directory: &Handle) -> Result<Vec<Name>, Error> {
     let mut names = Vec::new();
     let mut part = ReadDir { cookie: 0, verifier: [0; 8], bytes: 1 << 16, plus: false };
     loop {
@@ -78,7 +77,12 @@ async fn list(fs: &Nfs3, caller: &Caller, directory: &Handle) -> Result<Vec<Name
     }
 }
 
-async fn read_one(fs: &Nfs3, caller: &Caller, directory: &Handle, name: Name) -> Result<Found, Error> {
+async fn read_one(
+    fs: &dyn FileSystem,
+    caller: &Caller,
+    directory: &Handle,
+    name: Name,
+) -> Result<Found, Error> {
     let node = fs.lookup(caller, directory, &name).await?.node;
     let attributes = match node.attributes {
         Some(attributes) => attributes,

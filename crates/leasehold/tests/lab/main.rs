@@ -9,6 +9,7 @@ mod kill;
 mod locks;
 mod nache;
 mod nested;
+mod restart;
 mod rpcbind;
 mod stack;
 mod suite;

@@ -41,6 +41,7 @@ pub(super) fn stat(status: Status) -> Stat {
         | Status::Delay
         | Status::Grace
         | Status::NoGrace
+        | Status::ReclaimBad
         | Status::NoXattr
         | Status::XattrTooBig
         | Status::BadStateId => Stat::Io,

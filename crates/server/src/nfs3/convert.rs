@@ -40,6 +40,7 @@ pub(super) fn status(status: Status) -> nfs3::Status {
         Status::Delay | Status::Grace => nfs3::Status::Jukebox,
         // Of operations that v3 does not have.
         Status::NoGrace
+        | Status::ReclaimBad
         | Status::NoXattr
         | Status::XattrTooBig
         | Status::ServerFault

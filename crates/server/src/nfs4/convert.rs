@@ -39,6 +39,7 @@ pub(crate) fn status(status: vfs::Status) -> Status {
         vfs::Status::LocksHeld => Status::LocksHeld,
         vfs::Status::Grace => Status::Grace,
         vfs::Status::NoGrace => Status::NoGrace,
+        vfs::Status::ReclaimBad => Status::ReclaimBad,
         vfs::Status::NoXattr => Status::NoXattr,
         vfs::Status::XattrTooBig => Status::Xattr2Big,
         vfs::Status::BadStateId => Status::BadStateid,

@@ -127,18 +127,17 @@ impl State {
     }
 
     fn new(epoch: u32, server: ServerId, records: Option<Records>, options: &StateOptions) -> State {
-        let before: Vec<ClientName> =
-            records.iter().flat_map(|records| records.clients().iter().cloned()).collect();
+        let before = records.as_ref().map(|records| records.clients().clone()).unwrap_or_default();
         if !before.is_empty() {
             tracing::info!(clients = before.len(), seconds = options.grace.as_secs(), "grace period begins");
         }
         State {
             tables: Mutex::new(Tables {
-                clients: Clients::new(epoch, options.lease),
+                clients: Clients::new(epoch, options.lease, before.clone()),
                 sessions: Sessions::new(epoch),
                 stateids: Stateids::new(epoch),
                 owners: Owners::default(),
-                grace: Grace::new(before, Instant::now(), options.grace),
+                grace: Grace::new(before.into_keys(), Instant::now(), options.grace),
                 early: Early::default(),
                 closed: Closed::default(),
             }),
@@ -213,7 +212,9 @@ impl State {
     pub(crate) async fn record(&self, id: Clientid, name: ClientName) -> Result<(), Status> {
         // Said first, so that the end of grace, if it comes meanwhile, keeps the client.
         self.set_recorded(id, true);
-        self.write_records(move |records| records.add(&name)).await.map_err(|error| {
+        let holder =
+            self.tables().clients.confirmed(id).map(|client| client.holder).ok_or(Status::Expired)?;
+        self.write_records(move |records| records.add(&name, holder)).await.map_err(|error| {
             tracing::error!(%error, "the record of NFSv4 clients cannot be written");
             self.set_recorded(id, false);
             Status::Delay
@@ -235,11 +236,12 @@ impl State {
         tokio::task::spawn_blocking(move || job(&mut records.lock())).await.map_err(io::Error::other)?
     }
 
-    /// Ends grace: who has reclaimed nothing by now has nothing to reclaim in the next life either.
+    /// Ends grace, once the file systems have let go of what was not reclaimed: who has reclaimed nothing by now has nothing to reclaim in the next life either.
     pub(crate) async fn end_grace(&self) {
         let names = {
             let tables = self.tables();
-            tables.clients.iter().filter(|client| client.recorded).map(|client| client.name.clone()).collect()
+            let recorded = tables.clients.iter().filter(|client| client.recorded);
+            recorded.map(|client| (client.name.clone(), client.holder)).collect()
         };
         let recorded = self.write_records(move |records| records.keep(names)).await;
         match &recorded {

@@ -17,6 +17,19 @@ impl Range {
     pub(crate) fn length(&self) -> u64 {
         if self.end == u64::MAX { u64::MAX } else { self.end - self.start }
     }
+
+    /// The parts of it that none of these covers, which are in it, disjoint and ascending.
+    pub(crate) fn without(self, covered: &[Range]) -> Vec<Range> {
+        let mut gaps = Vec::new();
+        let mut from = self.start;
+        for range in covered {
+            gaps.push(Range { start: from, end: range.start, kind: self.kind });
+            from = range.end;
+        }
+        gaps.push(Range { start: from, end: self.end, kind: self.kind });
+        gaps.retain(|gap| gap.start < gap.end);
+        gaps
+    }
 }
 
 /// The locks of one owner on one file: disjoint, ascending, neighbours of one kind made one.
@@ -32,6 +45,13 @@ impl Ranges {
     /// All of them.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Range> {
         self.0.iter().copied()
+    }
+
+    /// Those in this range, cut to it.
+    pub(crate) fn within(&self, of: Range) -> Vec<Range> {
+        let cut =
+            |range: Range| Range { start: range.start.max(of.start), end: range.end.min(of.end), ..range };
+        self.iter().map(cut).filter(|range| range.start < range.end).collect()
     }
 
     /// `offset` and `length` are locked now, in this way.
@@ -101,6 +121,15 @@ mod tests {
                 let joined = ranges.0.windows(2).all(|two| two[0].end < two[1].start || two[0].kind != two[1].kind);
                 prop_assert!(joined);
                 prop_assert_eq!(ranges.is_empty(), bytes.iter().all(Option::is_none));
+                let all = Range { start: 3, end: 70, kind: LockKind::Shared };
+                let within = ranges.within(all);
+                let mut parts: Vec<Range> = within.iter().copied().chain(all.without(&within)).collect();
+                parts.sort_by_key(|range| range.start);
+                prop_assert!(parts.windows(2).all(|two| two[0].end == two[1].start));
+                prop_assert_eq!((parts[0].start, parts[parts.len() - 1].end), (3, 70));
+                for gap in all.without(&within) {
+                    prop_assert!(bytes[gap.start as usize..gap.end as usize].iter().all(Option::is_none));
+                }
             }
         }
     }

@@ -30,7 +30,7 @@ pub(in crate::nfs4) async fn answer(
         tables.grace.complete(&name)
     };
     if ending {
-        state.end_grace().await;
+        compound.front.end_grace().await;
     }
     Ok(())
 }

@@ -6,6 +6,9 @@
 //! ([`setclientid`]) and the minor versions with sessions ([`exchange_id`]) do this in words of their own, and their
 //! names are apart.
 //!
+//! A client that comes back after a restart is the holder that it was, so that what file systems hold for it is still
+//! its own. No holder is ever another client: the epoch is the high half of their numbers too.
+//!
 //! A client whose lease has run out is *silent*, not gone: what it holds stays until somebody is in conflict with it
 //! or a day has passed.
 
@@ -20,6 +23,8 @@ use protocol::nfs4::{Clientid, CreateSessionOk, Status, Verifier};
 use rpc::Credential;
 use tokio::time::Instant;
 use vfs::HolderId;
+
+use super::records::Holders;
 
 pub(crate) use exchange_id::SessionConfirm;
 pub(crate) use setclientid::{CallbackAddress, Setclientid};
@@ -130,22 +135,25 @@ pub(crate) struct Clients {
     names: HashMap<ClientName, Named>,
     ids: HashMap<Clientid, ClientName>,
     holders: HashMap<HolderId, Clientid>,
+    /// Who held state before the restart, and has not come back yet.
+    before: Holders,
     next: u32,
     next_holder: u64,
     next_verifier: u64,
 }
 
 impl Clients {
-    /// None yet, in this life of the server.
-    pub(crate) fn new(epoch: u32, lease: Duration) -> Clients {
+    /// None yet, in this life of the server. Those who held state `before` are expected back.
+    pub(crate) fn new(epoch: u32, lease: Duration, before: Holders) -> Clients {
         Clients {
             epoch,
             lease,
             names: HashMap::new(),
             ids: HashMap::new(),
             holders: HashMap::new(),
+            before,
             next: 1,
-            next_holder: 1,
+            next_holder: u64::from(epoch) << 32 | 1,
             next_verifier: 1,
         }
     }
@@ -278,6 +286,7 @@ impl Clients {
         let named = self.names.get_mut(name)?;
         let mut client = named.unconfirmed.take()?;
         client.renewed = now;
+        client.holder = self.before.remove(name).unwrap_or(client.holder);
         self.holders.insert(client.holder, client.id);
         let replaced = named.confirmed.replace(client).as_ref().map(Gone::from)?;
         self.ids.remove(&replaced.id);

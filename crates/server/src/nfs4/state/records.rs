@@ -1,22 +1,24 @@
 //! The durable record of who held state: one file, `nfs4-clients`, that the next life of the server reads.
 //!
 //! A log of checked entries: `kind 1 | length 2 | body | sum 4`. The first is of a life of the server; others add a
-//! client or take one away. An entry is on the disk when the call that wrote it returns. What follows an entry that does
+//! client, with the holder that it is to the file systems, or take one away. An entry is on the disk when the call that wrote it returns. What follows an entry that does
 //! not match its sum was never acknowledged. The file is written anew, and moved into place, at each start and
 //! whenever most of it is of the past.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
+use vfs::HolderId;
 
 use super::clients::{ClientName, Generation};
 
 const LIFE: u8 = 1;
-const CLIENT: u8 = 2;
 const GONE: u8 = 3;
+/// Two was that of an earlier version, which did not know holders.
+const CLIENT: u8 = 4;
 /// Kind, length and sum.
 const FRAME_BYTES: usize = 7;
 /// Entries of the past that are not worth a new file.
@@ -25,6 +27,9 @@ const SLACK: usize = 1024;
 /// What tells one server from another, in `server_owner4`.
 pub(crate) type ServerId = [u8; 16];
 
+/// Who held state, and as which holder.
+pub(crate) type Holders = BTreeMap<ClientName, HolderId>;
+
 /// The file, and what is in it.
 #[derive(Debug)]
 pub(crate) struct Records {
@@ -32,7 +37,7 @@ pub(crate) struct Records {
     file: File,
     epoch: u32,
     server: ServerId,
-    clients: BTreeSet<ClientName>,
+    clients: Holders,
     entries: usize,
 }
 
@@ -65,28 +70,28 @@ impl Records {
     }
 
     /// Who held state.
-    pub(crate) fn clients(&self) -> &BTreeSet<ClientName> {
+    pub(crate) fn clients(&self) -> &Holders {
         &self.clients
     }
 
     /// From now on the client may have state that it could reclaim.
-    pub(crate) fn add(&mut self, name: &ClientName) -> io::Result<()> {
-        if !self.clients.insert(name.clone()) {
+    pub(crate) fn add(&mut self, name: &ClientName, holder: HolderId) -> io::Result<()> {
+        if self.clients.insert(name.clone(), holder) == Some(holder) {
             return Ok(());
         }
-        self.append(CLIENT, name)
+        self.append(&client_entry(name, holder))
     }
 
     /// The client has none any more.
     pub(crate) fn remove(&mut self, name: &ClientName) -> io::Result<()> {
-        if !self.clients.remove(name) {
+        if self.clients.remove(name).is_none() {
             return Ok(());
         }
-        self.append(GONE, name)
+        self.append(&entry(GONE, &body(name)))
     }
 
     /// These clients alone may have any.
-    pub(crate) fn keep(&mut self, names: BTreeSet<ClientName>) -> io::Result<()> {
+    pub(crate) fn keep(&mut self, names: Holders) -> io::Result<()> {
         if names == self.clients {
             return Ok(());
         }
@@ -94,11 +99,11 @@ impl Records {
         self.rewrite()
     }
 
-    fn append(&mut self, kind: u8, name: &ClientName) -> io::Result<()> {
+    fn append(&mut self, entry: &[u8]) -> io::Result<()> {
         if self.entries > 2 * self.clients.len() + SLACK {
             return self.rewrite();
         }
-        self.file.write_all(&entry(kind, &body(name)))?;
+        self.file.write_all(entry)?;
         self.file.sync_data()?;
         self.entries += 1;
         Ok(())
@@ -120,12 +125,12 @@ pub(crate) fn first_life() -> io::Result<(u32, ServerId)> {
     Ok((u32::from_be_bytes(epoch).max(1), server))
 }
 
-fn write_anew(path: &Path, epoch: u32, server: ServerId, clients: &BTreeSet<ClientName>) -> io::Result<File> {
+fn write_anew(path: &Path, epoch: u32, server: ServerId, clients: &Holders) -> io::Result<File> {
     let mut life = epoch.to_be_bytes().to_vec();
     life.extend_from_slice(&server);
     let mut bytes = entry(LIFE, &life);
-    for name in clients {
-        bytes.extend_from_slice(&entry(CLIENT, &body(name)));
+    for (name, holder) in clients {
+        bytes.extend_from_slice(&client_entry(name, *holder));
     }
     let beside = path.with_extension("new");
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(&beside)?;
@@ -148,6 +153,12 @@ fn body(name: &ClientName) -> Vec<u8> {
     body
 }
 
+fn client_entry(name: &ClientName, holder: HolderId) -> Vec<u8> {
+    let mut bytes = holder.0.to_be_bytes().to_vec();
+    bytes.extend_from_slice(&body(name));
+    entry(CLIENT, &bytes)
+}
+
 fn entry(kind: u8, body: &[u8]) -> Vec<u8> {
     let mut entry = Vec::with_capacity(FRAME_BYTES + body.len());
     entry.push(kind);
@@ -158,12 +169,12 @@ fn entry(kind: u8, body: &[u8]) -> Vec<u8> {
     entry
 }
 
-fn parse(bytes: &[u8]) -> (Option<(u32, ServerId)>, BTreeSet<ClientName>) {
-    let (mut life, mut clients, mut rest) = (None, BTreeSet::new(), bytes);
+fn parse(bytes: &[u8]) -> (Option<(u32, ServerId)>, Holders) {
+    let (mut life, mut clients, mut rest) = (None, Holders::new(), bytes);
     while let Some((kind, body, behind)) = parse_entry(rest) {
         match kind {
             LIFE => life = parse_life(body),
-            CLIENT => drop(parse_name(body).map(|name| clients.insert(name))),
+            CLIENT => drop(parse_client(body).map(|(name, holder)| clients.insert(name, holder))),
             GONE => drop(parse_name(body).map(|name| clients.remove(&name))),
             _ => {}
         }
@@ -192,6 +203,11 @@ fn parse_life(body: &[u8]) -> Option<(u32, ServerId)> {
     Some((u32::from_be_bytes(*epoch), *rest.first_chunk::<16>()?))
 }
 
+fn parse_client(body: &[u8]) -> Option<(ClientName, HolderId)> {
+    let (holder, body) = body.split_first_chunk::<8>()?;
+    Some((parse_name(body)?, HolderId(u64::from_be_bytes(*holder))))
+}
+
 fn parse_name(body: &[u8]) -> Option<ClientName> {
     let (generation, ownerid) = body.split_first()?;
     let generation = match generation {
@@ -207,6 +223,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn holder(number: u8) -> HolderId {
+        HolderId(7 << 32 | u64::from(number))
+    }
+
     fn name(number: u8) -> ClientName {
         let generation = if number.is_multiple_of(2) { Generation::Minor0 } else { Generation::Sessions };
         ClientName { generation, ownerid: Bytes::from(vec![number; usize::from(number) * 4]) }
@@ -217,15 +237,15 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let mut records = Records::open(directory.path()).unwrap();
         let (epoch, server) = (records.epoch(), records.server());
-        records.add(&name(1)).unwrap();
-        records.file.write_all(&entry(CLIENT, &body(&name(2)))[..5]).unwrap();
+        records.add(&name(1), holder(1)).unwrap();
+        records.file.write_all(&client_entry(&name(2), holder(2))[..5]).unwrap();
         drop(records);
         let mut records = Records::open(directory.path()).unwrap();
         assert_eq!((records.epoch(), records.server()), (epoch.checked_add(1).unwrap_or(1), server));
-        records.add(&name(3)).unwrap();
+        records.add(&name(3), holder(3)).unwrap();
         drop(records);
         let records = Records::open(directory.path()).unwrap();
-        assert_eq!(*records.clients(), BTreeSet::from([name(1), name(3)]));
+        assert_eq!(*records.clients(), Holders::from([(name(1), holder(1)), (name(3), holder(3))]));
     }
 
     #[test]
@@ -233,7 +253,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let mut records = Records::open(directory.path()).unwrap();
         for _ in 0..SLACK {
-            records.add(&name(9)).unwrap();
+            records.add(&name(9), holder(9)).unwrap();
             records.remove(&name(9)).unwrap();
         }
         assert!(records.entries <= SLACK + 2);
@@ -245,10 +265,10 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(16))]
         /// Against a set: what was added and not removed is there in the next life.
         #[test]
-        fn the_next_life_knows_who_held_state(steps in proptest::collection::vec((0u8..4, 0u8..6), 0..30)) {
+        fn the_next_life_knows_who_held_state(steps in proptest::collection::vec((0u8..5, 0u8..6), 0..30)) {
             let directory = tempfile::tempdir().unwrap();
             let mut records = Records::open(directory.path()).unwrap();
-            let mut model = BTreeSet::new();
+            let mut model = Holders::new();
             for (step, number) in steps {
                 match step {
                     0 => {
@@ -256,7 +276,7 @@ mod tests {
                         model.remove(&name(number));
                     }
                     1 => {
-                        model.retain(|other| *other <= name(number));
+                        model.retain(|other, _| *other <= name(number));
                         records.keep(model.clone()).unwrap();
                     }
                     2 => {
@@ -264,8 +284,9 @@ mod tests {
                         records = Records::open(directory.path()).unwrap();
                     }
                     _ => {
-                        records.add(&name(number)).unwrap();
-                        model.insert(name(number));
+                        let holder = holder(number + step);
+                        records.add(&name(number), holder).unwrap();
+                        model.insert(name(number), holder);
                     }
                 }
                 prop_assert_eq!(records.clients(), &model);

@@ -19,6 +19,19 @@ pub(crate) fn on_behalf(holder: HolderId) -> Caller {
 }
 
 impl Front {
+    /// The period of grace is over: what nobody has reclaimed goes, before anybody else may take it.
+    pub(crate) async fn end_grace(&self) {
+        self.end_reclaim().await;
+        self.state.end_grace().await;
+    }
+
+    /// Nothing is reclaimed any more of what the file systems held for an earlier life.
+    pub(crate) async fn end_reclaim(&self) {
+        for export in self.exports.iter() {
+            export.fs.end_reclaim().await;
+        }
+    }
+
     /// Gives back all that a client held, whose record is gone already.
     pub(crate) async fn release(&self, gone: Gone) {
         let held = {
@@ -107,7 +120,7 @@ pub(super) async fn keep_house(front: Weak<Front>, lease: Duration) {
             (grace.tick(now), overdue)
         };
         if ending {
-            front.state.end_grace().await;
+            front.end_grace().await;
         }
         expire_all(&front, overdue).await;
     }

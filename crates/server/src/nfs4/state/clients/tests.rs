@@ -8,7 +8,7 @@ use protocol::nfs4::Netaddr;
 const LEASE: Duration = Duration::from_secs(90);
 
 fn clients() -> Clients {
-    Clients::new(7, LEASE)
+    Clients::new(7, LEASE, Holders::new())
 }
 
 fn callback(ident: u32) -> CallbackAddress {
@@ -172,4 +172,27 @@ fn silence_is_borne_for_a_day() {
     assert!(!clients.knows(unconfirmed) && clients.knows(id));
     assert_eq!(clients.remove(id).map(|gone| gone.id), Some(id));
     assert!(clients.names.is_empty() && clients.ids.is_empty() && clients.holders.is_empty());
+}
+
+#[test]
+fn who_comes_back_after_a_restart_is_the_holder_that_it_was_and_nobody_else_is() {
+    let name = ClientName { generation: Generation::Sessions, ownerid: Bytes::from_static(b"client") };
+    let before = HolderId(6 << 32 | 3);
+    let mut clients = Clients::new(7, LEASE, Holders::from([(name, before)]));
+    let mut stranger = || {
+        let owner = (Bytes::from_static(b"stranger"), [1; 8]);
+        let id = clients.exchange_id(owner, Principal::User(0), false, Instant::now(), |_| false).unwrap().id;
+        clients.confirm_by_session(id, Instant::now());
+        clients.confirmed(id).unwrap().holder
+    };
+    assert_eq!(stranger().0 >> 32, 7);
+    // An answer that was lost, and the same again.
+    exchange(&mut clients, 1, 0, false, false).unwrap();
+    let back = exchange(&mut clients, 1, 0, false, false).unwrap().id;
+    assert_eq!(clients.confirm_by_session(back, Instant::now()), None);
+    assert_eq!(clients.confirmed(back).unwrap().holder, before);
+    // Its next incarnation is another holder, whose predecessor's state goes.
+    let next = exchange(&mut clients, 2, 0, false, false).unwrap().id;
+    assert_eq!(clients.confirm_by_session(next, Instant::now()).unwrap().holder, before);
+    assert_ne!(clients.confirmed(next).unwrap().holder, before);
 }

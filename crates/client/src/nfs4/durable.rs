@@ -1,0 +1,356 @@
+//! What is held at the origin outlives the process: a record of it, and what the next life makes of one.
+//!
+//! [`record`] says what is recorded, [`journal`] keeps it in a file. Whoever locks the state through [`Held::lock`] has
+//! recorded all that changed when the lock goes, before anybody is told of it. The order is such that the record never
+//! promises more than the origin has:
+//! - a grant is recorded when it came, and that it may come before it is asked for;
+//! - what is given up is recorded as going before the origin is told, and forgotten when the origin has it;
+//! - a range that a LOCK or LOCKU is about is in doubt from before it is sent until it is answered.
+//!
+//! Assumed: the process is killed, not the machine. A record of another boot of the machine is not believed, nor one
+//! that is damaged, or of another URL or server; then this life is a new incarnation of the client, and the origin drops
+//! what the last one held (RFC 8881, section 2.4). If the record can no longer be written, it is removed.
+
+pub(crate) mod journal;
+pub(crate) mod record;
+
+use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut};
+use std::path::Path;
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
+use vfs::{LeaseId, OpenId, Owner};
+use xdr::Opaque;
+
+use super::establish::{Client, Identity};
+use super::state::{Delegation, Open, State, Touched};
+use crate::url::Url;
+use journal::{Contents, Entries, Journal};
+use record::{Entry, Going, Opening, TooLarge};
+
+/// What an earlier life held, as far as it was recorded.
+#[derive(Clone, Debug)]
+pub(crate) struct Past {
+    pub(crate) life: record::Life,
+    /// When the lease was renewed last, at least, in time since the machine started.
+    pub(crate) renewed: Duration,
+    pub(crate) opens: BTreeMap<OpenId, (Open, Going)>,
+    pub(crate) leases: BTreeMap<LeaseId, (Delegation, Going)>,
+    pub(crate) openings: Vec<Opening>,
+    /// The last name that was given to anything.
+    pub(crate) last_name: u64,
+}
+
+/// Who this life is to the origin, and what it takes over from the one before.
+#[derive(Clone, Debug)]
+pub struct Life {
+    pub(crate) identity: Identity,
+    pub(crate) past: Option<Past>,
+}
+
+impl Life {
+    /// A client that nobody has heard of before, nor will again.
+    pub fn volatile(url: &Url) -> Life {
+        Life { identity: Identity::volatile(url), past: None }
+    }
+
+    /// The client with this `co_ownerid`, at most 1,024 bytes, whose record, if there is one, is the file `path`. If what
+    /// is recorded cannot be gone on with, the reason comes along, as one line for the user, and the origin is to drop
+    /// what the last life held; but if that was of another URL, it is left alone, and this is a client of its own.
+    pub fn resume(url: &Url, owner: Bytes, path: &Path) -> (Life, Option<String>) {
+        let mut fresh = Identity { owner, ..Identity::volatile(url) };
+        let reason = match journal::read(path).and_then(|contents| contents.map(Past::parse).transpose()) {
+            Ok(None) => None,
+            Ok(Some(past)) if past.life.url[..] != *url.to_string().as_bytes() => {
+                fresh = Identity::volatile(url);
+                Some(format!("it is of {}", String::from_utf8_lossy(&past.life.url)))
+            }
+            Ok(Some(past)) => match past.check(&fresh.owner, boot().as_deref()) {
+                Ok(()) => {
+                    let identity = Identity { verifier: past.life.verifier, ..fresh };
+                    return (Life { identity, past: Some(past) }, None);
+                }
+                Err(reason) => Some(reason),
+            },
+            Err(reason) => Some(reason),
+        };
+        let told = reason.map(|reason| {
+            format!(
+                "what was held at {url} is not taken over: {}: {reason}; opens and locks are made anew",
+                path.display()
+            )
+        });
+        (Life { identity: fresh, past: None }, told)
+    }
+
+    /// The `co_ownerid`.
+    pub fn owner(&self) -> &Bytes {
+        &self.identity.owner
+    }
+
+    /// Is anything taken over?
+    pub fn resumes(&self) -> bool {
+        self.past.is_some()
+    }
+}
+
+impl Past {
+    /// What a journal says.
+    ///
+    /// # Errors
+    /// In words, if an entry is none of ours or says nothing by itself.
+    pub(crate) fn parse(contents: Contents) -> Result<Past, String> {
+        let names = contents.entries.keys().chain(&contents.removed).filter_map(|key| record::name_of(key));
+        let mut last_name = names.max().unwrap_or(0);
+        let (mut life, mut renewed) = (None, Duration::ZERO);
+        let (mut opens, mut leases, mut openings) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
+        for (key, value) in &contents.entries {
+            match record::decode(key, value).ok_or("it has an entry of another version")? {
+                Entry::Life(of) => life = Some(of),
+                Entry::Renewed(seconds) => renewed = Duration::from_secs(seconds),
+                Entry::Open(id, open, going) => drop(opens.insert(OpenId(id), (open, going))),
+                Entry::Locks(id, owner, locks, doubt) => {
+                    // An open comes before its locks, in the order of keys.
+                    let (open, _): &mut (Open, Going) =
+                        opens.get_mut(&OpenId(id)).ok_or("it has locks without an open")?;
+                    doubt.map(|doubt| open.doubts.insert(owner.clone(), doubt));
+                    locks.map(|locks| open.locks.insert(owner, locks));
+                }
+                Entry::Lease(id, held, going) => drop(leases.insert(LeaseId(id), (held, going))),
+                Entry::Opening(opening) => openings.push(opening),
+            }
+        }
+        let life = life.ok_or("it does not say whose it is")?;
+        last_name = last_name.max(life.last_name);
+        Ok(Past { life, renewed, opens, leases, openings, last_name })
+    }
+
+    /// May it be gone on with?
+    fn check(&self, owner: &[u8], boot: Option<&[u8]>) -> Result<(), String> {
+        if self.life.owner[..] != *owner {
+            return Err("it is of another client".to_owned());
+        }
+        match boot {
+            Some(boot) if self.life.boot[..] == *boot => Ok(()),
+            Some(_) => Err("the machine was restarted since, and may have lost its end".to_owned()),
+            None => Err("whether the machine was restarted since is not known".to_owned()),
+        }
+    }
+
+    /// Is the lease sure to have lasted until now? Then nobody else was given what was held, even if the origin has
+    /// restarted meanwhile.
+    pub(crate) fn is_within_lease(&self) -> bool {
+        let lease = Duration::from_secs(self.life.lease_seconds.into());
+        uptime().is_some_and(|now| now >= self.renewed && now - self.renewed < lease)
+    }
+}
+
+/// Which boot of the machine this is. Without /proc nobody knows.
+fn boot() -> Option<Vec<u8>> {
+    let id = std::fs::read("/proc/sys/kernel/random/boot_id").ok()?;
+    let id = id.trim_ascii().to_vec();
+    (!id.is_empty() && id.len() <= 64).then_some(id)
+}
+
+/// Time since the machine started, in which it may have slept.
+pub(super) fn uptime() -> Option<Duration> {
+    let text = std::fs::read_to_string("/proc/uptime").ok()?;
+    let seconds: f64 = text.split_whitespace().next()?.parse().ok()?;
+    Duration::try_from_secs_f64(seconds).ok()
+}
+
+/// The state, and the journal that follows it.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    inner: Mutex<Followed>,
+}
+
+#[derive(Debug, Default)]
+struct Followed {
+    state: State,
+    journal: Option<Journal>,
+}
+
+/// The state, locked. What was touched is recorded when this goes.
+pub(super) struct Guard<'a>(MutexGuard<'a, Followed>);
+
+impl Deref for Guard<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.0.state
+    }
+}
+
+impl DerefMut for Guard<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.0.state
+    }
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        self.0.record();
+    }
+}
+
+impl Held {
+    pub(super) fn lock(&self) -> Guard<'_> {
+        Guard(self.inner.lock())
+    }
+
+    /// Records everything, now and from now on, in the file `path`, in the place of what was there.
+    pub(super) fn keep(&self, path: &Path, life: &record::Life) -> std::io::Result<()> {
+        let mut followed = self.inner.lock();
+        let Followed { state, journal } = &mut *followed;
+        state.record(true);
+        let entries = all(state, life).map_err(|failed| std::io::Error::other(in_words(failed)));
+        match entries.and_then(|entries| Journal::begin(path, entries)) {
+            Ok(begun) => *journal = Some(begun),
+            Err(error) => {
+                state.record(false);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Another client id or session.
+    pub(super) fn change_life(&self, life: &record::Life) {
+        self.inner.lock().note(|journal| {
+            journal.put(record::life_key(), record::life(life)?);
+            Ok(())
+        });
+    }
+
+    /// The lease was renewed, not before this time since the machine started.
+    pub(super) fn renewed(&self, uptime: Duration) {
+        self.inner.lock().note(|journal| {
+            journal.put(record::renewed_key(), record::renewed(uptime.as_secs())?);
+            Ok(())
+        });
+    }
+}
+
+impl Followed {
+    fn record(&mut self) {
+        let touched = self.state.take_touched();
+        if touched.is_empty() {
+            return;
+        }
+        let Followed { state, journal } = self;
+        let result = journal.as_mut().map(|journal| {
+            for what in touched {
+                let (prefix, wanted) = entries_of(state, what).map_err(in_words)?;
+                journal.sync(&prefix, wanted);
+            }
+            journal.flush().map_err(|error| error.to_string())
+        });
+        if let Some(Err(cause)) = result {
+            self.give_up(&cause);
+        }
+    }
+
+    fn note(&mut self, work: impl FnOnce(&mut Journal) -> Result<(), TooLarge>) {
+        let result = self.journal.as_mut().map(|journal| {
+            work(journal).map_err(in_words)?;
+            journal.flush().map_err(|error| error.to_string())
+        });
+        if let Some(Err(cause)) = result {
+            self.give_up(&cause);
+        }
+    }
+
+    /// What is not recorded must not be relied on: there is no record any more.
+    fn give_up(&mut self, cause: &str) {
+        self.state.record(false);
+        let Some(journal) = self.journal.take() else { return };
+        let removed = journal
+            .abandon()
+            .map_or_else(|error| format!("and not removed ({error})"), |()| "removed".into());
+        tracing::error!(
+            "the record of what is held at the origin could not be written ({cause}) and was {removed}; \
+             make room and restart, or a restart will lose opens and locks"
+        );
+    }
+}
+
+fn in_words(_: TooLarge) -> String {
+    "a name is too long, or one owner has too many locks".to_owned()
+}
+
+/// All there is to record.
+fn all(state: &mut State, life: &record::Life) -> Result<Entries, TooLarge> {
+    let mut entries = Entries::from([(record::life_key(), record::life(life)?)]);
+    if let Some(uptime) = uptime() {
+        entries.insert(record::renewed_key(), record::renewed(uptime.as_secs())?);
+    }
+    for what in state.take_touched() {
+        entries.extend(entries_of(state, what)?.1);
+    }
+    Ok(entries)
+}
+
+/// What the keys of something begin with, and its entries.
+fn entries_of(state: &State, what: Touched) -> Result<(Vec<u8>, Entries), TooLarge> {
+    let one = |key: Vec<u8>, value: Option<Vec<u8>>| {
+        let entries = value.map(|value| (key.clone(), value)).into_iter().collect();
+        (key, entries)
+    };
+    Ok(match what {
+        Touched::Open(id) => {
+            let entries = state.any_open(id).map(|(open, going)| record::open(id.0, open, going));
+            (record::open_key(id.0), entries.transpose()?.unwrap_or_default())
+        }
+        Touched::Lease(id) => {
+            let value = state.any_lease(id).map(|(held, going)| record::lease(held, going));
+            one(record::lease_key(id.0), value.transpose()?)
+        }
+        Touched::Opening(number) => {
+            one(record::opening_key(number), state.opening_of(number).map(record::opening).transpose()?)
+        }
+    })
+}
+
+/// The entry of this life.
+pub(super) fn life(
+    url: &Url,
+    identity: &Identity,
+    client: &Client,
+    (session, lease, last_name): ([u8; 16], Duration, u64),
+) -> record::Life {
+    record::Life {
+        url: opaque(url.to_string().as_bytes()),
+        boot: opaque(&boot().unwrap_or_default()),
+        owner: opaque(&identity.owner),
+        verifier: identity.verifier,
+        server: opaque(&client.server),
+        scope: opaque(&client.scope),
+        clientid: client.id,
+        session,
+        lease_seconds: lease.as_secs() as u32,
+        last_name,
+    }
+}
+
+/// What is too long is recorded as nothing, which nothing matches.
+fn opaque<const MAX: usize>(bytes: &[u8]) -> Opaque<MAX> {
+    Opaque::new(Bytes::copy_from_slice(bytes)).unwrap_or_default()
+}
+
+/// An owner's part in an open, for the layer above.
+pub(super) fn locks_of(open: &Open) -> Vec<vfs::Lock> {
+    let of = |owner: &Owner, range: super::state::ranges::Range| vfs::Lock {
+        owner: owner.clone(),
+        kind: range.kind,
+        offset: range.start,
+        length: range.length(),
+    };
+    let all = open.locks.iter();
+    all.flat_map(|(owner, locks)| locks.ranges.iter().map(move |range| of(owner, range))).collect()
+}
+
+#[cfg(test)]
+mod tests;

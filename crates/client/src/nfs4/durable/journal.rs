@@ -1,0 +1,222 @@
+//! A file of keys and values that outlives the process: what the last one wrote, the next one reads.
+//!
+//! ```text
+//! "leasehold client 1\n" | (length 4 | sum of the length 4 | kind 1 | key length 2 | key | value | sum 4)*
+//! ```
+//!
+//! Changes are appended with one `write`, so that they outlive the process as soon as [`Journal::flush`] returns. They
+//! are not synced: a machine that goes down loses them, and whoever reads must know by other means that it did. An
+//! entry that ends beyond the file was being written when the process died, and was relied on by nobody; it is cut
+//! off. One that does not match its sums is damage, and then nothing in the file is to be believed. The file is written
+//! anew, and moved into place, whenever most of it is of the past.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+const MAGIC: &[u8] = b"leasehold client 1\n";
+const PUT: u8 = 1;
+const REMOVE: u8 = 2;
+/// The length and the two sums.
+const FRAME_BYTES: usize = 12;
+/// Kind and length of the key.
+const HEAD_BYTES: usize = 3;
+/// Bytes of the past that are not worth a new file.
+const SLACK_BYTES: usize = 1 << 20;
+/// More is not read: so many states are nobody's.
+const FILE_MAX_BYTES: u64 = 256 << 20;
+
+/// Keys and values, in the order of the keys.
+pub(crate) type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// What a file says.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Contents {
+    /// What is in it.
+    pub(crate) entries: Entries,
+    /// Keys that were in it and are no more, if the file still tells.
+    pub(crate) removed: Vec<Vec<u8>>,
+}
+
+/// The file, and what is in it.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    path: PathBuf,
+    file: File,
+    live: Entries,
+    live_bytes: usize,
+    file_bytes: usize,
+    /// Frames on their way to the file.
+    pending: Vec<u8>,
+}
+
+/// Reads a file. `None` if there is none.
+///
+/// # Errors
+/// In words, if it cannot be read, is not one of ours, or is damaged.
+pub(crate) fn read(path: &Path) -> Result<Option<Contents>, String> {
+    let metadata = match std::fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        other => other.map_err(|error| error.to_string())?,
+    };
+    if metadata.len() > FILE_MAX_BYTES {
+        return Err(format!("it has {} bytes, more than {FILE_MAX_BYTES}", metadata.len()));
+    }
+    let bytes = std::fs::read(path).map_err(|error| error.to_string())?;
+    parse(&bytes).map(Some)
+}
+
+/// The same, of bytes.
+pub(crate) fn parse(bytes: &[u8]) -> Result<Contents, String> {
+    let mut rest = bytes.strip_prefix(MAGIC).ok_or("it does not begin as it should")?;
+    let mut contents = Contents::default();
+    loop {
+        match next(rest) {
+            Next::End => return Ok(contents),
+            Next::Damage => return Err(format!("it is damaged {} bytes before its end", rest.len())),
+            Next::Put { key, value, behind } => {
+                contents.entries.insert(key.to_vec(), value.to_vec());
+                rest = behind;
+            }
+            Next::Remove { key, behind } => {
+                contents.entries.remove(key);
+                contents.removed.push(key.to_vec());
+                rest = behind;
+            }
+        }
+    }
+}
+
+enum Next<'a> {
+    /// Nothing more, or the beginning of something.
+    End,
+    Damage,
+    Put {
+        key: &'a [u8],
+        value: &'a [u8],
+        behind: &'a [u8],
+    },
+    Remove {
+        key: &'a [u8],
+        behind: &'a [u8],
+    },
+}
+
+fn next(bytes: &[u8]) -> Next<'_> {
+    let Some((length, rest)) = bytes.split_first_chunk::<4>() else { return Next::End };
+    let Some((sum, rest)) = rest.split_first_chunk::<4>() else { return Next::End };
+    if crc32c::crc32c(length) != u32::from_be_bytes(*sum) {
+        return Next::Damage;
+    }
+    let length = u32::from_be_bytes(*length) as usize;
+    let Some((body, rest)) = rest.split_at_checked(length) else { return Next::End };
+    let Some((sum, behind)) = rest.split_first_chunk::<4>() else { return Next::End };
+    if crc32c::crc32c(body) != u32::from_be_bytes(*sum) {
+        return Next::Damage;
+    }
+    let parts = body.split_first_chunk::<HEAD_BYTES>().and_then(|([kind, high, low], rest)| {
+        let (key, value) = rest.split_at_checked(usize::from(u16::from_be_bytes([*high, *low])))?;
+        Some((*kind, key, value))
+    });
+    match parts {
+        Some((PUT, key, value)) => Next::Put { key, value, behind },
+        Some((REMOVE, key, _)) => Next::Remove { key, behind },
+        _ => Next::Damage,
+    }
+}
+
+fn frame(kind: u8, key: &[u8], value: &[u8], into: &mut Vec<u8>) {
+    let length = ((HEAD_BYTES + key.len() + value.len()) as u32).to_be_bytes();
+    into.extend_from_slice(&length);
+    into.extend_from_slice(&crc32c::crc32c(&length).to_be_bytes());
+    let start = into.len();
+    into.push(kind);
+    into.extend_from_slice(&(key.len() as u16).to_be_bytes());
+    into.extend_from_slice(key);
+    into.extend_from_slice(value);
+    let sum = crc32c::crc32c(&into[start..]);
+    into.extend_from_slice(&sum.to_be_bytes());
+}
+
+fn size(key: &[u8], value: &[u8]) -> usize {
+    FRAME_BYTES + HEAD_BYTES + key.len() + value.len()
+}
+
+impl Journal {
+    /// Begins a file with these entries in the place of whatever was there. Keys are at most 65,535 bytes.
+    pub(crate) fn begin(path: &Path, entries: Entries) -> io::Result<Journal> {
+        let (file, file_bytes) = write_anew(path, &entries)?;
+        let live_bytes = entries.iter().map(|(key, value)| size(key, value)).sum();
+        Ok(Journal { path: path.into(), file, live: entries, live_bytes, file_bytes, pending: Vec::new() })
+    }
+
+    /// Makes what is kept under keys with this prefix be just `wanted`, all of whose keys have it.
+    pub(crate) fn sync(&mut self, prefix: &[u8], wanted: Entries) {
+        let mine = |(key, _): &(&Vec<u8>, &Vec<u8>)| key.starts_with(prefix);
+        let gone: Vec<Vec<u8>> = self
+            .live
+            .range(prefix.to_vec()..)
+            .take_while(mine)
+            .filter(|(key, _)| !wanted.contains_key(*key))
+            .map(|(key, _)| key.clone())
+            .collect();
+        for key in gone {
+            if let Some(value) = self.live.remove(&key) {
+                self.live_bytes -= size(&key, &value);
+            }
+            frame(REMOVE, &key, &[], &mut self.pending);
+        }
+        for (key, value) in wanted {
+            self.put(key, value);
+        }
+    }
+
+    /// Keeps a value.
+    pub(crate) fn put(&mut self, key: Vec<u8>, value: Vec<u8>) {
+        if self.live.get(&key) == Some(&value) {
+            return;
+        }
+        frame(PUT, &key, &value, &mut self.pending);
+        self.live_bytes += size(&key, &value);
+        let key_bytes = key.len();
+        if let Some(old) = self.live.insert(key, value) {
+            self.live_bytes -= FRAME_BYTES + HEAD_BYTES + key_bytes + old.len();
+        }
+    }
+
+    /// From here on, what was kept outlives the process.
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
+        if self.pending.is_empty() {
+            return Ok(());
+        }
+        if self.file_bytes > 2 * self.live_bytes + SLACK_BYTES {
+            (self.file, self.file_bytes) = write_anew(&self.path, &self.live)?;
+        } else {
+            self.file.write_all(&self.pending)?;
+            self.file_bytes += self.pending.len();
+        }
+        self.pending.clear();
+        Ok(())
+    }
+
+    /// The next life is not to believe it.
+    pub(crate) fn abandon(self) -> io::Result<()> {
+        std::fs::remove_file(&self.path)
+    }
+}
+
+fn write_anew(path: &Path, entries: &Entries) -> io::Result<(File, usize)> {
+    let mut bytes = MAGIC.to_vec();
+    for (key, value) in entries {
+        frame(PUT, key, value, &mut bytes);
+    }
+    let beside = path.with_extension("new");
+    let mut file = File::create(&beside)?;
+    file.write_all(&bytes)?;
+    std::fs::rename(&beside, path)?;
+    Ok((file, bytes.len()))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,355 @@
+//! What is recorded of a client, as keys and values of the [journal](super::journal): pure encoding.
+//!
+//! | key | value |
+//! |---|---|
+//! | `1` | the life: who we are, and to whom |
+//! | `2` | when the lease was renewed last, in seconds since the machine started |
+//! | `3 open` | an open; one that is `going` is being closed |
+//! | `3 open owner` | what one lock owner has locked through it |
+//! | `4 lease` | a delegation; one that is `going` is being returned |
+//! | `5 number` | an OPEN on its way: whether it was carried out is not known |
+//!
+//! Every value is XDR with bounds, so that a file from anywhere gives records or an error.
+
+use bytes::Bytes;
+use protocol::nfs4::Stateid;
+use vfs::{Credential, Handle, Name, Owner, Principal};
+use xdr::{List, Opaque, Xdr};
+
+use super::journal::Entries;
+use crate::nfs4::state::ranges::{Range, Ranges};
+use crate::nfs4::state::{Combinations, Delegation, Doubt, Locks, Open};
+
+const LIFE: u8 = 1;
+const RENEWED: u8 = 2;
+const OPEN: u8 = 3;
+const LEASE: u8 = 4;
+const OPENING: u8 = 5;
+
+/// Ranges of one lock owner in one file.
+const RANGES_MAX: usize = 4096;
+
+/// Who we are, and to whom. Every other entry is about this client of this server.
+#[derive(Clone, Debug, PartialEq, Eq, Xdr)]
+pub(crate) struct Life {
+    /// What is mounted.
+    pub(crate) url: Opaque<8192>,
+    /// `boot_id` of the machine: nothing of another boot is believed.
+    pub(crate) boot: Opaque<64>,
+    pub(crate) owner: Opaque<1024>,
+    pub(crate) verifier: [u8; 8],
+    /// `so_major_id` and scope.
+    pub(crate) server: Opaque<1024>,
+    pub(crate) scope: Opaque<1024>,
+    pub(crate) clientid: u64,
+    pub(crate) session: [u8; 16],
+    pub(crate) lease_seconds: u32,
+    /// The last name that was given to an open or a lease.
+    pub(crate) last_name: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Xdr)]
+struct Who {
+    unix: Option<Unix>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Xdr)]
+struct Unix {
+    uid: u32,
+    gid: u32,
+    groups: List<u32, 1024>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Xdr)]
+struct OpenRecord {
+    handle: Opaque<128>,
+    owner: Opaque<8192>,
+    access: u32,
+    deny: u32,
+    had: u32,
+    who: Who,
+    stateid: Stateid,
+    going: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
+struct RangeRecord {
+    start: u64,
+    end: u64,
+    exclusive: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Xdr)]
+struct LocksRecord {
+    stateid: Option<Stateid>,
+    ranges: List<RangeRecord, RANGES_MAX>,
+    doubt: Option<DoubtRecord>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
+struct DoubtRecord {
+    range: RangeRecord,
+    unlocking: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Xdr)]
+struct LeaseRecord {
+    handle: Opaque<128>,
+    write: bool,
+    who: Who,
+    stateid: Stateid,
+    going: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Xdr)]
+struct OpeningRecord {
+    handle: Opaque<128>,
+    name: Option<Opaque<1024>>,
+    owner: Opaque<8192>,
+    who: Who,
+}
+
+/// An OPEN on its way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Opening {
+    /// The file, or the directory that the name is in.
+    pub(crate) handle: Handle,
+    pub(crate) name: Option<Name>,
+    pub(crate) owner: Owner,
+    pub(crate) principal: Principal,
+}
+
+/// One entry, as it was meant.
+#[derive(Debug)]
+pub(crate) enum Entry {
+    Life(Life),
+    /// Seconds since the machine started.
+    Renewed(u64),
+    /// Its locks come apart.
+    Open(u64, Open, Going),
+    Locks(u64, Owner, Option<Locks>, Option<Doubt>),
+    Lease(u64, Delegation, Going),
+    Opening(Opening),
+}
+
+/// Is it on its way back to the server?
+pub(crate) type Going = bool;
+
+/// The key of the life.
+pub(crate) fn life_key() -> Vec<u8> {
+    vec![LIFE]
+}
+
+/// The key of the last renewal.
+pub(crate) fn renewed_key() -> Vec<u8> {
+    vec![RENEWED]
+}
+
+/// The key of an open, and what the keys of its locks begin with.
+pub(crate) fn open_key(id: u64) -> Vec<u8> {
+    numbered(OPEN, id)
+}
+
+/// The key of a delegation.
+pub(crate) fn lease_key(id: u64) -> Vec<u8> {
+    numbered(LEASE, id)
+}
+
+/// The key of an OPEN on its way.
+pub(crate) fn opening_key(number: u64) -> Vec<u8> {
+    numbered(OPENING, number)
+}
+
+fn numbered(kind: u8, number: u64) -> Vec<u8> {
+    let mut key = vec![kind];
+    key.extend_from_slice(&number.to_be_bytes());
+    key
+}
+
+/// The number that a key has, if it names an open or a lease.
+pub(crate) fn name_of(key: &[u8]) -> Option<u64> {
+    let (kind, rest) = key.split_first()?;
+    let number = rest.first_chunk::<8>()?;
+    matches!(*kind, OPEN | LEASE).then(|| u64::from_be_bytes(*number))
+}
+
+/// Why something cannot be recorded: it is larger than anything that the protocol allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TooLarge;
+
+fn opaque<const MAX: usize>(bytes: &[u8]) -> Result<Opaque<MAX>, TooLarge> {
+    Opaque::new(Bytes::copy_from_slice(bytes)).ok_or(TooLarge)
+}
+
+fn bytes<T: xdr::Encode>(value: &T) -> Result<Vec<u8>, TooLarge> {
+    xdr::to_bytes(value).map(Vec::from).map_err(|_| TooLarge)
+}
+
+/// The value of a life.
+pub(crate) fn life(life: &Life) -> Result<Vec<u8>, TooLarge> {
+    bytes(life)
+}
+
+/// The value of a renewal.
+pub(crate) fn renewed(seconds: u64) -> Result<Vec<u8>, TooLarge> {
+    bytes(&seconds)
+}
+
+/// All entries of an open: its own and those of its locks. None if the server has lost it.
+pub(crate) fn open(id: u64, open: &Open, going: Going) -> Result<Entries, TooLarge> {
+    let Some(stateid) = open.stateid else { return Ok(Entries::new()) };
+    let record = OpenRecord {
+        handle: opaque(open.handle.as_bytes())?,
+        owner: opaque(&open.owner.0)?,
+        access: open.access.bits().into(),
+        deny: open.deny.bits().into(),
+        had: open.had.bits().into(),
+        who: who(&open.principal)?,
+        stateid,
+        going,
+    };
+    let mut entries = Entries::from([(open_key(id), bytes(&record)?)]);
+    let unknown = open.doubts.keys().filter(|owner| !open.locks.contains_key(*owner));
+    for owner in open.locks.keys().chain(unknown) {
+        let locks = open.locks.get(owner);
+        let ranges = locks.map(|locks| locks.ranges.iter().map(range_record).collect()).unwrap_or_default();
+        let record = LocksRecord {
+            stateid: locks.map(|locks| locks.stateid),
+            ranges: List::new(ranges).ok_or(TooLarge)?,
+            doubt: open
+                .doubts
+                .get(owner)
+                .map(|doubt| DoubtRecord { range: range_record(doubt.range), unlocking: doubt.unlocking }),
+        };
+        let mut key = open_key(id);
+        key.extend_from_slice(&owner.0);
+        entries.insert(key, bytes(&record)?);
+    }
+    Ok(entries)
+}
+
+/// The value of a delegation.
+pub(crate) fn lease(held: &Delegation, going: Going) -> Result<Vec<u8>, TooLarge> {
+    bytes(&LeaseRecord {
+        handle: opaque(held.handle.as_bytes())?,
+        write: held.kind == vfs::LeaseKind::Write,
+        who: who(&held.principal)?,
+        stateid: held.stateid,
+        going,
+    })
+}
+
+/// The value of an OPEN on its way.
+pub(crate) fn opening(opening: &Opening) -> Result<Vec<u8>, TooLarge> {
+    bytes(&OpeningRecord {
+        handle: opaque(opening.handle.as_bytes())?,
+        name: opening.name.as_ref().map(|name| opaque(name.as_bytes())).transpose()?,
+        owner: opaque(&opening.owner.0)?,
+        who: who(&opening.principal)?,
+    })
+}
+
+/// An entry, if it is one.
+pub(crate) fn decode(key: &[u8], value: &[u8]) -> Option<Entry> {
+    let (kind, rest) = key.split_first()?;
+    let value = Bytes::copy_from_slice(value);
+    let number = rest.split_first_chunk::<8>().map(|(number, rest)| (u64::from_be_bytes(*number), rest));
+    match (*kind, number) {
+        (LIFE, None) if rest.is_empty() => xdr::from_bytes(value).ok().map(Entry::Life),
+        (RENEWED, None) if rest.is_empty() => xdr::from_bytes(value).ok().map(Entry::Renewed),
+        (OPEN, Some((id, []))) => decode_open(id, value),
+        (OPEN, Some((id, owner))) => decode_locks(id, owner, value),
+        (LEASE, Some((id, []))) => decode_lease(id, value),
+        (OPENING, Some((_, []))) => decode_opening(value),
+        _ => None,
+    }
+}
+
+fn decode_open(id: u64, value: Bytes) -> Option<Entry> {
+    let record: OpenRecord = xdr::from_bytes(value).ok()?;
+    let (handle, owner) = (Handle::new(&record.handle)?, Owner(record.owner.into_bytes()));
+    let shares = (share(record.access)?, share(record.deny)?);
+    let open = Open {
+        had: Combinations::from_bits(record.had.try_into().ok()?),
+        stateid: Some(record.stateid),
+        ..Open::new(handle, owner, shares, principal(record.who))
+    };
+    Some(Entry::Open(id, open, record.going))
+}
+
+fn decode_locks(id: u64, owner: &[u8], value: Bytes) -> Option<Entry> {
+    let record: LocksRecord = xdr::from_bytes(value).ok()?;
+    let mut ranges = Ranges::default();
+    for range in record.ranges.iter() {
+        let range = range_of(*range)?;
+        ranges.lock(range.start, range.length(), range.kind);
+    }
+    let locks = record.stateid.map(|stateid| Locks { stateid, ranges });
+    let doubt = match record.doubt {
+        Some(DoubtRecord { range, unlocking }) => Some(Doubt { range: range_of(range)?, unlocking }),
+        None => None,
+    };
+    Some(Entry::Locks(id, Owner(Bytes::copy_from_slice(owner)), locks, doubt))
+}
+
+fn decode_lease(id: u64, value: Bytes) -> Option<Entry> {
+    let record: LeaseRecord = xdr::from_bytes(value).ok()?;
+    let held = Delegation {
+        handle: Handle::new(&record.handle)?,
+        kind: if record.write { vfs::LeaseKind::Write } else { vfs::LeaseKind::Read },
+        stateid: record.stateid,
+        principal: principal(record.who),
+        recalled: false,
+    };
+    Some(Entry::Lease(id, held, record.going))
+}
+
+fn decode_opening(value: Bytes) -> Option<Entry> {
+    let record: OpeningRecord = xdr::from_bytes(value).ok()?;
+    let name = match record.name {
+        Some(name) => Some(Name::new(&name).ok()?),
+        None => None,
+    };
+    let opening = Opening {
+        handle: Handle::new(&record.handle)?,
+        name,
+        owner: Owner(record.owner.into_bytes()),
+        principal: principal(record.who),
+    };
+    Some(Entry::Opening(opening))
+}
+
+fn who(principal: &Principal) -> Result<Who, TooLarge> {
+    let unix = match principal {
+        Principal::Machine => None,
+        Principal::Unix(credential) => Some(Unix {
+            uid: credential.uid,
+            gid: credential.gid,
+            groups: List::new(credential.groups.clone()).ok_or(TooLarge)?,
+        }),
+    };
+    Ok(Who { unix })
+}
+
+fn principal(who: Who) -> Principal {
+    match who.unix {
+        None => Principal::Machine,
+        Some(Unix { uid, gid, groups }) => {
+            Principal::Unix(std::sync::Arc::new(Credential { uid, gid, groups: groups.into_vec() }))
+        }
+    }
+}
+
+fn share(bits: u32) -> Option<vfs::Share> {
+    vfs::Share::from_bits(bits.try_into().ok()?)
+}
+
+fn range_record(range: Range) -> RangeRecord {
+    let exclusive = range.kind == vfs::LockKind::Exclusive;
+    RangeRecord { start: range.start, end: range.end, exclusive }
+}
+
+fn range_of(record: RangeRecord) -> Option<Range> {
+    let kind = if record.exclusive { vfs::LockKind::Exclusive } else { vfs::LockKind::Shared };
+    (record.start < record.end).then_some(Range { start: record.start, end: record.end, kind })
+}

@@ -1,0 +1,502 @@
+//! Going on with what an earlier life of this client held (RFC 8881, sections 8.4.2 and 8.4.3).
+//!
+//! If the origin still has the client, it still has the state, or says of each state that it does not: TEST_STATEID
+//! decides. Before that, the session of the last life is destroyed, so that no request of it comes late; after it, what
+//! was on its way to be given up is given up, what an OPEN on its way may have brought is closed, and ranges in doubt are
+//! brought to what is recorded.
+//!
+//! If the origin does not have the client any more, it may have restarted. In its period of grace it gives back what
+//! the client held when it went down, and refuses a client whose lease it had let go of. We claim only if the lease is
+//! sure to have lasted until now, by our own clock too. What cannot be had back so is not opened anew: nobody relies on
+//! it yet, and who wants it can ask for it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use protocol::nfs4::{
+    CloseArgs, CompoundError, FreeStateidArgs, LockArgs, LockuArgs, NfsLockType,
+    OPEN4_SHARE_ACCESS_WANT_NO_DELEG, Op, OpenClaim, Openflag, Operation, Stateid, Status as Wire,
+    TestStateidArgs, op,
+};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use vfs::{
+    Adopted, AdoptedLease, AdoptedOpen, Caller, Handle, LeaseId, LeaseKind, OpenId, Owner, Principal, Share,
+};
+use xdr::List;
+
+use super::attributes::put;
+use super::durable::record::Opening;
+use super::durable::{self, Past};
+use super::establish::NotMade;
+use super::locks::{lock_type, locker};
+use super::opens::open_args;
+use super::recovery::Reclaimed;
+use super::session::Session;
+use super::state::ranges::{Range, Ranges};
+use super::state::{Delegation, Doubt, Open, latest};
+use super::{Inner, convert};
+
+/// State ids in one TEST_STATEID.
+const TESTED_AT_ONCE: usize = 128;
+/// Calls under way at a time.
+const AT_ONCE: usize = 16;
+/// The pause between two attempts to destroy a session that is busy.
+const BUSY: Duration = Duration::from_millis(50);
+/// How long it may be.
+const BUSY_MAX: Duration = Duration::from_secs(20);
+/// Of the lease, the part after which the record hears of a renewal again.
+const RENEWALS: u32 = 8;
+
+impl Inner {
+    /// Takes over what the last life held, as far as the origin has it.
+    pub(super) async fn resume(
+        self: &Arc<Inner>,
+        session: &Arc<Session>,
+        past: &Past,
+    ) -> Result<(), NotMade> {
+        // A recall of what is about to be taken over waits for that.
+        let _in_flight = self.back.opening();
+        self.state.lock().skip_names(past.last_name);
+        let client = self.client.lock().clone();
+        let same_server =
+            past.life.server[..] == client.server[..] && past.life.scope[..] == client.scope[..];
+        if same_server && client.confirmed && client.id == past.life.clientid {
+            self.end_last_session(past.life.session).await?;
+            self.go_on(session, past).await?;
+        } else if same_server && past.is_within_lease() {
+            self.claim(session, past).await?;
+        } else {
+            tracing::warn!(
+                "server {} no longer has what was held there: opens and locks are made anew",
+                self.server
+            );
+            return Ok(());
+        }
+        self.resumed.store(true, Ordering::Relaxed);
+        let (opens, leases) = {
+            let state = self.state.lock();
+            (state.opens().count(), state.leases().count())
+        };
+        tracing::info!("server {}: went on with {opens} opens and {leases} delegations", self.server);
+        Ok(())
+    }
+
+    /// No request of the last life's session is carried out after this.
+    async fn end_last_session(&self, session: [u8; 16]) -> Result<(), NotMade> {
+        let until = Instant::now() + BUSY_MAX;
+        loop {
+            match self.destroy_session(session, until).await {
+                Ok(()) | Err(NotMade::Status(Wire::BadSession | Wire::DeadSession)) => return Ok(()),
+                Err(NotMade::Status(Wire::Delay)) if Instant::now() < until => tokio::time::sleep(BUSY).await,
+                Err(NotMade::Status(status)) => {
+                    tracing::debug!("the last life's session could not be destroyed: {status}");
+                    return Ok(());
+                }
+                Err(silent) => return Err(silent),
+            }
+        }
+    }
+
+    /// The origin still has the client.
+    async fn go_on(self: &Arc<Inner>, session: &Arc<Session>, past: &Past) -> Result<(), NotMade> {
+        let good = self.test_all(session, past).await?;
+        let is_good = |stateid: &Stateid| good.get(&stateid.other).copied().unwrap_or(false);
+        let mut doubtful = Vec::new();
+        {
+            let mut state = self.state.lock();
+            for (id, (open, going)) in &past.opens {
+                if !open.stateid.as_ref().is_some_and(is_good) {
+                    continue;
+                }
+                let mut open = open.clone();
+                open.locks.retain(|_, locks| is_good(&locks.stateid));
+                if !open.doubts.is_empty() && !going {
+                    doubtful.push(*id);
+                }
+                state.adopt_open(*id, open, *going);
+            }
+            for (id, (held, going)) in past.leases.iter().filter(|(_, (held, _))| is_good(&held.stateid)) {
+                state.adopt_lease(*id, held.clone(), *going);
+            }
+        }
+        for id in doubtful {
+            self.settle_doubts(session, id).await?;
+        }
+        for opening in &past.openings {
+            self.end_opening(session, opening).await?;
+        }
+        self.give_up_the_going(past);
+        Ok(())
+    }
+
+    /// What the last life was giving up goes on going, in the background.
+    fn give_up_the_going(self: &Arc<Inner>, past: &Past) {
+        let (opens, leases): (Vec<(OpenId, Open)>, Vec<(LeaseId, Delegation)>) = {
+            let state = self.state.lock();
+            let opens = past.opens.keys().filter_map(|id| state.any_open(*id).map(|of| (*id, of)));
+            let leases = past.leases.keys().filter_map(|id| state.any_lease(*id).map(|of| (*id, of)));
+            (
+                opens.filter(|(_, (_, going))| *going).map(|(id, (open, _))| (id, open.clone())).collect(),
+                leases.filter(|(_, (_, going))| *going).map(|(id, (held, _))| (id, held.clone())).collect(),
+            )
+        };
+        let inner = self.clone();
+        tokio::spawn(async move {
+            for (id, held) in leases {
+                let _ = inner.delegreturn(&Caller::machine(), id, &held).await;
+            }
+            for (id, open) in opens {
+                let _ = inner.close(&Caller::machine(), id, open).await;
+            }
+        });
+    }
+
+    /// TEST_STATEID of everything: which of it the origin has. What it has revoked is freed.
+    async fn test_all(
+        self: &Arc<Inner>,
+        session: &Arc<Session>,
+        past: &Past,
+    ) -> Result<HashMap<[u8; 12], bool>, NotMade> {
+        let opens = past.opens.values().flat_map(|(open, _)| {
+            open.stateid.into_iter().chain(open.locks.values().map(|locks| locks.stateid))
+        });
+        let leases = past.leases.values().map(|(held, _)| held.stateid);
+        let all: Vec<Stateid> = opens.chain(leases).map(latest).collect();
+        let (mut good, mut tests) = (HashMap::new(), JoinSet::new());
+        for some in all.chunks(TESTED_AT_ONCE) {
+            if tests.len() >= AT_ONCE
+                && let Some(joined) = tests.join_next().await
+            {
+                good.extend(joined.map_err(|_| NotMade::NoAnswer)??);
+            }
+            let (inner, session, some) = (self.clone(), session.clone(), some.to_vec());
+            tests.spawn(async move { inner.test_some(&session, some).await });
+        }
+        while let Some(joined) = tests.join_next().await {
+            good.extend(joined.map_err(|_| NotMade::NoAnswer)??);
+        }
+        Ok(good)
+    }
+
+    async fn test_some(
+        &self,
+        session: &Arc<Session>,
+        some: Vec<Stateid>,
+    ) -> Result<Vec<([u8; 12], bool)>, NotMade> {
+        let stateids = List::new(some.clone()).ok_or(NotMade::NoAnswer)?;
+        let test = op::TestStateid::with(TestStateidArgs { stateids });
+        let principal = &Principal::Machine;
+        let mut results = self.within(session, principal, Operation::TestStateid, vec![test]).await?;
+        let codes = match results.take::<op::TestStateid>() {
+            Ok(ok) => ok.status_codes.into_vec(),
+            // Whoever cannot say has not got it.
+            Err(CompoundError::Failed { .. }) => Vec::new(),
+            Err(CompoundError::Unexpected { .. }) => return Err(NotMade::NoAnswer),
+        };
+        let mut codes = codes.into_iter().map(|code| code.into_result().map_err(|(status, ())| status));
+        let mut said = Vec::with_capacity(some.len());
+        for stateid in some {
+            let result = codes.next().unwrap_or(Err(Wire::BadStateid));
+            if let Err(Wire::Expired | Wire::AdminRevoked | Wire::DelegRevoked) = result {
+                let free = op::FreeStateid::with(FreeStateidArgs { stateid });
+                // It may be gone already.
+                let _ = self.within(session, principal, Operation::FreeStateid, vec![free]).await?;
+            }
+            said.push((stateid.other, result.is_ok()));
+        }
+        Ok(said)
+    }
+
+    /// Brings what the origin has of ranges in doubt to what is recorded.
+    async fn settle_doubts(&self, session: &Arc<Session>, id: OpenId) -> Result<(), NotMade> {
+        let Some(open) = self.state.lock().open(id).cloned() else { return Ok(()) };
+        for (owner, doubt) in &open.doubts {
+            let ranges = open.locks.get(owner).map(|locks| locks.ranges.clone()).unwrap_or_default();
+            let ranges = match open.locks.contains_key(owner) {
+                true => self.settle_doubt(session, (id, owner), doubt, ranges).await?,
+                false => {
+                    self.end_first_lock(session, (&open, owner), doubt).await?;
+                    ranges
+                }
+            };
+            if let Some(open) = self.state.lock().open_mut(id) {
+                open.doubts.remove(owner);
+                if let Some(locks) = open.locks.get_mut(owner) {
+                    locks.ranges = ranges;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What the owner has of the ranges that are recorded: those in doubt are locked as they were, which whoever has
+    /// locked them in any way may do; what is not recorded is unlocked.
+    async fn settle_doubt(
+        &self,
+        session: &Arc<Session>,
+        (id, owner): (OpenId, &Owner),
+        doubt: &Doubt,
+        mut ranges: Ranges,
+    ) -> Result<Ranges, NotMade> {
+        if doubt.unlocking {
+            ranges.unlock(doubt.range.start, doubt.range.length());
+        }
+        let recorded = ranges.within(doubt.range);
+        for gap in doubt.range.without(&recorded) {
+            self.unlock_range(session, (id, owner), gap).await?;
+        }
+        for range in recorded {
+            if !self.lock_range(session, (id, owner), range).await? {
+                ranges.unlock(range.start, range.length());
+            }
+        }
+        Ok(ranges)
+    }
+
+    async fn lock_range(
+        &self,
+        session: &Arc<Session>,
+        (id, owner): (OpenId, &Owner),
+        range: Range,
+    ) -> Result<bool, NotMade> {
+        let Some(open) = self.state.lock().open(id).cloned() else { return Ok(false) };
+        let Some(locker) = locker(&open, owner) else { return Ok(false) };
+        let args = LockArgs {
+            locktype: lock_type(range.kind, false),
+            reclaim: false,
+            offset: range.start,
+            length: range.length(),
+            locker,
+        };
+        let operations = vec![put_handle(&open.handle)?, op::Lock::with(args)];
+        let mut results = self.within(session, &open.principal, Operation::Lock, operations).await?;
+        match results.take::<op::Putfh>().and_then(|()| results.take::<op::Lock>()) {
+            Ok(ok) => {
+                if let Some(locks) = self.state.lock().open_mut(id).and_then(|open| open.locks.get_mut(owner))
+                {
+                    locks.stateid = ok.lock_stateid;
+                }
+                Ok(true)
+            }
+            Err(CompoundError::Failed { .. }) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn unlock_range(
+        &self,
+        session: &Arc<Session>,
+        (id, owner): (OpenId, &Owner),
+        range: Range,
+    ) -> Result<(), NotMade> {
+        let Some(open) = self.state.lock().open(id).cloned() else { return Ok(()) };
+        let Some(locks) = open.locks.get(owner) else { return Ok(()) };
+        let args = unlock(locks.stateid, range);
+        let operations = vec![put_handle(&open.handle)?, op::Locku::with(args)];
+        let mut results = self.within(session, &open.principal, Operation::Locku, operations).await?;
+        if let Ok(ok) = results.take::<op::Putfh>().and_then(|()| results.take::<op::Locku>())
+            && let Some(locks) = self.state.lock().open_mut(id).and_then(|open| open.locks.get_mut(owner))
+        {
+            locks.stateid = ok.lock_stateid;
+        }
+        Ok(())
+    }
+
+    /// The first LOCK of an owner was on its way: asking again gives the name that it has, if it has one, and then it can
+    /// be given up.
+    async fn end_first_lock(
+        &self,
+        session: &Arc<Session>,
+        (open, owner): (&Open, &Owner),
+        doubt: &Doubt,
+    ) -> Result<(), NotMade> {
+        let Some(locker) = locker(open, owner) else { return Ok(()) };
+        let args = LockArgs {
+            locktype: lock_type(doubt.range.kind, false),
+            reclaim: false,
+            offset: doubt.range.start,
+            length: doubt.range.length(),
+            locker,
+        };
+        let operations = vec![put_handle(&open.handle)?, op::Lock::with(args)];
+        let mut results = self.within(session, &open.principal, Operation::Lock, operations).await?;
+        let taken = results.take::<op::Putfh>().and_then(|()| results.take::<op::Lock>());
+        let Ok(ok) = taken else { return Ok(()) };
+        let whole = Range { start: 0, end: u64::MAX, kind: doubt.range.kind };
+        let free = op::FreeStateid::with(FreeStateidArgs { stateid: latest(ok.lock_stateid) });
+        let operations =
+            vec![put_handle(&open.handle)?, op::Locku::with(unlock(ok.lock_stateid, whole)), free];
+        self.within(session, &open.principal, Operation::Locku, operations).await.map(drop)
+    }
+
+    /// An OPEN was on its way. Opening again gives the name that it has, and then it can be closed, unless it is one that
+    /// was held before.
+    async fn end_opening(&self, session: &Arc<Session>, opening: &Opening) -> Result<(), NotMade> {
+        let claim = match &opening.name {
+            Some(name) => OpenClaim::Null(convert::component(name)),
+            None => OpenClaim::Fh,
+        };
+        let shares = (Share::READ, Share::empty());
+        let args =
+            open_args(&opening.owner, shares, OPEN4_SHARE_ACCESS_WANT_NO_DELEG, Openflag::Nocreate, claim);
+        let operations = vec![put_handle(&opening.handle)?, op::Open::with(args), op::Getfh::with(())];
+        let mut results = self.within(session, &opening.principal, Operation::Open, operations).await?;
+        let opened = results.take::<op::Putfh>().and_then(|()| results.take::<op::Open>());
+        let Ok(opened) = opened else { return Ok(()) };
+        let object = results.take::<op::Getfh>()?.object;
+        let held = {
+            let mut state = self.state.lock();
+            let same =
+                |open: &Open| open.stateid.is_some_and(|stateid| stateid.other == opened.stateid.other);
+            let id = state.opens().find(|(_, open)| same(open)).map(|(id, _)| id);
+            id.and_then(|id| state.open_mut(id)).map(|open| open.stateid = Some(opened.stateid)).is_some()
+        };
+        if held {
+            return Ok(());
+        }
+        let Some(handle) = convert::from_wire(&object) else { return Ok(()) };
+        let close = op::Close::with(CloseArgs { seqid: 0, open_stateid: opened.stateid });
+        let operations = vec![put_handle(&handle)?, close];
+        self.within(session, &opening.principal, Operation::Close, operations).await.map(drop)
+    }
+
+    /// The origin does not have the client any more, and the lease has lasted: if it restarted, it gives back what it had.
+    async fn claim(self: &Arc<Inner>, session: &Arc<Session>, past: &Past) -> Result<(), NotMade> {
+        {
+            let mut state = self.state.lock();
+            for (id, (open, _)) in past.opens.iter().filter(|(_, (_, going))| !going) {
+                let mut open = open.clone();
+                for (owner, doubt) in std::mem::take(&mut open.doubts) {
+                    if let (true, Some(locks)) = (doubt.unlocking, open.locks.get_mut(&owner)) {
+                        locks.ranges.unlock(doubt.range.start, doubt.range.length());
+                    }
+                }
+                state.adopt_open(*id, open, false);
+            }
+            for (id, (held, _)) in past.leases.iter().filter(|(_, (_, going))| !going) {
+                state.adopt_lease(*id, held.clone(), false);
+            }
+        }
+        let plan = self.plan();
+        let mut tasks = JoinSet::new();
+        for (id, lease) in plan.opens {
+            if tasks.len() >= AT_ONCE
+                && let Some(joined) = tasks.join_next().await
+            {
+                self.drop_late(joined)?;
+            }
+            let (inner, session) = (self.clone(), session.clone());
+            tasks.spawn(async move { (id, inner.reclaim_open(&session, id, lease).await) });
+        }
+        while let Some(joined) = tasks.join_next().await {
+            self.drop_late(joined)?;
+        }
+        for (id, handle) in plan.lone_leases {
+            self.reclaim_lease(session, id, handle).await?;
+        }
+        let mut state = self.state.lock();
+        let lost: Vec<OpenId> =
+            state.opens().filter(|(_, open)| open.stateid.is_none()).map(|(id, _)| id).collect();
+        lost.into_iter().for_each(|id| drop(state.close(id)));
+        Ok(())
+    }
+
+    /// What came too late is not opened anew here.
+    fn drop_late(
+        &self,
+        joined: Result<(OpenId, Result<Reclaimed, NotMade>), tokio::task::JoinError>,
+    ) -> Result<(), NotMade> {
+        let (id, reclaimed) = joined.map_err(|_| NotMade::NoAnswer)?;
+        if reclaimed? == Reclaimed::TooLate {
+            self.state.lock().lose(id);
+        }
+        Ok(())
+    }
+
+    /// What was taken over, for the layer above.
+    pub(super) fn adopted(&self) -> Adopted {
+        let state = self.state.lock();
+        let opens = state.opens().map(|(id, open)| AdoptedOpen {
+            id,
+            handle: open.handle,
+            access: open.access,
+            deny: open.deny,
+            had: open.had.iter().collect(),
+            principal: open.principal.clone(),
+            locks: durable::locks_of(open),
+        });
+        let leases =
+            state.leases().map(|(id, held)| AdoptedLease { id, handle: held.handle, kind: held.kind });
+        Adopted { opens: opens.collect(), leases: leases.collect() }
+    }
+
+    /// Returns a delegation that nobody knows of.
+    pub(super) fn return_stray(&self, handle: Handle, stateid: Stateid) {
+        let Some(inner) = self.myself() else { return };
+        let held = Delegation {
+            handle,
+            kind: LeaseKind::Read,
+            stateid,
+            principal: Principal::Machine,
+            recalled: true,
+        };
+        // No name of ours is zero.
+        let id = LeaseId(0);
+        tokio::spawn(async move { inner.delegreturn(&Caller::machine(), id, &held).await });
+    }
+
+    /// See [`super::Nfs4::keep_record`].
+    pub(super) fn keep_record(&self, path: &std::path::Path) -> std::io::Result<()> {
+        let session = match &*self.phase.borrow() {
+            super::Phase::Ready(session) => session.id,
+            _ => [0; 16],
+        };
+        let life = self.life(session);
+        self.state.keep(path, &life)
+    }
+
+    fn life(&self, session: [u8; 16]) -> durable::record::Life {
+        let client = self.client.lock().clone();
+        let last_name = self.state.lock().last_name();
+        durable::life(&self.url, &self.identity, &client, (session, self.export().lease_time, last_name))
+    }
+
+    /// The client has another session, or id.
+    pub(super) fn note_life(&self, session: &Session) {
+        let life = self.life(session.id);
+        self.state.change_life(&life);
+    }
+
+    /// The lease was renewed by a request that was sent then. The record hears of it now and then.
+    pub(super) fn note_renewal(&self, sent: Instant) {
+        let due = self.export().lease_time / RENEWALS;
+        {
+            let mut told = self.told_renewed.lock();
+            if told.is_some_and(|told| sent.saturating_duration_since(told) < due) {
+                return;
+            }
+            *told = Some(sent);
+        }
+        if let Some(now) = durable::uptime() {
+            // Rounded down to whole seconds where it is written.
+            self.state.renewed(now.saturating_sub(sent.elapsed()));
+        }
+    }
+}
+
+fn put_handle(handle: &Handle) -> Result<protocol::nfs4::ArgOp, NotMade> {
+    put(handle).map_err(|_| NotMade::NoAnswer)
+}
+
+fn unlock(stateid: Stateid, range: Range) -> LockuArgs {
+    LockuArgs {
+        locktype: NfsLockType::Write,
+        seqid: 0,
+        lock_stateid: latest(stateid),
+        offset: range.start,
+        length: range.length(),
+    }
+}
