@@ -27,6 +27,11 @@ pub fn program() -> Program {
 
 /// Serves a directory to everybody, root as root.
 pub fn serve(lab: &Lab, directory: &Path) -> Leasehold {
+    serve_with(lab, directory, &[])
+}
+
+/// The same with more options.
+pub fn serve_with(lab: &Lab, directory: &Path, more: &[&str]) -> Leasehold {
     let state = lab.subdirectory("serve-state");
     let address = lab.free_address();
     let program = program()
@@ -35,6 +40,7 @@ pub fn serve(lab: &Lab, directory: &Path) -> Leasehold {
         .arg(address.to_string())
         .arg("--state")
         .arg(&state)
+        .args(more)
         .arg(directory);
     start(lab, program, address, "/export", state)
 }
