@@ -65,20 +65,16 @@ impl Stage {
     fn conflicts(&self, kind: &str, use_it: impl Fn(&str) -> Option<Task>) -> Vec<f64> {
         let conflict = |file: usize| {
             let path = format!("/mnt/nfs/{kind}-{file}");
-            let recalled_before = self.held("recalls");
+            let recalled_before = self.serve.held("recalls");
             let using = use_it(&path);
             // What is not measured is known to the asker: the directory.
             let milliseconds = self.asker.sh(&format!("ls /mnt/nfs >/dev/null; perl /tmp/open.pl {path}"));
-            let recalled = self.held("recalls") - recalled_before;
+            let recalled = self.serve.held("recalls") - recalled_before;
             assert_eq!(recalled, u64::from(kind != "none"), "recalls of {path}");
             drop(using);
             milliseconds.trim().parse().unwrap()
         };
         (0..TIMES).map(conflict).collect()
-    }
-
-    fn held(&self, what: &str) -> u64 {
-        self.serve.status()["held"][what].as_u64().unwrap()
     }
 
     fn read(&self, path: &str) {

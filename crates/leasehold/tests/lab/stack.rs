@@ -102,6 +102,14 @@ impl Leasehold {
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
+    /// A count of what its clients hold, or of what became of recalls.
+    pub fn held(&self, what: &str) -> u64 {
+        let held = &self.status()["held"];
+        // `serve` has one for each export.
+        let of_it = held.get(&self.export).unwrap_or(held);
+        of_it[what].as_u64().unwrap()
+    }
+
     /// Calls made to the origin so far, of one procedure.
     pub fn upstream(&self, procedure: &str) -> u64 {
         self.status()["upstream"][procedure]["calls"].as_u64().unwrap_or(0)
