@@ -28,7 +28,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Names of files with one writer at a time.
 const CLOSERS: usize = 4;
@@ -187,7 +187,9 @@ impl Board {
         add(&mut self.report.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    fn note(&self, step: String) {
+    fn note(&self, step: &str) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let step = format!("{:.3} {step}", now.as_secs_f64());
         let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
         history.push_back(step);
         if history.len() > HISTORY_MAX {

@@ -34,6 +34,8 @@ impl Core {
     /// OPEN.
     pub async fn open(&self, caller: &Caller, request: &OpenRequest) -> Result<Opened> {
         let arrived = self.policy.event();
+        // Whatever its other questions are, this is one: attribute timeouts have no say in it.
+        let caller = &caller.clone().with_freshness(Freshness::Open);
         self.know_limits(caller, &request.handle).await;
         match self.has_state() {
             // Without knowing what there is, nothing can be promised.
@@ -252,8 +254,6 @@ impl Core {
     }
 
     async fn open_without_state(&self, caller: &Caller, request: &OpenRequest) -> Result<Opened> {
-        // Whoever asks, this is an open: one GETATTR, whatever the timeouts say.
-        let caller = &caller.clone().with_freshness(Freshness::Open);
         let (handle, directory, created, told) = self.find_or_make(caller, request).await?;
         let object = self.object(&handle);
         let bits = needed(request.access);

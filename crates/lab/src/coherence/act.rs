@@ -295,8 +295,8 @@ impl Act<'_> {
         self.player.seat.directory.join(format!("shared-{name}"))
     }
 
-    fn note(&self, what: String) {
-        self.board.note(format!("{} {what}", self.player.seat.name));
+    fn note(&self, what: impl std::fmt::Display) {
+        self.board.note(&format!("{} {what}", self.player.seat.name));
     }
 }
 
