@@ -130,6 +130,22 @@ impl Guest {
         hand.unwrap_or_else(|error| panic!("lab: no hand in {}: {error}\n{}", self.name(), self.last_words()))
     }
 
+    /// Stops the whole machine where it stands: it answers nothing, and notices nothing, until [`Guest::thaw`].
+    pub fn freeze(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Lets it go on.
+    pub fn thaw(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(group) = Pid::from_raw(self.child.id() as i32) {
+            let _ = rustix::process::kill_process_group(group, signal); // a guest that ended is as good as stopped
+        }
+    }
+
     /// Shuts down in order, file systems synced, and waits for the end.
     pub fn halt(mut self) {
         let _ = self.run("sync");
@@ -169,9 +185,7 @@ impl Drop for Guest {
             eprintln!("{}", self.last_words());
         }
         let group = self.child.id();
-        if let Some(pid) = Pid::from_raw(group as i32) {
-            let _ = rustix::process::kill_process_group(pid, Signal::KILL);
-        }
+        self.signal(Signal::KILL);
         let _ = self.child.wait();
         self.lab.guard().forget(&format!("group {group}"));
         let device = device_of(self.number);

@@ -3,12 +3,15 @@
 //! Scripts cost a fork and an exec per step, which a guest takes milliseconds for; a checker that wants hundreds of rounds uses this.
 
 mod act;
+mod files;
+mod sys;
 mod wire;
 
 pub(crate) use wire::{Message, receive, send};
 
 use std::io;
 use std::net::TcpStream;
+use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 
@@ -23,7 +26,7 @@ pub struct Hand {
 
 #[derive(Debug)]
 enum Place {
-    Host,
+    Host(files::Files),
     Guest(TcpStream),
 }
 
@@ -44,10 +47,34 @@ pub struct Stat {
     pub mode: u32,
 }
 
+/// How a file is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// For reading.
+    Read,
+    /// For reading and writing.
+    Write,
+    /// The same, and it must not be there yet.
+    Create,
+}
+
+/// A file that a hand keeps open; it means something to that hand alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct OpenFile(u64);
+
+/// What came of opening.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Opened {
+    /// For what is done with it.
+    pub file: OpenFile,
+    /// Inode number.
+    pub ino: u64,
+}
+
 impl Hand {
     /// A hand on the host itself.
     pub fn on_host() -> Hand {
-        Hand { place: Place::Host }
+        Hand { place: Place::Host(files::Files::default()) }
     }
 
     pub(crate) fn in_guest(connection: TcpStream) -> io::Result<Hand> {
@@ -113,13 +140,70 @@ impl Hand {
         parse_stat(&reply).ok_or_else(|| io::Error::other(format!("a hand's stat said {reply:?}")))
     }
 
+    /// Opens and keeps open.
+    pub fn open(&mut self, path: impl AsRef<Path>, mode: Mode) -> io::Result<Opened> {
+        let mode: &[u8] = match mode {
+            Mode::Read => b"r",
+            Mode::Write => b"w",
+            Mode::Create => b"c",
+        };
+        let reply = String::from_utf8_lossy(&self.act("open", path, &[mode])?).into_owned();
+        let numbers = reply.split_once(' ').and_then(|(file, ino)| Some((file.parse().ok()?, ino.parse().ok()?)));
+        let (file, ino) = numbers.ok_or_else(|| io::Error::other(format!("a hand's open said {reply:?}")))?;
+        Ok(Opened { file: OpenFile(file), ino })
+    }
+
+    /// Closes, which flushes; the file is closed also where that fails.
+    pub fn close(&mut self, file: OpenFile) -> io::Result<()> {
+        self.on(file, "close", &[]).map(drop)
+    }
+
+    /// Up to `length` bytes from `offset` on; fewer at the end of the file.
+    pub fn read_at(&mut self, file: OpenFile, offset: u64, length: usize) -> io::Result<Vec<u8>> {
+        self.on(file, "pread", &[offset.to_string().as_bytes(), length.to_string().as_bytes()])
+    }
+
+    /// Writes, without flushing.
+    pub fn write_at(&mut self, file: OpenFile, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.on(file, "pwrite", &[offset.to_string().as_bytes(), data]).map(drop)
+    }
+
+    /// fsync(2).
+    pub fn sync(&mut self, file: OpenFile) -> io::Result<()> {
+        self.on(file, "fsync", &[]).map(drop)
+    }
+
+    /// Sets the size in bytes.
+    pub fn set_size(&mut self, file: OpenFile, size: u64) -> io::Result<()> {
+        self.on(file, "ftruncate", &[size.to_string().as_bytes()]).map(drop)
+    }
+
+    /// Locks `range` without waiting; false if somebody else's lock is in the way. Each open file is an owner of its own.
+    pub fn lock(&mut self, file: OpenFile, exclusive: bool, range: &Range<u64>) -> io::Result<bool> {
+        self.set_lock(file, if exclusive { b"w" } else { b"r" }, range)
+    }
+
+    /// Unlocks `range`.
+    pub fn unlock(&mut self, file: OpenFile, range: &Range<u64>) -> io::Result<()> {
+        self.set_lock(file, b"u", range).map(drop)
+    }
+
+    fn set_lock(&mut self, file: OpenFile, kind: &[u8], range: &Range<u64>) -> io::Result<bool> {
+        let (start, length) = (range.start.to_string(), (range.end - range.start).to_string());
+        Ok(self.on(file, "lock", &[kind, start.as_bytes(), length.as_bytes()])? == b"held")
+    }
+
+    fn on(&mut self, file: OpenFile, verb: &str, more: &[&[u8]]) -> io::Result<Vec<u8>> {
+        self.act(verb, file.0.to_string(), more)
+    }
+
     fn act(&mut self, verb: &str, path: impl AsRef<Path>, more: &[&[u8]]) -> io::Result<Vec<u8>> {
         let path = bytes_of(path.as_ref());
         match &mut self.place {
-            Place::Host => {
+            Place::Host(files) => {
                 let arguments: Vec<Vec<u8>> =
                     std::iter::once(path).chain(more.iter().copied()).map(<[u8]>::to_vec).collect();
-                act::act(verb.as_bytes(), &arguments)
+                files.act(verb.as_bytes(), &arguments).unwrap_or_else(|| act::act(verb.as_bytes(), &arguments))
             }
             Place::Guest(connection) => {
                 let fields: Vec<&[u8]> =
@@ -165,7 +249,29 @@ fn bytes_of(path: &Path) -> &[u8] {
 
 #[cfg(test)]
 mod tests {
-    use super::Hand;
+    use super::{Hand, Mode};
+
+    #[test]
+    fn open_files_are_read_written_and_locked() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("f");
+        let mut hand = Hand::on_host();
+        let one = hand.open(&path, Mode::Create).expect("create").file;
+        assert!(hand.open(&path, Mode::Create).is_err());
+        let other = hand.open(&path, Mode::Write).expect("open").file;
+        hand.write_at(one, 3, b"abc").expect("write");
+        assert_eq!(hand.read_at(other, 0, 100).expect("read"), b"\0\0\0abc");
+        hand.set_size(other, 4).expect("truncate");
+        assert_eq!(hand.read_at(one, 3, 100).expect("read"), b"a");
+        assert!(hand.lock(one, true, &(10..20)).expect("lock"));
+        assert!(!hand.lock(other, false, &(19..20)).expect("lock"));
+        assert!(hand.lock(other, true, &(20..30)).expect("lock"));
+        hand.unlock(one, &(10..20)).expect("unlock");
+        assert!(hand.lock(other, false, &(19..20)).expect("lock"));
+        hand.close(other).expect("close");
+        assert!(hand.read_at(other, 0, 1).is_err());
+        assert!(hand.lock(one, true, &(0..100)).expect("lock"), "a closed file holds none");
+    }
 
     #[test]
     fn acts_do_what_they_say() {

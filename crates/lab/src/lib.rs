@@ -18,6 +18,7 @@
 //! the lab, machine-wide: guests want the processors for themselves. docs/lab.md tells how it works inside.
 
 mod close_to_open;
+mod coherence;
 mod guard;
 mod guest;
 mod hand;
@@ -31,8 +32,9 @@ mod session;
 pub mod suite;
 
 pub use close_to_open::{CloseToOpen, Seat};
+pub use coherence::{Coherence, Player, Report};
 pub use guest::{Guest, GuestOptions, Output, Task, V2, V3, V4_0, V4_1, V4_2};
-pub use hand::{Hand, Stat};
+pub use hand::{Hand, Mode, OpenFile, Opened, Stat};
 pub use net::{Cut, Link, Relay};
 pub use origin::ganesha::Ganesha;
 pub use origin::knfsd::Knfsd;

@@ -19,6 +19,9 @@ use crate::make::Making;
 use crate::tree::Tree;
 use crate::{identity, lookup};
 
+/// How often a name is looked up that leads to a file which is gone before it is open.
+const ATTEMPTS_MAX: u32 = 16;
+
 /// What came before the open itself.
 struct Found {
     handle: Handle,
@@ -38,11 +41,19 @@ pub(crate) fn open(
         let found = Found { handle: node.handle, directory: Wcc::default(), created: false };
         return finish(tree, principal, holder, &found, request);
     };
-    let looked = lookup::lookup(tree, principal, node, name)?;
-    // An OPEN that makes nothing changes nothing of the directory.
-    let directory = Wcc { before: looked.directory.map(|is| is.wcc()), after: looked.directory };
-    let found = Found { handle: looked.node.handle, directory, created: false };
-    finish(tree, principal, holder, &found, request)
+    let mut attempts = 0;
+    loop {
+        attempts += 1;
+        let looked = lookup::lookup(tree, principal, node, name)?;
+        // An OPEN that makes nothing changes nothing of the directory.
+        let directory = Wcc { before: looked.directory.map(|is| is.wcc()), after: looked.directory };
+        let found = Found { handle: looked.node.handle, directory, created: false };
+        match finish(tree, principal, holder, &found, request) {
+            // It was replaced since it was found: the name leads to another by now.
+            Err(Status::Stale) if attempts < ATTEMPTS_MAX => {}
+            done => return done,
+        }
+    }
 }
 
 /// What is to be made.

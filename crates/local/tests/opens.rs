@@ -233,3 +233,24 @@ async fn locks_are_left_to_the_layer_above() {
     served.fs.close(&caller, opened.id).await.unwrap();
     assert_eq!(served.fs.lock(&caller, opened.id, &ask).await.unwrap_err().status, Status::BadStateId);
 }
+
+/// A name that always leads to some file can always be opened, whatever is renamed over it meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_whose_file_is_replaced_is_never_missing() {
+    let served = serve();
+    let root = served.fs.root(&machine()).await.unwrap().handle;
+    let file = served.path("file");
+    std::fs::write(&file, "0").unwrap();
+    let other = served.path("other");
+    let replacing = std::thread::spawn(move || {
+        for round in 0..3000 {
+            std::fs::write(&other, round.to_string()).unwrap();
+            std::fs::rename(&other, &file).unwrap();
+        }
+    });
+    while !replacing.is_finished() {
+        let opened = open(&served, &machine(), &request(&root, Some("file"), Share::READ)).await.unwrap();
+        served.fs.close(&machine(), opened.id).await.unwrap();
+        served.fs.lookup(&machine(), &root, &name("file")).await.map_err(|error| error.status).unwrap();
+    }
+}

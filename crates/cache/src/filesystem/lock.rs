@@ -1,4 +1,7 @@
 //! Byte-range locks: under a write lease they are nobody else's business, else the origin's.
+//!
+//! A lock that the origin grants is a point of coherence, as an open is: clients drop what they have cached and look anew,
+//! and must see what the last holder wrote. What is known here without a lease is asked again at the next use.
 
 use std::sync::Arc;
 
@@ -75,6 +78,10 @@ impl Core {
         match result {
             Ok(Locked::Granted) => {
                 let kept = self.with(object, |state| {
+                    // Who had the lock before may have changed the file, and this one may look now: as at an open.
+                    if state.leased().is_none() {
+                        state.distrust(&self.policy);
+                    }
                     state.opens.shares(open).is_some() && state.locks.take(open, lock.clone(), true)
                 });
                 if kept {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use vfs::{AccessMask, Attributes, Caller, Error, Handle, Looked, Name, Node, Result, Status};
+use vfs::{AccessMask, Attributes, Caller, Error, Freshness, Handle, Looked, Name, Node, Result, Status};
 
 use crate::core::Core;
 use crate::names::{Leads, NameEntry, name_key};
@@ -51,11 +51,12 @@ impl Core {
         name: &Name,
         arrived: u64,
     ) -> Result<Option<Result<Looked>>> {
-        let open = self.policy.is_open(caller);
         if self.policy.lookup_cache == LookupCache::None || !self.may_look(caller, directory) {
             return Ok(None);
         }
         let entry = self.steady_entry(directory, name);
+        let asker = self.asker(caller, entry.as_ref());
+        let (caller, open) = (&asker, self.policy.is_open(&asker));
         let found = match entry {
             None => return self.absent_from_listing(caller, directory, name, arrived).await,
             Some(entry) if entry.young && open => return Ok(None),
@@ -69,6 +70,21 @@ impl Core {
         // A change of the name by one of us may have taken effect before this request came, and be told only now.
         let steady = self.steady_entry(directory, name) == entry;
         Ok(found.filter(|_| steady))
+    }
+
+    /// A client with state may open by its handle what it has looked up by its name, as Linux does: a file that was
+    /// replaced must not be found by attribute timeouts. Directories, which are walked through, may.
+    fn asker(&self, caller: &Caller, entry: Option<&NameEntry>) -> Caller {
+        let is_file = |child: &Handle| {
+            let known = self.with(&self.object(child), |state| state.attributes().map(Attributes::is_dir));
+            known == Some(false)
+        };
+        match entry {
+            Some(NameEntry { leads: Leads::To(child), .. }) if caller.holder.is_some() && is_file(child) => {
+                caller.clone().with_freshness(Freshness::Open)
+            }
+            _ => caller.clone(),
+        }
     }
 
     /// What the index says of a name, unless one of us is changing it.

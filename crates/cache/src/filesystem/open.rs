@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 
 use tokio::sync::OwnedMutexGuard;
 use vfs::{
-    Attributes, Caller, CreateHow, Handle, Lease, Name, OpenId, OpenRequest, Opened, Result, SetAttributes,
+    Attributes, Caller, CreateHow, Freshness, Handle, Lease, Name, OpenId, OpenRequest, Opened, Result, SetAttributes,
     Share, Status, Want, Wcc,
 };
 
@@ -34,6 +34,8 @@ impl Core {
     /// OPEN.
     pub async fn open(&self, caller: &Caller, request: &OpenRequest) -> Result<Opened> {
         let arrived = self.policy.event();
+        // Whatever its other questions are, this is one: attribute timeouts have no say in it.
+        let caller = &caller.clone().with_freshness(Freshness::Open);
         self.know_limits(caller, &request.handle).await;
         match self.has_state() {
             // Without knowing what there is, nothing can be promised.

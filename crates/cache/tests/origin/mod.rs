@@ -556,14 +556,14 @@ pub async fn write(cache: &Cache, caller: &Caller, handle: &Handle, offset: u64,
     cache.write(caller, handle, By::Anonymous, offset, data, Stability::Unstable).await.unwrap()
 }
 
-/// A v4 client's OPEN.
+/// A v4 client's OPEN: the front makes no difference between it and its other requests.
 pub fn v4_opener(uid: u32, client: u64) -> Caller {
-    Caller { holder: Some(vfs::HolderId(client)), ..opener(uid) }
+    v4(uid, client)
 }
 
 /// Any other request of a v4 client.
 pub fn v4(uid: u32, client: u64) -> Caller {
-    v4_opener(uid, client).with_freshness(Freshness::Timeout)
+    Caller { holder: Some(vfs::HolderId(client)), ..opener(uid) }.with_freshness(Freshness::Timeout)
 }
 
 /// The open owner of a v4 client.

@@ -12,10 +12,14 @@ mod act;
 mod agent;
 #[path = "lab-hand/exercise.rs"]
 mod exercise;
+#[path = "../hand/files.rs"]
+mod files;
 #[path = "lab-hand/guard.rs"]
 mod guard;
 #[path = "lab-hand/pattern.rs"]
 mod pattern;
+#[path = "../hand/sys.rs"]
+mod sys;
 #[path = "../hand/wire.rs"]
 mod wire;
 

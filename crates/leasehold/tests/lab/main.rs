@@ -3,12 +3,14 @@
 #![allow(clippy::unwrap_used)] // a test ends at the first surprise
 
 mod close_to_open;
+mod coherence;
 mod counts;
 mod faults;
 mod kill;
 mod locks;
 mod nache;
 mod nested;
+mod recalls;
 mod restart;
 mod rpcbind;
 mod stack;

@@ -1,6 +1,6 @@
-//! What the Nache paper measured (2007, section 6), repeated with kernel clients and held to the aims of this project.
+//! Nache's Table 2 (2007, section 6), repeated with kernel clients and held to the aims of this project.
 
-use lab::{Guest, Knfsd, Lab, Origin, V4_1};
+use lab::{Knfsd, Lab, Origin, V4_1};
 
 use crate::stack::{self, Leasehold, between};
 
@@ -89,30 +89,4 @@ fn two_clients_under_read_delegations_cost_locks_besides() {
     // The guest's clock is not the host's: its two directories may look too young to be believed without asking again.
     assert!(first.of("GETATTR") <= 4, "{:?}", first.0);
     assert!(rest.of_all_but(&["SEQUENCE", "LOCK", "LOCKU"]).is_empty(), "{:?}", rest.0);
-}
-
-/// Keeps a file open for reading at the origin's other client, so that the proxy's delegation has to go.
-fn reader_and_writer(reader: &Guest, writer: &Guest) -> f64 {
-    reader.sh("cat /mnt/nfs/shared >/dev/null");
-    let text = writer.sh(
-        "perl -MTime::HiRes=time -e '$t = time; open(F, \"+<\", \"/mnt/nfs/shared\") or die; printf \"%.3f\", (time - $t) * 1000'",
-    );
-    text.trim().parse().unwrap()
-}
-
-#[test]
-fn a_conflicting_open_waits_for_the_recall_and_no_longer() {
-    let Some(lab) = Lab::enter("nache-recall") else { return };
-    let serve = stack::serve(&lab, &lab.subdirectory("served"));
-    let proxy = stack::proxy_in(&lab, &serve.origin(), "4.2", "cache", &[]);
-    let (reader, writer) = (lab.guest("reader"), lab.guest("writer"));
-    reader.mount_nfs(&proxy.origin(), "/mnt/nfs", V4_1);
-    writer.mount_nfs(&serve.origin(), "/mnt/nfs", V4_1);
-    writer.sh("echo content >/mnt/nfs/shared");
-    let milliseconds: Vec<f64> = (0..5).map(|_| reader_and_writer(&reader, &writer)).collect();
-    eprintln!("lab: nache-recall: {milliseconds:?} ms");
-    let mut sorted = milliseconds.clone();
-    sorted.sort_by(f64::total_cmp);
-    // The paper's 1,007 ms were a client that slept a second on NFS4ERR_DELAY.
-    assert!(sorted[2] < 500.0, "the asker slept instead of being held: {milliseconds:?}");
 }

@@ -27,6 +27,11 @@ pub fn program() -> Program {
 
 /// Serves a directory to everybody, root as root.
 pub fn serve(lab: &Lab, directory: &Path) -> Leasehold {
+    serve_with(lab, directory, &[])
+}
+
+/// The same with more options.
+pub fn serve_with(lab: &Lab, directory: &Path, more: &[&str]) -> Leasehold {
     let state = lab.subdirectory("serve-state");
     let address = lab.free_address();
     let program = program()
@@ -35,6 +40,7 @@ pub fn serve(lab: &Lab, directory: &Path) -> Leasehold {
         .arg(address.to_string())
         .arg("--state")
         .arg(&state)
+        .args(more)
         .arg(directory);
     start(lab, program, address, "/export", state)
 }
@@ -94,6 +100,14 @@ impl Leasehold {
             .unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// A count of what its clients hold, or of what became of recalls.
+    pub fn held(&self, what: &str) -> u64 {
+        let held = &self.status()["held"];
+        // `serve` has one for each export.
+        let of_it = held.get(&self.export).unwrap_or(held);
+        of_it[what].as_u64().unwrap()
     }
 
     /// Calls made to the origin so far, of one procedure.

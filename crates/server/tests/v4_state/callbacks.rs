@@ -1,4 +1,5 @@
-//! A client that is called back: over the connection of its session, or where it listens.
+//! A client that is called back: over the connection of its session, or where it listens. It answers as a client should,
+//! or as it is told.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +8,7 @@ use parking_lot::Mutex;
 use protocol::nfs4::callback::{self, CbArgOp, CbCompoundHeader, CbGetattrOk, CbResOp, CbSequenceOk};
 use protocol::nfs4::{
     ArgOp, CREATE_SESSION4_FLAG_CONN_BACK_CHAN, CompoundArgs, CompoundRes, CompoundResHeader, Fattr, Op,
-    ResOp, SequenceArgs, Sessionid, op,
+    ResOp, SequenceArgs, Sessionid, Status, op,
 };
 use rpc::service::{Answering, Outcome, Remember};
 use rpc::{AuthSys, Call, Credential, Link, LinkOptions, Outgoing, Patience, ReplyCache, Service};
@@ -28,26 +29,42 @@ pub struct Called {
     pub operation: CbArgOp,
 }
 
-/// The client's end of the callbacks: answers all with success, and tells of them.
+/// What a client makes of callbacks that ask something of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Manner {
+    /// It answers all with success.
+    Obliging,
+    /// It takes them and says nothing, as a process that is stopped.
+    Mute,
+    /// It fails each with this.
+    Refusing(Status),
+    /// It answers with bytes that mean nothing.
+    Babbling,
+}
+
+/// The client's end of the callbacks: answers in its manner, and tells of them.
 #[derive(Debug)]
 struct Callee {
+    manner: Manner,
     called: mpsc::UnboundedSender<Called>,
     /// The next sequence id of each slot.
     slots: Mutex<Vec<u32>>,
 }
 
 impl Callee {
-    fn new() -> (Arc<Callee>, mpsc::UnboundedReceiver<Called>) {
+    fn new(manner: Manner) -> (Arc<Callee>, mpsc::UnboundedReceiver<Called>) {
         let (called, calls) = mpsc::unbounded_channel();
-        (Arc::new(Callee { called, slots: Mutex::new(vec![1; 16]) }), calls)
+        (Arc::new(Callee { manner, called, slots: Mutex::new(vec![1; 16]) }), calls)
     }
 
     fn answer(&self, operation: CbArgOp, minor: u32, ident: u32) -> CbResOp {
         let result = match &operation {
             CbArgOp::Sequence(args) => {
                 let mut slots = self.slots.lock();
-                assert_eq!(args.sequenceid, slots[args.slotid as usize], "exactly once, in order");
-                slots[args.slotid as usize] += 1;
+                // Who is not answered asks again.
+                let again = matches!(self.manner, Manner::Mute | Manner::Babbling);
+                assert!(again || args.sequenceid == slots[args.slotid as usize], "exactly once, in order");
+                slots[args.slotid as usize] = args.sequenceid + 1;
                 return CbResOp::Sequence(Ok(CbSequenceOk {
                     sessionid: args.sessionid,
                     sequenceid: args.sequenceid,
@@ -56,6 +73,7 @@ impl Callee {
                     target_highest_slotid: args.highest_slotid,
                 }));
             }
+            _ if let Manner::Refusing(status) = self.manner => CbResOp::failed(operation.operation(), status),
             CbArgOp::Getattr(_) => {
                 let (size, change) = WRITTEN;
                 let fattr = Fattr { size: Some(size), change: Some(change), ..Fattr::default() };
@@ -63,6 +81,7 @@ impl Callee {
             }
             CbArgOp::Recall(_) => CbResOp::Recall(Ok(())),
             CbArgOp::NotifyLock(_) => CbResOp::NotifyLock(Ok(())),
+            CbArgOp::RecallAny(_) => CbResOp::RecallAny(Ok(())),
             other => panic!("{other:?}"),
         };
         self.called.send(Called { minor, ident, operation }).unwrap();
@@ -77,14 +96,21 @@ impl Service for Callee {
         if call.header.procedure == callback::COMPOUND {
             let mut arguments = call.arguments.clone();
             let mut header = CbCompoundHeader::decode(&mut arguments).unwrap();
-            let (mut results, mut body) = (0, Encoder::new());
+            let (mut results, mut body, mut status) = (0, Encoder::new(), Ok(()));
             while let Some(operation) = header.next(&mut arguments) {
                 let result = self.answer(operation.unwrap(), header.minorversion, header.callback_ident);
                 result.encode(&mut body);
+                status = result.status();
                 results += 1;
             }
-            CompoundResHeader { status: Ok(()), tag: header.tag, results }.encode(&mut reply);
-            reply.message(body.finish());
+            match self.manner {
+                Manner::Mute => return Box::pin(std::future::pending()),
+                Manner::Babbling => reply.raw(&[0xa5; 36]),
+                Manner::Obliging | Manner::Refusing(_) => {
+                    CompoundResHeader { status, tag: header.tag, results }.encode(&mut reply);
+                    reply.message(body.finish());
+                }
+            }
         }
         Box::pin(std::future::ready(Outcome::Reply(reply.finish())))
     }
@@ -107,8 +133,12 @@ pub struct Reachable {
 
 impl Reachable {
     pub async fn new(life: &Life, ownerid: &[u8]) -> Reachable {
+        Reachable::with_manner(life, ownerid, Manner::Obliging).await
+    }
+
+    pub async fn with_manner(life: &Life, ownerid: &[u8], manner: Manner) -> Reachable {
         let replies = tempfile::tempdir().unwrap();
-        let (callee, calls) = Callee::new();
+        let (callee, calls) = Callee::new(manner);
         let cache = ReplyCache::open(replies.path()).unwrap();
         let link = Link::with_service(LinkOptions::new(life.address()), callee, cache);
         let mut client =
@@ -181,7 +211,7 @@ pub struct Listening {
 impl Listening {
     pub async fn new() -> Listening {
         let replies = tempfile::tempdir().unwrap();
-        let (callee, calls) = Callee::new();
+        let (callee, calls) = Callee::new(Manner::Obliging);
         let cache = ReplyCache::open(replies.path()).unwrap();
         let options = rpc::ServerOptions::new((std::net::Ipv4Addr::LOCALHOST, 0).into());
         let server = rpc::Server::start(options, callee, cache).await.unwrap();

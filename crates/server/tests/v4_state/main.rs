@@ -2,6 +2,7 @@
 //! machine behind the arbiter.
 #![allow(clippy::unwrap_used)] // a test ends at the first surprise
 
+mod adversaries;
 mod callbacks;
 mod clients;
 mod delegations;

@@ -30,6 +30,8 @@ pub struct Home {
 /// One life of a server.
 pub struct Life {
     server: Server,
+    /// Who of its clients holds what.
+    pub arbiter: Arc<Arbiter>,
     _front: Arc<Front>,
 }
 
@@ -53,6 +55,7 @@ impl Home {
     pub async fn serve_with(&self, lease: Duration, options: arbiter::Options) -> Life {
         let fs = LocalFs::open(self.tree.path(), local::Options::new(self.state.path())).unwrap();
         let fs = Arc::new(Arbiter::with_options(Arc::new(fs), options));
+        let arbiter = fs.clone();
         let export = Export { id: ExportId(1), path: "/".into(), fs, options: open_to_all() };
         let handles = Handles::open(HandleKey::new([1; 16]), self.state.path()).unwrap();
         let options = StateOptions { directory: Some(self.state.path().into()), lease, grace: lease };
@@ -60,7 +63,7 @@ impl Home {
         let listen = ServerOptions::new(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
         let replies = ReplyCache::open(self.state.path()).unwrap();
         let server = Server::start(listen, front.clone(), replies).await.unwrap();
-        Life { server, _front: front }
+        Life { server, arbiter, _front: front }
     }
 }
 

@@ -3,6 +3,7 @@
 //! A connection either runs one script (`run`: output as it comes, then the exit code; closing the connection kills the script) or
 //! carries any number of acts, one reply to each. Connections are independent: a script that hangs on a dead server holds up nobody.
 
+use crate::files::Files;
 use crate::{act, wire};
 use std::ffi::OsStr;
 use std::io::{self, Read};
@@ -35,10 +36,11 @@ pub fn serve(address: &str) -> io::Result<()> {
 
 fn converse(mut connection: TcpStream) -> io::Result<()> {
     connection.set_nodelay(true)?;
+    let mut files = Files::default();
     while let Some(message) = wire::receive(&mut connection)? {
         match &message[..] {
             [verb, script] if verb == b"run" => return run(&connection, script),
-            [verb, arguments @ ..] => match act::act(verb, arguments) {
+            [verb, arguments @ ..] => match files.act(verb, arguments).unwrap_or_else(|| act::act(verb, arguments)) {
                 Ok(reply) => wire::send(&mut connection, &[b"ok", &reply])?,
                 Err(error) => {
                     let errno = error.raw_os_error().unwrap_or(0).to_string();

@@ -8,7 +8,6 @@ use protocol::nfs4::callback::{
     RCA4_TYPE_MASK_WDATA_DLG, op,
 };
 use protocol::nfs4::{Attr, Bitmap, Clientid, Stateid, Status};
-use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep};
 use vfs::{Callback, Callbacks, Handle, HolderId, LeaseId, Owner, Query, Recall};
 
@@ -21,8 +20,6 @@ use crate::nfs4::state::clients::{Generation, Way};
 use crate::nfs4::state::names::lock_owner;
 use crate::nfs4::state::stateids::{Kind, Standing, StateKey};
 
-/// Callbacks of an export under way at once; beyond it, its file system waits.
-const CALLBACKS_MAX: usize = 256;
 /// A client may need so long to see the answer to its OPEN.
 const OPEN_ON_ITS_WAY: Duration = Duration::from_millis(100);
 /// So often a client may say that it does not know a delegation, before it is believed.
@@ -44,11 +41,12 @@ pub(crate) fn start(front: &Arc<Front>) {
     }
 }
 
+/// Each callback has a task of its own, so that a client that does not answer holds up nobody else's. There are no more
+/// of them than there is cause for: a recall for each lease that is out, a question for each request that waits for its
+/// answer, a notice for each lock that is waited for. They wait for the slots of their own client.
 async fn serve(front: Weak<Front>, export: ExportId, mut callbacks: Callbacks) {
-    let places = Arc::new(Semaphore::new(CALLBACKS_MAX));
     while let Some(callback) = callbacks.recv().await {
         let Some(front) = front.upgrade() else { return };
-        let Ok(place) = places.clone().acquire_owned().await else { return };
         if let Callback::Revoked { id, .. } = callback {
             revoked(&front, export, id);
             continue;
@@ -63,7 +61,6 @@ async fn serve(front: Weak<Front>, export: ExportId, mut callbacks: Callbacks) {
                 }
                 Callback::Revoked { .. } => {}
             }
-            drop(place);
         });
     }
 }

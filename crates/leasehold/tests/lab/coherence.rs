@@ -1,0 +1,174 @@
+//! Kernel clients of all versions on one proxy, and one of its origin, at the same files at once: with delegations and
+//! without, through restarts, cuts and losses. `LAB_STEPS` has each play longer, `LAB_SEED` repeats what each player does.
+
+use std::time::Duration;
+
+use lab::{
+    Coherence, Cut, Guest, Knfsd, Lab, Link, Origin, Player, Report, Rng, Seat, V3, V4_0, V4_1, V4_2, wait_for,
+};
+
+use crate::stack;
+
+/// Acts of each player in one stretch.
+const STEPS: usize = 150;
+/// The shortest lease that there is: what waits for one to end waits for seconds.
+const LEASE: [&str; 2] = ["--lease-time", "5"];
+/// The tick of an older kernel, and some.
+const GRANULE: Duration = Duration::from_millis(22);
+/// A lease, a grace period, a recall; twice, because each may follow the other.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn steps() -> usize {
+    std::env::var("LAB_STEPS").ok().and_then(|text| text.parse().ok()).unwrap_or(STEPS)
+}
+
+/// A player at a mount of its own. Names that a client remembers are not what is tried. Locks of version 3 stay at home.
+fn player(guest: &Guest, origin: &Origin, version: &str) -> Player {
+    guest.mount_nfs(origin, "/mnt/nfs", &format!("{version},lookupcache=none"));
+    Player::new(Seat::new(guest.name(), guest.hand(), "/mnt/nfs"), version != V3)
+}
+
+/// Two clients of the proxy, which speaks `vers` to the origin, and one of the origin.
+fn play(lab: &Lab, origin: &Origin, vers: &str, versions: [&str; 3]) -> Report {
+    let proxy = stack::proxy_in(lab, origin, vers, "cache", &[]);
+    let guests = ["near", "near-too", "far"].map(|name| lab.guest(name));
+    let origins = [&proxy.origin(), &proxy.origin(), origin];
+    let mut players: Vec<Player> = Vec::new();
+    for ((guest, origin), version) in guests.iter().zip(origins).zip(versions) {
+        players.push(player(guest, origin, version));
+    }
+    let report = Coherence::new(players, GRANULE).run(steps(), &mut Rng::from_environment());
+    eprintln!("lab: {}: {versions:?}: {:?}", lab.name(), proxy.status()["held"]);
+    report
+}
+
+#[test]
+fn clients_of_version_4_are_coherent_before_serve() {
+    let Some(lab) = Lab::enter("coherence-serve") else { return };
+    let serve = stack::serve(&lab, &lab.subdirectory("served"));
+    let report = play(&lab, &serve.origin(), "4.2", [V4_1, V4_2, V4_2]);
+    assert!(report.reads > 0 && report.locks > 0);
+}
+
+#[test]
+fn clients_of_versions_3_and_4_0_are_coherent_before_serve() {
+    let Some(lab) = Lab::enter("coherence-old") else { return };
+    let serve = stack::serve(&lab, &lab.subdirectory("served"));
+    play(&lab, &serve.origin(), "4.1", [V3, V4_0, V4_1]);
+}
+
+#[test]
+fn clients_of_version_4_are_coherent_before_knfsd() {
+    let Some(lab) = Lab::enter("coherence-knfsd") else { return };
+    let knfsd = Knfsd::start(&lab);
+    play(&lab, &knfsd.origin_v4(), "4.2", [V4_0, V4_1, V4_2]);
+}
+
+#[test]
+fn clients_of_one_proxy_are_coherent_before_an_origin_of_version_3() {
+    let Some(lab) = Lab::enter("coherence-v3") else { return };
+    let serve = stack::serve(&lab, &lab.subdirectory("served"));
+    play(&lab, &serve.origin(), "3", [V4_1, V4_2, V3]);
+}
+
+/// The same with short leases, and with what the fault is done to at hand.
+struct Stage {
+    serve: stack::Leasehold,
+    proxy: stack::Leasehold,
+    /// The way of the first client to the proxy.
+    way: Link,
+    guests: Vec<Option<Guest>>,
+    game: Coherence,
+    rng: Rng,
+}
+
+impl Stage {
+    /// `locks` says which players lock.
+    fn set(lab: &Lab, locks: [bool; 3]) -> Stage {
+        let serve = stack::serve_with(lab, &lab.subdirectory("served"), &LEASE);
+        let proxy = stack::proxy_in(lab, &serve.origin(), "4.2", "cache", &LEASE);
+        let way = Link::to(lab, &proxy.origin());
+        let guests = ["near", "near-too", "far"].map(|name| lab.guest(name));
+        let origins = [way.origin(), proxy.origin(), serve.origin()];
+        let players = guests.iter().zip(origins).zip([V4_1, V4_2, V4_1]).zip(locks).map(
+            |(((guest, origin), version), locks)| {
+                guest.mount_nfs(&origin, "/mnt/nfs", &format!("{version},lookupcache=none"));
+                Player::new(Seat::new(guest.name(), guest.hand(), "/mnt/nfs"), locks)
+            },
+        );
+        let game = Coherence::new(players.collect(), Duration::ZERO);
+        let guests = guests.into_iter().map(Some).collect();
+        Stage { serve, proxy, way, guests, game, rng: Rng::from_environment() }
+    }
+
+    fn run(&mut self) -> Report {
+        self.game.run(steps(), &mut self.rng)
+    }
+}
+
+/// Waits for so many more acts.
+fn acts(made: &dyn Fn() -> usize, more: usize) {
+    let from = made();
+    wait_for("the players to go on", 4 * PATIENCE, || (made() >= from + more).then_some(()));
+}
+
+#[test]
+fn clients_are_coherent_through_restarts_of_the_origin() {
+    let Some(lab) = Lab::enter("coherence-origin") else { return };
+    let mut stage = Stage::set(&lab, [true; 3]);
+    let Stage { serve, game, rng, .. } = &mut stage;
+    let report = game.run_while(steps(), rng, |made| {
+        for _ in 0..2 {
+            acts(made, steps() / 3);
+            serve.kill_and_restart();
+        }
+    });
+    assert!(report.slowest < PATIENCE, "{report}");
+}
+
+#[test]
+fn clients_are_coherent_through_kills_of_the_proxy() {
+    let Some(lab) = Lab::enter("coherence-proxy") else { return };
+    // What the proxy held at the origin is not kept across its death: who locks there may lock what was locked here.
+    let mut stage = Stage::set(&lab, [true, true, false]);
+    let Stage { proxy, game, rng, .. } = &mut stage;
+    let report = game.run_while(steps(), rng, |made| {
+        for _ in 0..2 {
+            acts(made, steps() / 3);
+            proxy.kill_and_restart();
+        }
+    });
+    assert!(report.slowest < PATIENCE, "{report}");
+}
+
+#[test]
+fn clients_are_coherent_after_one_was_lost_with_its_delegations() {
+    let Some(lab) = Lab::enter("coherence-lost") else { return };
+    let mut stage = Stage::set(&lab, [true; 3]);
+    stage.run();
+    assert!(stage.proxy.held("opens") > 0);
+    stage.guests[0] = None;
+    stage.game.leave(0);
+    let report = stage.run();
+    assert!(report.slowest < PATIENCE, "{report}");
+}
+
+#[test]
+fn clients_are_coherent_after_one_was_cut_off_and_came_back() {
+    let Some(lab) = Lab::enter("coherence-cut") else { return };
+    // A client of Linux 6.1 gives up locks that it may have lost, with an I/O error.
+    let mut stage = Stage::set(&lab, [false, true, true]);
+    stage.run();
+    // Recalls go the way of everything else: neither is answered. A client that trusts a delegation for longer than its
+    // lease is not what is tried: it rests.
+    stage.way.cut(Cut::BlackHole);
+    stage.game.rest(0, true);
+    let report = stage.run();
+    assert!(report.slowest < PATIENCE, "{report}");
+    stage.way.restore();
+    let guest = stage.guests[0].as_ref().unwrap();
+    let back = || guest.run_for(PATIENCE, "df /mnt/nfs >/dev/null; sleep 1; df /mnt/nfs >/dev/null").ok();
+    wait_for("the client to come back", 2 * PATIENCE, || back().then_some(()));
+    stage.game.rest(0, false);
+    stage.run();
+}

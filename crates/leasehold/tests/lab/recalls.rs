@@ -1,0 +1,126 @@
+//! What a recall costs who waits for it: Nache's Table 1 (2007, section 3), repeated.
+//!
+//! A client of the proxy uses a file, so that the proxy has the origin's delegation and the client one of the proxy's. A
+//! client of the origin then opens the file for reading and writing, and is timed. The origin is `serve`; both ways to it
+//! have the same round trip. What the paper's clients waited for most, a second asleep on NFS4ERR_DELAY, must not be there.
+
+use std::time::Duration;
+
+use lab::{Guest, Lab, Link, Task, V4_1, wait_for};
+
+use crate::stack::{self, Leasehold};
+
+/// Files of each kind: one for each time that is measured, because a file that changed hands is not delegated for a while.
+const TIMES: usize = 5;
+/// What the holder of a write delegation has not written back when it is recalled.
+const DIRTY_BYTES: usize = 1 << 20;
+/// What the programs in the guests and this machine may add to the fastest of the times.
+const MACHINE: Duration = Duration::from_millis(60);
+
+/// `open.pl FILE`: how long an open for reading and writing takes, in milliseconds.
+const OPEN_PL: &str = r#"cat >/tmp/open.pl <<'PERL'
+use Time::HiRes qw(time);
+my $start = time; open(my $fh, "+<", $ARGV[0]) or die "open: $!";
+printf "%.3f", (time - $start) * 1000;
+PERL
+"#;
+
+/// `dirty.pl FILE BYTES`: opens, writes and keeps it all to itself until it is killed.
+const DIRTY_PL: &str = r#"cat >/tmp/dirty.pl <<'PERL'
+open(my $fh, "+<", $ARGV[0]) or die "open: $!";
+$| = 1; syswrite($fh, "x" x $ARGV[1]) == $ARGV[1] or die "write: $!"; print "dirty\n";
+sleep 1000;
+PERL
+"#;
+
+/// Who is there, at their distances.
+struct Stage {
+    holder: Guest,
+    asker: Guest,
+    serve: Leasehold,
+    /// Kept, because they end when they are dropped.
+    _proxy: Leasehold,
+    _ways: [Link; 2],
+}
+
+impl Stage {
+    fn set(lab: &Lab, round_trip: Duration) -> Stage {
+        let served = lab.subdirectory("served");
+        for (kind, file) in ["none", "read", "write"].iter().flat_map(|kind| (0..TIMES).map(move |n| (kind, n))) {
+            std::fs::write(served.join(format!("{kind}-{file}")), "content").unwrap();
+        }
+        let serve = stack::serve(lab, &served);
+        let ways = [(); 2].map(|()| Link::to(lab, &serve.origin()));
+        let proxy = stack::proxy_in(lab, &ways[0].origin(), "4.2", "cache", &[]);
+        let (holder, asker) = (lab.guest("holder"), lab.guest("asker"));
+        holder.sh(DIRTY_PL);
+        holder.mount_nfs(&proxy.origin(), "/mnt/nfs", V4_1);
+        asker.sh(OPEN_PL);
+        asker.mount_nfs(&ways[1].origin(), "/mnt/nfs", V4_1);
+        ways.iter().for_each(|way| way.set_delay(round_trip / 2));
+        Stage { holder, asker, serve, _proxy: proxy, _ways: ways }
+    }
+
+    /// Milliseconds of each conflicting open.
+    fn conflicts(&self, kind: &str, use_it: impl Fn(&str) -> Option<Task>) -> Vec<f64> {
+        let conflict = |file: usize| {
+            let path = format!("/mnt/nfs/{kind}-{file}");
+            let recalled_before = self.serve.held("recalls");
+            let using = use_it(&path);
+            // What is not measured is known to the asker: the directory.
+            let milliseconds = self.asker.sh(&format!("ls /mnt/nfs >/dev/null; perl /tmp/open.pl {path}"));
+            let recalled = self.serve.held("recalls") - recalled_before;
+            assert_eq!(recalled, u64::from(kind != "none"), "recalls of {path}");
+            drop(using);
+            milliseconds.trim().parse().unwrap()
+        };
+        (0..TIMES).map(conflict).collect()
+    }
+
+    fn read(&self, path: &str) {
+        self.holder.sh(&format!("cat {path} >/dev/null"));
+    }
+
+    fn dirty(&self, path: &str) -> Task {
+        let task = self.holder.spawn(&format!("perl /tmp/dirty.pl {path} {DIRTY_BYTES}"));
+        wait_for("dirty pages", Duration::from_secs(30), || task.output().contains("dirty").then_some(()));
+        task
+    }
+}
+
+fn fastest(milliseconds: &[f64]) -> Duration {
+    Duration::from_secs_f64(milliseconds.iter().copied().fold(f64::INFINITY, f64::min) / 1000.0)
+}
+
+/// The three rows of the table.
+fn table_1(lab: &Lab, round_trip: Duration) -> [Duration; 3] {
+    let stage = Stage::set(lab, round_trip);
+    let none = stage.conflicts("none", |_| None);
+    let read = stage.conflicts("read", |path| {
+        stage.read(path);
+        None
+    });
+    let write = stage.conflicts("write", |path| Some(stage.dirty(path)));
+    eprintln!("lab: {}: ms of an open: no delegation {none:?}, read {read:?}, dirty {write:?}", lab.name());
+    [none, read, write].map(|milliseconds| fastest(&milliseconds))
+}
+
+#[test]
+fn a_conflicting_open_takes_milliseconds_nearby() {
+    let Some(lab) = Lab::enter("recall-near") else { return };
+    let [_, read, write] = table_1(&lab, Duration::ZERO);
+    assert!(read < Duration::from_millis(10), "{read:?}");
+    // The same, and a megabyte on its way to two disks, with a COMMIT.
+    assert!(write < Duration::from_millis(100), "{write:?}");
+}
+
+#[test]
+fn a_conflicting_open_takes_three_round_trips_far_away() {
+    let Some(lab) = Lab::enter("recall-far") else { return };
+    let round_trip = Duration::from_millis(75);
+    let [none, read, write] = table_1(&lab, round_trip);
+    assert!(none >= round_trip, "{none:?}: the relay does not delay");
+    assert!(read <= 3 * round_trip + MACHINE, "{read:?}");
+    // The flush is a WRITE and a COMMIT.
+    assert!(write <= 5 * round_trip + MACHINE, "{write:?}");
+}
