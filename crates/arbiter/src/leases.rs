@@ -398,7 +398,11 @@ impl Leases {
     /// Asks for a lease, or brings the deadline forward if it has been asked for.
     fn recall(&mut self, now: Instant, id: LeaseId, deadline: Instant) {
         let Some(grant) = self.grants.get_mut(&id) else { return };
-        let deadline = if grant.term.is_some() { grant.until.unwrap_or(deadline) + self.terms.clock_skew + self.terms.write_slack } else { deadline };
+        let deadline = if grant.term.is_some() {
+            grant.until.unwrap_or(deadline) + self.terms.clock_skew + self.terms.write_slack
+        } else {
+            deadline
+        };
         if let Some(recalled) = &mut grant.recalled {
             recalled.deadline = recalled.deadline.min(deadline);
         } else {

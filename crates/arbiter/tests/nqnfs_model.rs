@@ -25,7 +25,9 @@ fn proven(bounds: Bounds) -> usize {
 fn broken(bounds: Bounds) -> usize {
     let checker = Protocol(bounds).checker().threads(2).spawn_bfs().join();
     let path = checker.discovery(model::FRESH);
-    path.unwrap_or_else(|| panic!("nothing was found in {} states", checker.unique_state_count())).into_actions().len()
+    path.unwrap_or_else(|| panic!("nothing was found in {} states", checker.unique_state_count()))
+        .into_actions()
+        .len()
 }
 
 #[test]
@@ -35,13 +37,18 @@ fn nobody_sees_an_old_value_while_the_assumptions_hold() {
 }
 
 #[test]
+fn nor_when_leases_are_renewed_and_asked_for_again() {
+    proven(Bounds { ticks: 5, asks: [2, 1], writes: 1, ..Bounds::default() });
+}
+
+#[test]
 fn nor_when_the_server_restarts() {
-    proven(Bounds { server_crashes: 1, asks: 2, ..Bounds::default() });
+    proven(Bounds { server_crashes: 1, writes: 1, ..Bounds::default() });
 }
 
 #[test]
 fn nor_when_a_client_crashes() {
-    proven(Bounds { client_crashes: 1, asks: 2, ..Bounds::default() });
+    proven(Bounds { client_crashes: 1, writes: 1, ..Bounds::default() });
 }
 
 #[test]
@@ -57,33 +64,17 @@ fn a_write_slack_that_is_too_small_breaks_it() {
 
 #[test]
 fn a_restart_that_does_not_wait_for_writes_breaks_it() {
-    broken(Bounds { server_crashes: 1, recovery_slack: 0, drift: 0, clock_skew: 0, ..Bounds::default() });
+    broken(Bounds { server_crashes: 1, recovery_slack: 0, ..Bounds::default() });
 }
 
+/// Found here first: VACATED is the one message of the protocol that must not be carried out twice.
 #[test]
 fn a_vacated_that_is_carried_out_twice_breaks_it() {
-    broken(Bounds { vacated_once: false, asks: 3, ..Bounds::default() });
+    broken(Bounds { vacated_once: false, ticks: 3, asks: [2, 2], writes: 1, ..Bounds::default() });
 }
 
+/// Found here first: what was read before a write of the reader's own must not be cached after it.
 #[test]
-#[ignore]
-fn count() {
-    let number = |name: &str, default: u8| std::env::var(name).ok().and_then(|it| it.parse().ok()).unwrap_or(default);
-    let d = Bounds::default();
-    let bounds = Bounds {
-        ticks: number("TICKS", d.ticks),
-        asks: number("ASKS", d.asks),
-        writes: number("WRITES", d.writes),
-        drift: number("DRIFT", d.drift),
-        clock_skew: number("SKEW", d.clock_skew),
-        write_slack: number("SLACK", d.write_slack),
-        recovery_slack: number("RSLACK", d.recovery_slack),
-        server_crashes: number("SC", 0),
-        client_crashes: number("CC", 0),
-        vacated_once: number("ONCE", 1) == 1,
-        ..d
-    };
-    let start = std::time::Instant::now();
-    let checker = Protocol(bounds).checker().threads(2).spawn_bfs().join();
-    println!("{bounds:?}\n{} states in {:?}, found {:?}", checker.unique_state_count(), start.elapsed(), checker.discovery(model::FRESH).map(|p| p.into_actions()));
+fn an_answer_from_before_an_own_write_breaks_it() {
+    broken(Bounds { own_writes_count: false, ticks: 3, asks: [2, 1], writes: 1, ..Bounds::default() });
 }

@@ -346,3 +346,6 @@ async fn vacated(call: &rpc::Call, asked: &Asked<'_>) -> Outcome {
 pub(crate) fn wire_handle(front: &Front, object: &Object, handle: &Handle) -> Result<protocol::nqnfs::Handle, vfs::Status> {
     front.handles.v2(object.export.id, handle)
 }
+
+#[cfg(test)]
+mod tests;

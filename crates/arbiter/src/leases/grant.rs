@@ -60,8 +60,18 @@ impl Leases {
         let change = wanted.change;
         let lease = Lease { id, kind, until, change };
         let handle = *handle;
-        let grant =
-            Grant { holder, handle, kind, until, change, told: change, used, recalled: None, term, queued: None };
+        let grant = Grant {
+            holder,
+            handle,
+            kind,
+            until,
+            change,
+            told: change,
+            used,
+            recalled: None,
+            term,
+            queued: None,
+        };
         self.files.get_mut(&handle)?.grants.push(id);
         self.grants.insert(id, grant);
         self.queue_end(id);

@@ -174,7 +174,8 @@ impl Leases {
         let Some(grant) = self.grants.get(&id) else { return false };
         let Some(file) = self.files.get(&grant.handle) else { return false };
         let Some(under) = file.under.filter(|under| !under.recalled) else { return false };
-        if grant.recalled.is_some() || file.claims > 0 || under.lease.until.is_some_and(|until| until <= now) {
+        if grant.recalled.is_some() || file.claims > 0 || under.lease.until.is_some_and(|until| until <= now)
+        {
             return false;
         }
         if asked.kind <= grant.kind {
@@ -184,7 +185,13 @@ impl Leases {
         alone && self.is_calm(now, &grant.handle) && under.lease.kind >= asked.kind && self.nameless == 0
     }
 
-    pub(super) fn extend(&mut self, now: Instant, id: LeaseId, term: Duration, kind: LeaseKind) -> Option<Lease> {
+    pub(super) fn extend(
+        &mut self,
+        now: Instant,
+        id: LeaseId,
+        term: Duration,
+        kind: LeaseKind,
+    ) -> Option<Lease> {
         let grant = self.grants.get_mut(&id)?;
         let under = self.files.get(&grant.handle)?.under?.lease.until;
         let until = [Some(now + term.min(self.terms.longest)), under].into_iter().flatten().min();
@@ -210,7 +217,8 @@ impl Leases {
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// What a record of a lease with a term takes here, in bytes, without the tables' own room: the paper's has 64.
-pub const RECORD_BYTES: usize = size_of::<Grant>() + 2 * size_of::<(Instant, LeaseId)>() + size_of::<Handle>();
+pub const RECORD_BYTES: usize =
+    size_of::<Grant>() + 2 * size_of::<(Instant, LeaseId)>() + size_of::<Handle>();
 
 #[cfg(test)]
 mod tests;

@@ -133,7 +133,8 @@ impl Shell {
         (under_way.flight, under_way.handle) = (None, Some(opened.handle));
         // Our own change is in what we know already.
         flight.allow(truncation.map_or(0, Change::ends));
-        let (entered, waited) = self.enter(caller, request, (opening, term), &opened, &under_way, flight).await?;
+        let (entered, waited) =
+            self.enter(caller, request, (opening, term), &opened, &under_way, flight).await?;
         under_way.handle = None;
         if entered.useful {
             under_way.below = None;
@@ -173,7 +174,8 @@ impl Shell {
                 }
                 let others = state.shares.others(&handle, caller.holder);
                 let change = opened.attributes.change;
-                let wanted = Wanted { holder: caller.holder, access, want: request.want, others, change, term };
+                let wanted =
+                    Wanted { holder: caller.holder, access, want: request.want, others, change, term };
                 state.leases.touch(&handle, caller.holder);
                 let lease = state.leases.grant(now, &handle, &wanted);
                 let outdated = state.leases.changed_since(flight);

@@ -17,11 +17,13 @@ pub struct Bounds {
     /// Ticks in all.
     pub ticks: u8,
     /// Requests for leases by each client.
-    pub asks: u8,
+    pub asks: [u8; CLIENTS],
     /// Writes in all.
     pub writes: u8,
     /// By how many ticks each client's clock may fall behind.
     pub drift: u8,
+    /// Messages under way at one time.
+    pub messages: usize,
     /// The time of a message.
     pub delay: u8,
     /// What the server believes of clocks.
@@ -36,15 +38,18 @@ pub struct Bounds {
     pub client_crashes: u8,
     /// A VACATED that comes twice is carried out once.
     pub vacated_once: bool,
+    /// A client does not cache what it asked for before a write of its own.
+    pub own_writes_count: bool,
 }
 
 impl Default for Bounds {
     fn default() -> Bounds {
         Bounds {
-            ticks: 9,
-            asks: 2,
+            ticks: 8,
+            asks: [1, 1],
             writes: 2,
             drift: 1,
+            messages: 2,
             delay: 1,
             clock_skew: 1,
             write_slack: 3,
@@ -52,6 +57,7 @@ impl Default for Bounds {
             server_crashes: 0,
             client_crashes: 0,
             vacated_once: true,
+            own_writes_count: true,
         }
     }
 }
@@ -117,9 +123,20 @@ pub struct Server {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Body {
     /// READ with a request for a lease. `seen` is known to the checker alone: what was acknowledged when it left.
-    Ask { kind: Kind, number: u8, at: u8, seen: u8 },
+    Ask {
+        kind: Kind,
+        number: u8,
+        at: u8,
+        seen: u8,
+    },
     /// Its answer.
-    Answer { kind: Option<Kind>, number: u8, at: u8, seen: u8, value: u8 },
+    Answer {
+        kind: Option<Kind>,
+        number: u8,
+        at: u8,
+        seen: u8,
+        value: u8,
+    },
     Evicted,
     Vacated(u8),
     VacatedAnswer(u8),
@@ -189,15 +206,17 @@ impl Model for Protocol {
         let bounds = &self.0;
         if state.now < bounds.ticks && self.may_tick(state) {
             actions.push(Action::Tick(None));
-            let lagging = (0..CLIENTS).filter(|&it| state.clients[it].lag < bounds.drift);
-            actions.extend(lagging.map(|it| Action::Tick(Some(it))));
+            // That of the first alone: either may be the one that reads or the one that writes.
+            if state.clients[0].lag < bounds.drift {
+                actions.push(Action::Tick(Some(0)));
+            }
         }
         for (it, client) in state.clients.iter().enumerate() {
             let in_net = |wanted: fn(&Body) -> bool| {
                 state.net.iter().any(|message| usize::from(message.client) == it && wanted(&message.body))
             };
             let idle = !client.evicted && client.vacating.is_none() && client.dirty.is_none();
-            if idle && client.asked < bounds.asks {
+            if idle && client.asked < bounds.asks[it] && !in_net(|body| matches!(body, Body::Ask { .. })) {
                 actions.extend([Kind::Read, Kind::Write].map(|kind| Action::Ask(it, kind)));
             }
             let may_write = client.belief.is_some_and(|belief| belief.kind == Kind::Write);
@@ -249,6 +268,10 @@ impl Model for Protocol {
                 let belief = client.belief.as_mut()?;
                 belief.cached = state.written;
                 client.dirty = Some((state.written, belief.until));
+                // What was asked before is answered with what was there before.
+                if self.0.own_writes_count {
+                    client.barrier = client.asked + 1;
+                }
             }
             Action::Flush(it) => {
                 let client = &mut state.clients[it];
@@ -287,6 +310,13 @@ impl Model for Protocol {
                 if dirty.is_some() {
                     // What it had not written is lost, as the paper says; it may arrive nevertheless.
                     state.acknowledged = state.server.value;
+                    for message in &mut state.net {
+                        if let Body::Ask { seen, .. } | Body::Answer { seen, .. } = &mut message.body {
+                            *seen = (*seen).min(state.acknowledged);
+                        }
+                    }
+                    state.net.sort_unstable();
+                    state.net.dedup();
                 }
                 state.clients[it] = Client { lag, asked, vacated, barrier: asked + 1, ..Client::default() };
             }
@@ -294,12 +324,15 @@ impl Model for Protocol {
         (state != *before).then_some(state)
     }
 
+    fn within_boundary(&self, state: &State) -> bool {
+        state.net.len() <= self.0.messages
+    }
+
     fn properties(&self) -> Vec<Property<Protocol>> {
         vec![
             Property::always(FRESH, |_, state: &State| {
-                let fresh = |client: &Client| {
-                    client.belief.is_none_or(|belief| belief.cached >= state.acknowledged)
-                };
+                let fresh =
+                    |client: &Client| client.belief.is_none_or(|belief| belief.cached >= state.acknowledged);
                 !state.stale && state.clients.iter().all(fresh)
             }),
             Property::sometimes(SHARED, |_, state: &State| {

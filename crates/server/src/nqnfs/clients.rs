@@ -32,6 +32,9 @@ pub(crate) enum Way {
     Stream(Weak<Connection>),
     /// In datagrams.
     Datagrams(Datagrams, SocketAddr),
+    /// To a test.
+    #[cfg(test)]
+    Told(tokio::sync::mpsc::UnboundedSender<protocol::nqnfs::Handle>),
 }
 
 #[derive(Debug)]
@@ -63,6 +66,14 @@ impl Clients {
             (None, None) => None,
         };
         self.note(call.peer.ip().to_canonical(), machine, way)
+    }
+
+    /// A test listens.
+    #[cfg(test)]
+    pub(crate) fn tell(&mut self, holder: HolderId, way: Way) {
+        if let Some(client) = self.of.get(&holder).and_then(|name| self.names.get_mut(name)) {
+            client.way = Some(way);
+        }
     }
 
     /// How a holder is called back, if it is known.

@@ -39,6 +39,9 @@ impl Revs {
     /// `modifyrev` of a file with this change attribute, at `now`.
     pub(super) fn of(&mut self, now: u64, change: u64) -> u64 {
         self.advance(now);
+        // From before a jump, and above what the next modification gets: until the clock has come so far, the file has a
+        // higher one each time, and is not taken for unchanged.
+        let change = if self.offset > 0 { change.min(now) } else { change };
         change.saturating_add(self.offset).max(1)
     }
 
