@@ -9,7 +9,8 @@ use crate::connect::ConnectError;
 use crate::counts::ProcedureCounts;
 use crate::nfs3::Nfs3;
 use crate::nfs4::{Identity, Nfs4};
-use crate::url::Url;
+use crate::nqnfs::Nqnfs;
+use crate::url::{Url, Version};
 
 /// See [`connect`]. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -18,6 +19,8 @@ pub enum Origin {
     V3(Arc<Nfs3>),
     /// Version 4.1 or 4.2.
     V4(Arc<Nfs4>),
+    /// NQNFS.
+    Nqnfs(Arc<Nqnfs>),
 }
 
 /// Mounts the export of a URL with the highest version that its `vers` allows and the server speaks: 4.2, 4.1, 3.
@@ -31,6 +34,9 @@ pub async fn connect(url: &Url) -> Result<Origin, ConnectError> {
 /// Mounts as this client, where the version has such a thing.
 pub async fn connect_as(url: &Url, identity: Identity) -> Result<Origin, ConnectError> {
     let vers = url.options.vers;
+    if vers == Version::Nqnfs {
+        return Ok(Origin::Nqnfs(Arc::new(Nqnfs::connect(url).await?)));
+    }
     if !vers.minors().is_empty() {
         match Nfs4::connect_as(url, identity).await {
             Ok(mounted) => return Ok(Origin::V4(Arc::new(mounted))),
@@ -48,6 +54,7 @@ impl Origin {
         match self {
             Origin::V3(origin) => origin.clone(),
             Origin::V4(origin) => origin.clone(),
+            Origin::Nqnfs(origin) => origin.clone(),
         }
     }
 
@@ -56,13 +63,15 @@ impl Origin {
         match self {
             Origin::V3(origin) => origin.url(),
             Origin::V4(origin) => origin.url(),
+            Origin::Nqnfs(origin) => origin.url(),
         }
     }
 
-    /// `3`, `4.1` or `4.2`.
+    /// `3`, `4.1`, `4.2` or `nqnfs`.
     pub fn version(&self) -> &'static str {
         match self {
             Origin::V3(_) => "3",
+            Origin::Nqnfs(_) => "nqnfs",
             Origin::V4(origin) if origin.minor() == 1 => "4.1",
             Origin::V4(_) => "4.2",
         }
@@ -73,6 +82,7 @@ impl Origin {
         match self {
             Origin::V3(origin) => origin.server(),
             Origin::V4(origin) => origin.server(),
+            Origin::Nqnfs(origin) => origin.server(),
         }
     }
 
@@ -81,6 +91,7 @@ impl Origin {
         match self {
             Origin::V3(origin) => origin.root_handle(),
             Origin::V4(origin) => origin.root_handle(),
+            Origin::Nqnfs(origin) => origin.root_handle(),
         }
     }
 
@@ -89,6 +100,7 @@ impl Origin {
         match self {
             Origin::V3(origin) => origin.counts().called().map(|(it, counts)| (it.name(), *counts)).collect(),
             Origin::V4(origin) => origin.counts().called().map(|(it, counts)| (it.name(), *counts)).collect(),
+            Origin::Nqnfs(origin) => origin.counts().called().map(|(it, counts)| (it.name(), *counts)).collect(),
         }
     }
 
@@ -97,6 +109,7 @@ impl Origin {
         match self {
             Origin::V3(origin) => origin.nonsense_heard(),
             Origin::V4(origin) => origin.nonsense_heard(),
+            Origin::Nqnfs(origin) => origin.nonsense_heard(),
         }
     }
 }
