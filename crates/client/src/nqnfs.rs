@@ -13,6 +13,8 @@ pub(crate) mod leases;
 mod making;
 mod mounting;
 mod opens;
+#[cfg(test)]
+mod simulation;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -198,7 +200,7 @@ impl FileSystem for Nqnfs {
         let file = convert::to_wire(handle)?;
         let args = nqnfs::WriteArgs { file, offset, append: false, data: Bulk::Bytes(data) };
         self.inner.used(handle);
-        let fattr = self.inner.call::<call::Write, _, _>(caller, &plain(args)).await?.results;
+        let fattr = self.inner.write_data(caller, handle, args).await?;
         let wcc = Wcc { before: None, after: Some(convert::attributes(&fattr)) };
         Ok(Written { count, stability: Stability::FileSync, verifier: [0; 8], wcc })
     }

@@ -192,9 +192,7 @@ impl Service for Front {
         let twice_is_harm = match (header.program, header.version) {
             (nfs3::PROGRAM, nfs3::VERSION) => crate::nfs3::must_not_repeat(header.procedure),
             (nfs2::PROGRAM, nfs2::VERSION) => crate::nfs2::must_not_repeat(header.procedure),
-            (nqnfs::PROGRAM, nqnfs::VERSION) => {
-                crate::nqnfs::must_not_repeat(header.procedure) || crate::nqnfs::is_append(call)
-            }
+            (nqnfs::PROGRAM, nqnfs::VERSION) => crate::nqnfs::must_not_repeat(header.procedure),
             (nfs4::PROGRAM, nfs4::VERSION) => crate::nfs4::must_not_repeat(call),
             _ => false,
         };

@@ -185,7 +185,7 @@ fn nanos(clock: &dyn ClockSource) -> u64 {
 }
 
 /// Calls whose second execution would fail or destroy: their replies are remembered. A VACATED that came a second time
-/// would give up a lease that was granted in between.
+/// would give up a lease that was granted in between, and a WRITE would undo what others have written since.
 pub(crate) fn must_not_repeat(procedure: u32) -> bool {
     use Procedure as P;
     matches!(
@@ -198,15 +198,9 @@ pub(crate) fn must_not_repeat(procedure: u32) -> bool {
             | P::Symlink
             | P::Mkdir
             | P::Rmdir
+            | P::Write
             | P::Vacated)
     )
-}
-
-/// A WRITE that appends must not be done twice either.
-pub(crate) fn is_append(call: &rpc::Call) -> bool {
-    call.header.procedure == Procedure::Write as u32
-        && Leased::<protocol::nqnfs::WriteArgs>::decode(&mut call.arguments.clone())
-            .is_ok_and(|leased| leased.args.append)
 }
 
 /// What every procedure needs to know of its call.

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use protocol::nqnfs::{self, GetleaseArgs, Granted, Leased, Plain, Procedure, Reply, Stat, call};
+use protocol::nqnfs::{self, GetleaseArgs, Granted, LeaseRequest, Leased, Plain, Procedure, Reply, Stat, call};
 use protocol::{Call, nqnfs::Cachetype};
 use rpc::message::Refusal;
 use rpc::service::Answering;
@@ -100,6 +100,19 @@ impl Inner {
     /// The layer above uses the file.
     pub(super) fn used(&self, handle: &Handle) {
         self.leases.lock().used(Instant::now(), handle);
+    }
+
+    /// WRITE. What is not pushed under a lease for writing says so by asking for one, for the shortest term: a server that
+    /// recovers then has it wait until nobody believes in leases of before.
+    pub(super) async fn write_data(
+        &self,
+        caller: &Caller,
+        handle: &Handle,
+        args: nqnfs::WriteArgs,
+    ) -> Result<nqnfs::Fattr> {
+        let pushes = self.leases.lock().pushes(Instant::now(), handle);
+        let lease = if pushes { LeaseRequest::None } else { LeaseRequest::Write(1) };
+        Ok(self.call::<call::Write, _, _>(caller, &Leased { lease, args }).await?.results)
     }
 
     /// GETLEASE: the lease, if there is one, and the attributes, which were asked for under it.

@@ -37,6 +37,9 @@ impl Default for Margin {
     }
 }
 
+/// For how long after the end of a lease for writing writes count as written under it.
+const LATE_MAX: Duration = Duration::from_secs(120);
+
 /// Between a renewal that was not answered and the next.
 const RENEW_AGAIN: Duration = Duration::from_secs(1);
 
@@ -74,6 +77,8 @@ struct Held {
 #[derive(Debug, Default)]
 struct File {
     held: Option<Held>,
+    /// A lease for writing ended then, and what was written under it may not have been pushed yet.
+    writer_until: Option<Instant>,
     /// The server waits for VACATED.
     evicted: bool,
     vacating: bool,
@@ -254,12 +259,22 @@ impl Leases {
     }
 
     /// The kind of lease that may be believed in now.
+    #[cfg(test)]
     pub(crate) fn held(&self, now: Instant, handle: &Handle) -> Option<LeaseKind> {
         let held = self.files.get(handle)?.held.filter(|held| held.until > now && !held.recalled)?;
         Some(held.kind)
     }
 
+    /// Is a write of this file what was written under a lease for writing, as far as can be told here? Others ask for such a
+    /// lease, so that a server that recovers can tell them apart.
+    pub(crate) fn pushes(&self, now: Instant, handle: &Handle) -> bool {
+        let Some(file) = self.files.get(handle) else { return false };
+        let late = file.writer_until.is_some_and(|until| now < until + LATE_MAX);
+        late || file.held.is_some_and(|held| held.kind == LeaseKind::Write)
+    }
+
     /// Files of which anything is known.
+    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.files.len()
     }
@@ -267,7 +282,11 @@ impl Leases {
     fn alarm(&mut self, now: Instant, handle: &Handle) {
         let margin = self.margin;
         let Some(file) = self.files.get_mut(handle) else { return };
-        let Some(held) = &mut file.held else { return };
+        let Some(held) = &mut file.held else {
+            file.writer_until.take_if(|until| *until + LATE_MAX <= now);
+            self.set_alarm(handle);
+            return self.forget_if_unused(handle);
+        };
         if held.until <= now {
             return self.lose(handle);
         }
@@ -298,6 +317,7 @@ impl Leases {
                 at.max(not_before.unwrap_or(at)).min(held.until)
             }
         });
+        let at = at.or(file.writer_until.map(|until| until + LATE_MAX));
         if let Some(old) = std::mem::replace(&mut file.alarm, at) {
             self.alarms.remove(&(old, *handle));
         }
@@ -311,6 +331,9 @@ impl Leases {
         if let Some(held) = file.held.take() {
             self.next += 1;
             file.barrier = self.next;
+            if held.kind == LeaseKind::Write {
+                file.writer_until = Some(held.until);
+            }
             self.ids.remove(&held.id);
             self.effects.push(Effect::Lost(held.id, *handle));
             let evicted = file.evicted;
@@ -332,7 +355,7 @@ impl Leases {
 
     /// A barrier is kept for as long as a request from before it is under way.
     fn forget_if_unused(&mut self, handle: &Handle) {
-        let unused = |file: &File| file.held.is_none() && !file.vacating && !file.evicted && file.flights == 0;
+        let unused = |file: &File| file.held.is_none() && !file.vacating && !file.evicted && file.flights == 0 && file.writer_until.is_none();
         if self.files.get(handle).is_some_and(unused) {
             self.files.remove(handle);
         }

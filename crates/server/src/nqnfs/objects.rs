@@ -80,6 +80,11 @@ pub(super) async fn read(asked: &Asked<'_>, lease: LeaseRequest, args: ReadArgs)
 pub(super) async fn write(asked: &Asked<'_>, lease: LeaseRequest, args: WriteArgs) -> Done<Fattr> {
     let object = asked.writable(&args.file)?;
     if asked.front.nqnfs.recovery.is_on(asked.came) {
+        if lease != LeaseRequest::None {
+            // Who asks for a lease has none: this is not what was written under one of before, and readers of before may
+            // believe still.
+            return Err(Status::Delay.into());
+        }
         asked.front.nqnfs.recovery.wrote(asked.came);
     }
     let grant = grant(asked, &object, lease).await?;
