@@ -1,11 +1,13 @@
 //! The arbiter as a `FileSystem`: each operation is checked against what is held, then passed on.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use bytes::Bytes;
 use vfs::{
     AccessMask, Accessed, Acl, Attributes, By, Callbacks, Caller, Commit, Copied, CreateHow, Created, Device,
-    Extent, FileSystem, FileType, FsLimits, FsStat, Handle, LeaseId, ListedXattrs, Listing, Lock,
-    LockRequest, Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Owner, Place, Read, ReadDir,
+    Extent, FileSystem, FileType, FsLimits, FsStat, Handle, Lease, LeaseId, LeaseKind, ListedXattrs, Listing,
+    Lock, LockRequest, Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Owner, Place, Read, ReadDir,
     Renamed, Result, SetAttributes, Share, Sought, Stability, Timestamp, Wcc, Written, XattrHow, XattrName,
 };
 
@@ -172,7 +174,7 @@ impl FileSystem for Arbiter {
 
     async fn open(&self, caller: &Caller, request: &OpenRequest) -> Result<Opened> {
         self.tasks.start(&self.shell);
-        self.shell.open(caller, request).await
+        self.shell.open(caller, request, None).await
     }
 
     async fn downgrade(&self, caller: &Caller, open: OpenId, access: Share, deny: Share) -> Result<()> {
@@ -210,6 +212,17 @@ impl FileSystem for Arbiter {
 
     async fn end_reclaim(&self) {
         self.shell.below.end_reclaim().await;
+    }
+
+    async fn lease(
+        &self,
+        caller: &Caller,
+        handle: &Handle,
+        kind: LeaseKind,
+        term: Duration,
+    ) -> Result<Option<Lease>> {
+        self.tasks.start(&self.shell);
+        self.shell.lease(caller, handle, kind, term).await
     }
 
     async fn acl(&self, caller: &Caller, handle: &Handle) -> Result<Acl> {

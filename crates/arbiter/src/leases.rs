@@ -5,7 +5,7 @@
 //! - leases of different holders on one file never conflict: many may read, or one may write;
 //! - none is out but under a lease from below that allows as much, which is given back only after them;
 //! - none is granted while a change by anybody is under way, or while somebody waits for leases to be returned;
-//! - a recalled lease is returned or revoked by its deadline.
+//! - a recalled lease is returned or revoked by its deadline; one with a term ([`terms`]) when that has truly ended.
 //!
 //! What a lease from below says may cross the answer that grants it: a recall may come first, and we may have given the
 //! lease back while another open's answer that names it was under way. Both are settled when the opens that were under
@@ -14,6 +14,7 @@
 mod file;
 pub(crate) mod flights;
 mod grant;
+pub mod terms;
 mod under;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -26,9 +27,11 @@ use vfs::{Handle, HolderId, LeaseId, LeaseKind, Recall};
 use crate::options::{Delegations, Options};
 use file::File;
 use flights::{Flights, Seen};
+use terms::Term;
 
 pub use flights::Flight;
 pub use grant::Wanted;
+pub use terms::{Renewal, Termed, Terms};
 
 /// What is to be done, as a consequence of an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,6 +77,10 @@ struct Grant {
     /// Orders leases by last use.
     used: u64,
     recalled: Option<Recalled>,
+    /// It has a term of its own, other than that of the lease below.
+    term: Option<Term>,
+    /// Where it is in the queue of ends.
+    queued: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -83,15 +90,22 @@ struct Recalled {
 }
 
 impl Grant {
-    /// When it ends without anybody doing anything.
-    fn ends(&self) -> Option<Instant> {
-        let deadline = self.recalled.map(|recalled| recalled.deadline);
-        [deadline, self.until].into_iter().flatten().min()
+    /// When it ends without anybody doing anything. The deadline of a recall does not end one with a term.
+    fn ends(&self, terms: &Terms) -> Option<Instant> {
+        let deadline = self.recalled.map(|recalled| recalled.deadline).filter(|_| self.term.is_none());
+        [deadline, self.truly_ends(terms)].into_iter().flatten().min()
     }
+}
 
-    fn has_lapsed(&self, now: Instant) -> bool {
-        self.until.is_some_and(|until| until <= now)
-    }
+/// How a lease ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    /// Its holder returned it.
+    Returned,
+    /// Its time was over.
+    Lapsed,
+    /// It was not returned in time, or lost by the layer below.
+    Revoked,
 }
 
 /// A write lease that another asks about.
@@ -123,6 +137,10 @@ pub struct Listed {
 pub struct Counts {
     /// Leases granted.
     pub granted: u64,
+    /// Of those with a term, renewed.
+    pub renewed: u64,
+    /// Of those with a term, ended because nobody renewed them.
+    pub expired: u64,
     /// Recalled.
     pub recalled: u64,
     /// Of the recalled ones, returned in time.
@@ -142,6 +160,7 @@ pub struct Leases {
     max: usize,
     recall_deadline: Duration,
     quiet: Duration,
+    terms: Terms,
     files: HashMap<Handle, File>,
     grants: BTreeMap<LeaseId, Grant>,
     /// Those not recalled, by last use.
@@ -161,6 +180,10 @@ pub struct Leases {
     changes: u64,
     next: u64,
     writes: usize,
+    /// Leases out that have a term.
+    termed: usize,
+    /// Changes under way.
+    under_way: usize,
     asked_any: Option<Instant>,
     counts: Counts,
     effects: Vec<Effect>,
@@ -174,6 +197,7 @@ impl Leases {
             max: options.leases_max,
             recall_deadline: options.recall_deadline,
             quiet: options.quiet,
+            terms: options.terms,
             files: HashMap::new(),
             grants: BTreeMap::new(),
             idle: BTreeMap::new(),
@@ -187,6 +211,8 @@ impl Leases {
             changes: 0,
             next: 1,
             writes: 0,
+            termed: 0,
+            under_way: 0,
             asked_any: None,
             counts: Counts::default(),
             effects: Vec::new(),
@@ -206,7 +232,7 @@ impl Leases {
             .iter()
             .filter(|id| {
                 self.grants.get(id).is_some_and(|grant| {
-                    Some(grant.holder) != holder && usage.conflicts(grant.kind) && !grant.has_lapsed(now)
+                    Some(grant.holder) != holder && usage.conflicts(grant.kind) && !self.is_over(now, grant)
                 })
             })
             .copied()
@@ -237,6 +263,7 @@ impl Leases {
     /// A change to the file begins; it is [`Leases::clear`].
     pub fn begin_change(&mut self, handle: &Handle) {
         self.files.entry(*handle).or_default().changing += 1;
+        self.under_way += 1;
     }
 
     /// It has ended.
@@ -245,6 +272,8 @@ impl Leases {
         if let Some(file) = self.files.get_mut(handle) {
             file.changing = file.changing.saturating_sub(1);
         }
+        self.under_way = self.under_way.saturating_sub(1);
+        self.wrote(now, handle);
         self.forget_if_unused(now, handle);
     }
 
@@ -261,7 +290,7 @@ impl Leases {
 
     /// The holder returns a lease, recalled or not. One that is not out is no matter.
     pub fn returned(&mut self, now: Instant, id: LeaseId) {
-        self.end(now, id, false);
+        self.end(now, id, Ending::Returned);
     }
 
     /// Time goes on: revokes what is overdue.
@@ -271,8 +300,15 @@ impl Leases {
                 break;
             }
             self.ends.pop_first();
-            let lapsed = self.grants.get(&id).is_some_and(|grant| grant.has_lapsed(now));
-            self.end(now, id, !lapsed);
+            let Some(grant) = self.grants.get(&id) else { continue };
+            if self.is_over(now, grant) {
+                self.end(now, id, Ending::Lapsed);
+            } else if grant.term.is_some() {
+                let again = self.look_again(now, grant);
+                self.requeue(id, Some(again));
+            } else {
+                self.end(now, id, Ending::Revoked);
+            }
         }
         while let Some(&(until, handle)) = self.quiet_files.front() {
             if until > now {
@@ -302,7 +338,7 @@ impl Leases {
         file.grants.iter().find_map(|id| {
             let grant = self.grants.get(id)?;
             let theirs = Some(grant.holder) != holder && grant.kind == LeaseKind::Write;
-            (theirs && !grant.has_lapsed(now)).then_some(Writer { id: *id, change: grant.change })
+            (theirs && !self.is_over(now, grant)).then_some(Writer { id: *id, change: grant.change })
         })
     }
 
@@ -314,7 +350,8 @@ impl Leases {
 
     /// May the holder be asked about its file? Not if it is to return the lease: it has better things to do.
     pub fn may_be_asked(&self, id: LeaseId) -> bool {
-        self.grants.get(&id).is_some_and(|grant| grant.recalled.is_none())
+        // NQNFS has no way to ask.
+        self.grants.get(&id).is_some_and(|grant| grant.recalled.is_none() && grant.term.is_none())
     }
 
     /// A change attribute for a file that the holder of this lease has modified, where the layer below says `change`.
@@ -361,7 +398,11 @@ impl Leases {
     /// Asks for a lease, or brings the deadline forward if it has been asked for.
     fn recall(&mut self, now: Instant, id: LeaseId, deadline: Instant) {
         let Some(grant) = self.grants.get_mut(&id) else { return };
-        let before = grant.ends();
+        let deadline = if grant.term.is_some() {
+            grant.until.unwrap_or(deadline) + self.terms.clock_skew + self.terms.write_slack
+        } else {
+            deadline
+        };
         if let Some(recalled) = &mut grant.recalled {
             recalled.deadline = recalled.deadline.min(deadline);
         } else {
@@ -371,20 +412,33 @@ impl Leases {
             let handle = grant.handle;
             self.effects.push(Effect::Recall(Recall { id, handle, keep: None, deadline }));
         }
-        if let Some(before) = before {
+        self.queue_end(id);
+    }
+
+    /// A lease ends at another time than before.
+    fn queue_end(&mut self, id: LeaseId) {
+        let ends = self.grants.get(&id).and_then(|grant| grant.ends(&self.terms));
+        self.requeue(id, ends);
+    }
+
+    fn requeue(&mut self, id: LeaseId, at: Option<Instant>) {
+        let Some(grant) = self.grants.get_mut(&id) else { return };
+        if let Some(before) = std::mem::replace(&mut grant.queued, at) {
             self.ends.remove(&(before, id));
         }
-        if let Some(ends) = grant.ends() {
-            self.ends.insert((ends, id));
+        if let Some(at) = at {
+            self.ends.insert((at, id));
         }
     }
 
     /// A lease is out no more.
-    fn end(&mut self, now: Instant, id: LeaseId, revoked: bool) {
+    fn end(&mut self, now: Instant, id: LeaseId, how: Ending) {
         let Some(grant) = self.grants.remove(&id) else { return };
-        if let Some(ends) = grant.ends() {
-            self.ends.remove(&(ends, id));
+        if let Some(queued) = grant.queued {
+            self.ends.remove(&(queued, id));
         }
+        self.termed -= usize::from(grant.term.is_some());
+        self.counts.expired += u64::from(grant.term.is_some() && how == Ending::Lapsed);
         self.idle.remove(&grant.used);
         self.writes -= usize::from(grant.kind == LeaseKind::Write);
         if let Some(count) = self.holders.get_mut(&grant.holder) {
@@ -397,9 +451,9 @@ impl Leases {
             let took = now.duration_since(recalled.at);
             self.counts.recall_time += took;
             self.counts.recall_time_max = self.counts.recall_time_max.max(took);
-            self.counts.returned += u64::from(!revoked);
+            self.counts.returned += u64::from(how == Ending::Returned);
         }
-        if revoked {
+        if how == Ending::Revoked {
             self.counts.revoked += 1;
             self.effects.push(Effect::Revoked(id, grant.handle));
         }

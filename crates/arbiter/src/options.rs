@@ -4,7 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use vfs::{Clock, SystemClock};
+use vfs::{Clock, Recovery, SystemClock};
+
+use crate::leases::Terms;
 
 /// `delegations=`: when leases are granted to our clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,6 +39,10 @@ pub struct Options {
     pub quiet: Duration,
     /// How long the holder of a write lease may take to say what it has made of a file (CB_GETATTR).
     pub getattr_deadline: Duration,
+    /// When leases with a term have ended.
+    pub terms: Terms,
+    /// After a restart, until the leases with a term of the life before have ended: only holders' writes are let in.
+    pub recovery: Arc<Recovery>,
     /// The time of day: `mtime` of a file that its holder has modified.
     pub clock: Arc<dyn Clock>,
 }
@@ -50,6 +56,8 @@ impl Default for Options {
             patience: Duration::from_secs(5),
             quiet: Duration::from_secs(30),
             getattr_deadline: Duration::from_secs(1),
+            terms: Terms::default(),
+            recovery: Arc::default(),
             clock: Arc::new(SystemClock),
         }
     }
@@ -64,6 +72,7 @@ impl fmt::Debug for Options {
             .field("patience", &self.patience)
             .field("quiet", &self.quiet)
             .field("getattr_deadline", &self.getattr_deadline)
+            .field("terms", &self.terms)
             .finish_non_exhaustive()
     }
 }

@@ -10,6 +10,7 @@ mod changes;
 mod locking;
 mod opens;
 mod tasks;
+mod terms;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;

@@ -105,6 +105,16 @@ pub enum ConnectError {
         /// What happened.
         source: AskError,
     },
+    /// Nobody answers NQNFS.
+    #[error(
+        "{server} does not answer NQNFS: {source}; check that the server runs, or give its port as nfs://HOST:PORT/…"
+    )]
+    Nqnfs {
+        /// Where it was looked for.
+        server: SocketAddr,
+        /// What happened.
+        source: AskError,
+    },
     /// It answers, and speaks another version.
     #[error("{server} does not speak NFS version {wanted}; give another one as vers=3, vers=4.1 or vers=4.2")]
     Version {
@@ -172,7 +182,13 @@ impl ConnectError {
 
     /// Nobody answered: somebody may later.
     pub fn is_silence(&self) -> bool {
-        matches!(self, ConnectError::Nfs { .. } | ConnectError::Mount { .. } | ConnectError::Nfs4 { .. })
+        matches!(
+            self,
+            ConnectError::Nfs { .. }
+                | ConnectError::Mount { .. }
+                | ConnectError::Nfs4 { .. }
+                | ConnectError::Nqnfs { .. }
+        )
     }
 }
 

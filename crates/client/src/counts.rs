@@ -23,6 +23,13 @@ impl Counted for Procedure {
     }
 }
 
+impl Counted for protocol::nqnfs::Procedure {
+    const EACH: &'static [Self] = Self::ALL;
+    fn number(self) -> u32 {
+        self as u32
+    }
+}
+
 impl Counted for Operation {
     const EACH: &'static [Operation] = Operation::ALL;
     fn number(self) -> u32 {

@@ -4,7 +4,7 @@
 //! answers is held against what it was asked before anybody above sees it: see [`nonsense`].
 //!
 //! NFS version 3 gives no leases: the layer above works with attribute timeouts, whose options [`Url`] hands on. Versions
-//! 4.1 and 4.2 keep state at the server, and their delegations are the leases.
+//! 4.1 and 4.2 keep state at the server, and their delegations are the leases. NQNFS has leases with terms.
 
 mod connect;
 mod convert;
@@ -13,6 +13,7 @@ pub mod counts;
 mod nfs3;
 mod nfs4;
 pub mod nonsense;
+mod nqnfs;
 mod origin;
 mod portmapper;
 mod transport;
@@ -22,5 +23,6 @@ pub use connect::ConnectError;
 pub use counts::{Counted, Counts, ProcedureCounts};
 pub use nfs3::Nfs3;
 pub use nfs4::{Identity, Life, Nfs4};
+pub use nqnfs::Nqnfs;
 pub use origin::{Origin, connect, connect_as};
 pub use url::{CacheOptions, LookupCache, Options, Proto, Url, UrlError, Version};

@@ -9,7 +9,8 @@ use crate::connect::ConnectError;
 use crate::counts::ProcedureCounts;
 use crate::nfs3::Nfs3;
 use crate::nfs4::{Life, Nfs4};
-use crate::url::{Proto, Url};
+use crate::nqnfs::Nqnfs;
+use crate::url::{Proto, Url, Version};
 
 /// See [`connect`]. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -18,6 +19,8 @@ pub enum Origin {
     V3(Arc<Nfs3>),
     /// Version 4.1 or 4.2.
     V4(Arc<Nfs4>),
+    /// NQNFS.
+    Nqnfs(Arc<Nqnfs>),
 }
 
 /// Mounts the export of a URL with the highest version that its `vers` allows and the server speaks: 4.2, 4.1, 3.
@@ -31,6 +34,9 @@ pub async fn connect(url: &Url) -> Result<Origin, ConnectError> {
 /// Mounts as this client, where the version has such a thing, and takes over what its last life held.
 pub async fn connect_as(url: &Url, life: Life) -> Result<Origin, ConnectError> {
     let vers = url.options.vers;
+    if vers == Version::Nqnfs {
+        return Ok(Origin::Nqnfs(Arc::new(Nqnfs::connect(url).await?)));
+    }
     let udp = url.options.proto == Proto::Udp;
     if vers.minors().is_empty() || (vers.takes_v3() && udp) {
         return Ok(Origin::V3(Arc::new(Nfs3::connect(url).await?)));
@@ -60,6 +66,7 @@ impl Origin {
         match self {
             Origin::V3(origin) => origin.clone(),
             Origin::V4(origin) => origin.clone(),
+            Origin::Nqnfs(origin) => origin.clone(),
         }
     }
 
@@ -70,7 +77,7 @@ impl Origin {
     /// If the file cannot be written.
     pub fn keep_record(&self, path: &std::path::Path) -> std::io::Result<()> {
         match self {
-            Origin::V3(_) => Ok(()),
+            Origin::V3(_) | Origin::Nqnfs(_) => Ok(()),
             Origin::V4(origin) => origin.keep_record(path),
         }
     }
@@ -80,13 +87,15 @@ impl Origin {
         match self {
             Origin::V3(origin) => origin.url(),
             Origin::V4(origin) => origin.url(),
+            Origin::Nqnfs(origin) => origin.url(),
         }
     }
 
-    /// `3`, `4.1` or `4.2`.
+    /// `3`, `4.1`, `4.2` or `nqnfs`.
     pub fn version(&self) -> &'static str {
         match self {
             Origin::V3(_) => "3",
+            Origin::Nqnfs(_) => "nqnfs",
             Origin::V4(origin) if origin.minor() == 1 => "4.1",
             Origin::V4(_) => "4.2",
         }
@@ -97,6 +106,7 @@ impl Origin {
         match self {
             Origin::V3(origin) => origin.server(),
             Origin::V4(origin) => origin.server(),
+            Origin::Nqnfs(origin) => origin.server(),
         }
     }
 
@@ -105,6 +115,7 @@ impl Origin {
         match self {
             Origin::V3(origin) => origin.root_handle(),
             Origin::V4(origin) => origin.root_handle(),
+            Origin::Nqnfs(origin) => origin.root_handle(),
         }
     }
 
@@ -113,6 +124,9 @@ impl Origin {
         match self {
             Origin::V3(origin) => origin.counts().called().map(|(it, counts)| (it.name(), *counts)).collect(),
             Origin::V4(origin) => origin.counts().called().map(|(it, counts)| (it.name(), *counts)).collect(),
+            Origin::Nqnfs(origin) => {
+                origin.counts().called().map(|(it, counts)| (it.name(), *counts)).collect()
+            }
         }
     }
 
@@ -121,6 +135,7 @@ impl Origin {
         match self {
             Origin::V3(origin) => origin.nonsense_heard(),
             Origin::V4(origin) => origin.nonsense_heard(),
+            Origin::Nqnfs(origin) => origin.nonsense_heard(),
         }
     }
 }

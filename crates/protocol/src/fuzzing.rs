@@ -73,6 +73,11 @@ pub fn mount(input: &[u8]) {
     split(input, |number, body| crate::mount::v3::Procedure::try_from(number).map(|it| it.visit(body)).ok());
 }
 
+/// Any bytes as NQNFS.
+pub fn nqnfs(input: &[u8]) {
+    split(input, |number, body| crate::nqnfs::Procedure::try_from(number).map(|it| it.visit(body)).ok());
+}
+
 /// Any bytes as port mapper messages.
 pub fn portmap(input: &[u8]) {
     split(input, |number, body| crate::portmap::Procedure::try_from(number).map(|it| it.visit(body)).ok());

@@ -15,6 +15,7 @@ pub mod mount;
 pub mod nfs2;
 pub mod nfs3;
 pub mod nfs4;
+pub mod nqnfs;
 pub mod portmap;
 
 pub use program::{Call, UnknownProcedure, Visit};

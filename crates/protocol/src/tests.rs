@@ -3,6 +3,7 @@
 mod nfs2;
 mod nfs3;
 mod nfs4;
+mod nqnfs;
 mod others;
 mod properties;
 mod seeds;

@@ -241,7 +241,7 @@ impl Connection {
     ) {
         let xid = header.xid;
         let connection = Some(self.clone());
-        let call = Call { header, arguments, peer: self.peer, connection, resent: false };
+        let call = Call { header, arguments, peer: self.peer, connection, datagrams: None, resent: false };
         // Before the first poll: a future that has begun must be polled on, or what it holds is held for ever. The
         // semaphore is never closed.
         if in_flight.available_permits() == 0 {

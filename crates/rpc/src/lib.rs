@@ -30,6 +30,7 @@ pub use link::{Answer, CallError, Connected, Link, LinkOptions, Outgoing, Patien
 pub use replay::ReplyCache;
 pub use server::{Server, ServerOptions};
 pub use service::{Call, Outcome, Remember, Service};
+pub use udp::Datagrams;
 
 /// The largest message: our largest transfer of 1 MiB (2 MiB asked of us by others) with room for headers.
 pub const RECORD_MAX_BYTES: usize = (2 << 20) + (64 << 10);

@@ -13,7 +13,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 use parking_lot::Mutex;
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 use xdr::{Decoder, Message};
@@ -25,8 +25,8 @@ use crate::pending::{Pending, Ticket};
 use crate::replay::ReplyCache;
 use crate::rtt::Estimator;
 use crate::server::Dispatcher;
-use crate::service::Service;
-use crate::udp::DATAGRAM_MAX_BYTES;
+use crate::service::{Call, Service};
+use crate::udp::{self, DATAGRAM_MAX_BYTES};
 
 /// TCP or UDP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -431,13 +431,22 @@ async fn receive_datagrams(shared: Arc<Shared>) {
     let socket = Arc::new(socket);
     shared.adopt(Way::Datagrams(socket.clone()));
     let mut buffer = BytesMut::new();
+    let places = Arc::new(Semaphore::new(shared.options.limits.calls_in_flight));
     loop {
         buffer.resize(DATAGRAM_MAX_BYTES, 0);
         // An error is an ICMP message about an earlier datagram: its call's timer takes care.
         let Ok(length) = socket.recv(&mut buffer).await else { continue };
         let datagram = buffer.split_to(length).freeze();
-        if let Ok(Incoming::Reply { xid, rest }) = Incoming::parse(datagram) {
-            shared.pending.complete(xid, rest);
+        match (Incoming::parse(datagram), &shared.dispatcher) {
+            (Ok(Incoming::Reply { xid, rest }), _) => shared.pending.complete(xid, rest),
+            (Ok(Incoming::Call(header, arguments)), Some(dispatcher)) => {
+                // More than these at once are lost, as datagrams are: the server sends again.
+                let Ok(place) = places.clone().try_acquire_owned() else { continue };
+                let peer = shared.options.server;
+                let call = Call { header, arguments, peer, connection: None, datagrams: None, resent: false };
+                tokio::spawn(udp::answer(socket.clone(), dispatcher.clone(), call, place));
+            }
+            _ => {}
         }
     }
 }

@@ -8,6 +8,7 @@ use xdr::{Decoder, Message};
 
 use crate::connection::Connection;
 use crate::message::{self, CallHeader, Refusal};
+use crate::udp::Datagrams;
 
 /// A call on its way to a service.
 #[derive(Debug)]
@@ -20,6 +21,8 @@ pub struct Call {
     pub peer: SocketAddr,
     /// The connection it came on, which can be called back; `None` over UDP.
     pub connection: Option<Arc<Connection>>,
+    /// The socket that it came through in a datagram, through which its sender can be called back.
+    pub datagrams: Option<Datagrams>,
     /// The call was received before by a process that died before it answered: it may have taken effect.
     pub resent: bool,
 }

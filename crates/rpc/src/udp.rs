@@ -1,13 +1,16 @@
 //! Calls in datagrams: one message each, no marks.
 
-use std::sync::Arc;
+use std::net::SocketAddr;
+use std::sync::{Arc, Weak};
 
 use bytes::{Bytes, BytesMut};
 use tokio::net::UdpSocket;
 use tokio::sync::Semaphore;
 
-use crate::connection::reply_message;
-use crate::message::{self, Incoming, Refusal};
+use xdr::Message;
+
+use crate::connection::{encode_call, reply_message};
+use crate::message::{self, CallHeader, Incoming, Refusal};
 use crate::server::Dispatcher;
 use crate::service::Call;
 
@@ -34,7 +37,8 @@ pub(crate) async fn serve(socket: UdpSocket, dispatcher: Arc<Dispatcher>, in_fli
         let refused = match Incoming::parse(datagram) {
             Ok(Incoming::Call(header, arguments)) => {
                 let Ok(place) = places.clone().acquire_owned().await else { return };
-                let call = Call { header, arguments, peer, connection: None, resent: false };
+                let datagrams = Some(Datagrams(Arc::downgrade(&socket)));
+                let call = Call { header, arguments, peer, connection: None, datagrams, resent: false };
                 tokio::spawn(answer(socket.clone(), dispatcher.clone(), call, place));
                 continue;
             }
@@ -46,7 +50,21 @@ pub(crate) async fn serve(socket: UdpSocket, dispatcher: Arc<Dispatcher>, in_fli
     }
 }
 
-async fn answer(
+/// The socket of a server, for calls to its clients. It does not keep the socket.
+#[derive(Clone, Debug)]
+pub struct Datagrams(pub(crate) Weak<UdpSocket>);
+
+impl Datagrams {
+    /// Sends a call, once. No answer comes back: who needs one is told by other means, or sends again. False if the
+    /// socket is no more, or would not take it now.
+    pub fn send_call(&self, to: SocketAddr, header: &CallHeader, arguments: Message) -> bool {
+        let Some(socket) = self.0.upgrade() else { return false };
+        let Ok(bytes) = encode_call(header, arguments).to_bytes() else { return false };
+        socket.try_send_to(&bytes, to).is_ok()
+    }
+}
+
+pub(crate) async fn answer(
     socket: Arc<UdpSocket>,
     dispatcher: Arc<Dispatcher>,
     call: Call,

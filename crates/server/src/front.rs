@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use protocol::{mount, nfs2, nfs3, nfs4};
+use protocol::{mount, nfs2, nfs3, nfs4, nqnfs};
 use rpc::message::{CallHeader, Refusal};
 use rpc::service::{Answering, Outcome, Remember};
 use rpc::{Call, Credential, Service};
@@ -15,8 +15,9 @@ use crate::caller::{self, Denied};
 use crate::exports::{Export, Exports};
 use crate::handles::Handles;
 use crate::mount::Mounts;
+use crate::nqnfs::Nqnfs;
 
-/// Answers NFS v4, NFS v3, NFS v2 and MOUNT v1 to v3 over a table of exports.
+/// Answers NFS v4, NFS v3, NFS v2, NQNFS and MOUNT v1 to v3 over a table of exports.
 #[derive(Debug)]
 pub struct Front {
     pub(crate) exports: Exports,
@@ -26,6 +27,7 @@ pub struct Front {
     pub(crate) pseudo: crate::nfs4::Pseudo,
     pub(crate) known: crate::nfs4::Knowledge,
     pub(crate) state: crate::nfs4::State,
+    pub(crate) nqnfs: crate::nqnfs::Nqnfs,
     counts: Counts,
 }
 
@@ -34,6 +36,7 @@ pub struct Front {
 pub struct Counts {
     nfs3: [AtomicU64; nfs3::Procedure::ALL.len()],
     nfs2: [AtomicU64; nfs2::Procedure::ALL.len()],
+    nqnfs: [AtomicU64; nqnfs::Procedure::ALL.len()],
     /// By number; the last is for those that are no operation.
     nfs4: [AtomicU64; OPERATIONS],
 }
@@ -46,6 +49,7 @@ impl Default for Counts {
         Counts {
             nfs3: std::array::from_fn(|_| AtomicU64::new(0)),
             nfs2: std::array::from_fn(|_| AtomicU64::new(0)),
+            nqnfs: std::array::from_fn(|_| AtomicU64::new(0)),
             nfs4: std::array::from_fn(|_| AtomicU64::new(0)),
         }
     }
@@ -62,6 +66,11 @@ impl Counts {
         self.nfs2[procedure as usize].load(Ordering::Relaxed)
     }
 
+    /// Calls of an NQNFS procedure.
+    pub fn nqnfs(&self, procedure: nqnfs::Procedure) -> u64 {
+        self.nqnfs[procedure as usize].load(Ordering::Relaxed)
+    }
+
     /// Operations of NFSv4, of all minor versions.
     pub fn nfs4(&self, operation: nfs4::Operation) -> u64 {
         self.nfs4[(operation as usize).min(OPERATIONS - 1)].load(Ordering::Relaxed)
@@ -71,16 +80,21 @@ impl Counts {
         self.nfs4[(operation as usize).min(OPERATIONS - 1)].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// All that were called: version, name, count.
+    /// All that were called: version (1 is NQNFS), name, count.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &'static str, u64)> {
         let v3 = nfs3::Procedure::ALL.iter().map(|procedure| (3, procedure.name(), self.nfs3(*procedure)));
         let v2 = nfs2::Procedure::ALL.iter().map(|procedure| (2, procedure.name(), self.nfs2(*procedure)));
         let v4 = nfs4::Operation::ALL.iter().map(|operation| (4, operation.name(), self.nfs4(*operation)));
-        v4.chain(v3).chain(v2).filter(|(_, _, count)| *count > 0)
+        let nq = nqnfs::Procedure::ALL.iter().map(|procedure| (1, procedure.name(), self.nqnfs(*procedure)));
+        v4.chain(v3).chain(v2).chain(nq).filter(|(_, _, count)| *count > 0)
     }
 
     fn add(&self, header: &CallHeader) {
-        let counts: &[AtomicU64] = if header.version == nfs2::VERSION { &self.nfs2 } else { &self.nfs3 };
+        let counts: &[AtomicU64] = match (header.program, header.version) {
+            (nqnfs::PROGRAM, _) => &self.nqnfs,
+            (_, nfs2::VERSION) => &self.nfs2,
+            _ => &self.nfs3,
+        };
         if let Some(count) = counts.get(header.procedure as usize) {
             count.fetch_add(1, Ordering::Relaxed);
         }
@@ -90,7 +104,7 @@ impl Counts {
 impl Front {
     /// A front over `exports`, with handles made and read by `handles`. The state of v4 clients ends with it.
     pub fn new(exports: Exports, handles: Handles) -> Arc<Front> {
-        Front::over(exports, handles, crate::nfs4::State::default())
+        Front::over(exports, handles, crate::nfs4::State::default(), Nqnfs::default())
     }
 
     /// The same, with the state of v4 clients as `options` have it: with a directory, a front that is made after this
@@ -103,14 +117,28 @@ impl Front {
         handles: Handles,
         options: &crate::nfs4::StateOptions,
     ) -> std::io::Result<Arc<Front>> {
-        Ok(Front::over(exports, handles, crate::nfs4::State::open(options)?))
+        Front::with_leases(exports, handles, options, Nqnfs::default())
     }
 
-    fn over(exports: Exports, handles: Handles, state: crate::nfs4::State) -> Arc<Front> {
+    /// The same, with what the life before left of NQNFS.
+    ///
+    /// # Errors
+    /// As of [`Front::with_state`].
+    pub fn with_leases(
+        exports: Exports,
+        handles: Handles,
+        options: &crate::nfs4::StateOptions,
+        nqnfs: Nqnfs,
+    ) -> std::io::Result<Arc<Front>> {
+        Ok(Front::over(exports, handles, crate::nfs4::State::open(options)?, nqnfs))
+    }
+
+    fn over(exports: Exports, handles: Handles, state: crate::nfs4::State, nqnfs: Nqnfs) -> Arc<Front> {
         Arc::new(Front {
             pseudo: crate::nfs4::Pseudo::new(&exports, SystemClock.wall()),
             known: crate::nfs4::Knowledge::default(),
             state,
+            nqnfs,
             exports,
             handles,
             mounts: Mounts::default(),
@@ -153,9 +181,14 @@ impl Service for Front {
             (nfs4::PROGRAM, nfs4::VERSION) if call.connection.is_some() => {
                 return Box::pin(crate::nfs4::answer(self, call));
             }
+            (nqnfs::PROGRAM, nqnfs::VERSION) => {
+                self.counts.add(&call.header);
+                return Box::pin(crate::nqnfs::answer(self, call));
+            }
             (mount::v3::PROGRAM, 1..=3) => return Box::pin(crate::mount::answer(self, call)),
             (nfs3::PROGRAM, nfs4::VERSION) => (nfs2::VERSION, nfs3::VERSION),
             (nfs3::PROGRAM, _) => (nfs2::VERSION, nfs4::VERSION),
+            (nqnfs::PROGRAM, _) => (nqnfs::VERSION, nqnfs::VERSION),
             (mount::v3::PROGRAM, _) => (mount::v1::VERSION, mount::v3::VERSION),
             _ => return Box::pin(std::future::ready(Refusal::ProgramUnavailable.into())),
         };
@@ -167,6 +200,7 @@ impl Service for Front {
         let twice_is_harm = match (header.program, header.version) {
             (nfs3::PROGRAM, nfs3::VERSION) => crate::nfs3::must_not_repeat(header.procedure),
             (nfs2::PROGRAM, nfs2::VERSION) => crate::nfs2::must_not_repeat(header.procedure),
+            (nqnfs::PROGRAM, nqnfs::VERSION) => crate::nqnfs::must_not_repeat(header.procedure),
             (nfs4::PROGRAM, nfs4::VERSION) => crate::nfs4::must_not_repeat(call),
             _ => false,
         };

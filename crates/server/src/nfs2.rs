@@ -1,6 +1,6 @@
 //! NFS v2 (RFC 1094) over a `vfs::FileSystem`: 32-bit sizes and cookies, synchronous writes, attributes in every answer.
 
-mod convert;
+pub(crate) mod convert;
 mod cookies;
 mod directory;
 mod make;
@@ -19,6 +19,7 @@ use xdr::Encode;
 use crate::front::{Front, Request, arguments, reply};
 
 pub(crate) use cookies::Cookies;
+pub(crate) use directory::list;
 
 /// Calls whose second execution would fail or destroy: their replies are remembered.
 pub(crate) fn must_not_repeat(procedure: u32) -> bool {
@@ -80,7 +81,7 @@ where
 }
 
 /// The attributes that an operation brought; where it brought none, those that a `stat` gives.
-async fn attributes(
+pub(crate) async fn attributes(
     export: &Export,
     caller: &Caller,
     handle: &Handle,
@@ -93,7 +94,7 @@ async fn attributes(
 }
 
 /// A name for an operation that makes, removes or renames: `.` and `..` are none that it could take.
-fn new_name(name: &[u8]) -> vfs::Result<Name> {
+pub(crate) fn new_name(name: &[u8]) -> vfs::Result<Name> {
     match name {
         b"." | b".." => Err(vfs::Status::Exist.into()),
         other => Name::new(other),

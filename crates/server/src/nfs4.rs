@@ -27,6 +27,7 @@ use rpc::service::Outcome;
 use xdr::Decode;
 
 use crate::front::{Front, reply};
+pub(crate) use callback::Said;
 pub(crate) use known::Knowledge;
 pub(crate) use pseudo::Pseudo;
 pub(crate) use state::State;

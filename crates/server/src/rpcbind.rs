@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use protocol::portmap::{self, Mapping};
-use protocol::{Call, mount, nfs2, nfs3};
+use protocol::{Call, mount, nfs2, nfs3, nqnfs};
 use rpc::{CallError, Credential, Link, LinkOptions, Outgoing, Patience, SourcePort};
 use tokio::time::Instant;
 use xdr::{Encode, Encoder};
@@ -14,9 +14,10 @@ use xdr::{Encode, Encoder};
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// What [`Front`](crate::Front) answers.
-const PROGRAMS: [(u32, u32); 5] = [
+const PROGRAMS: [(u32, u32); 6] = [
     (nfs3::PROGRAM, nfs2::VERSION),
     (nfs3::PROGRAM, nfs3::VERSION),
+    (nqnfs::PROGRAM, nqnfs::VERSION),
     (mount::v1::PROGRAM, 1),
     (mount::v1::PROGRAM, 2),
     (mount::v1::PROGRAM, 3),

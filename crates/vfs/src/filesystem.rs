@@ -4,6 +4,8 @@
 //! of the same name. Post-operation attributes are `Option`s where the protocol below may leave them out: a layer
 //! passes on what it got and never invents. A handle that the back end does not know gives `BadHandle` or `Stale`.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use bytes::Bytes;
 
@@ -14,7 +16,7 @@ use crate::data::Data;
 use crate::error::{Result, Status};
 use crate::extended::{Acl, Copied, Extent, Features, ListedXattrs, Place, Sought, XattrHow, XattrName};
 use crate::handle::Handle;
-use crate::lease::{Adopted, Callbacks, LeaseId};
+use crate::lease::{Adopted, Callbacks, Lease, LeaseId, LeaseKind};
 use crate::name::Name;
 use crate::open::{By, Lock, LockRequest, Locked, OpenId, OpenRequest, Opened, Owner, Share};
 use crate::time::Timestamp;
@@ -429,6 +431,22 @@ pub trait FileSystem: Send + Sync + 'static {
     /// A lease comes back, recalled or not.
     async fn returned(&self, _caller: &Caller, _lease: LeaseId) -> Result<()> {
         Err(Status::NotSupp.into())
+    }
+
+    /// A lease with a term of its own, without an open: granted to the caller's holder, or renewed (NQNFS, section 4).
+    /// It ends by itself `term` after the call; until it has truly ended, or was returned, nobody is let in its way.
+    /// `None` if there is to be no caching now, because others use the file too, or the layer below grants nothing.
+    ///
+    /// # Errors
+    /// `Delay` if what others hold did not come back in time, or the bound on leases was reached.
+    async fn lease(
+        &self,
+        _caller: &Caller,
+        _handle: &Handle,
+        _kind: LeaseKind,
+        _term: Duration,
+    ) -> Result<Option<Lease>> {
+        Ok(None)
     }
 
     /// The access control list.

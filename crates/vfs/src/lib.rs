@@ -18,6 +18,7 @@ pub mod handle;
 pub mod lease;
 pub mod name;
 pub mod open;
+pub mod recovery;
 pub mod replay;
 pub mod time;
 
@@ -37,6 +38,7 @@ pub use lease::{
 };
 pub use name::Name;
 pub use open::{By, Lock, LockKind, LockRequest, Locked, OpenId, OpenRequest, Opened, Owner, Share};
+pub use recovery::Recovery;
 pub use time::{Clock, SystemClock, Timestamp};
 
 /// Eight opaque bytes that change when a server may have lost unstable writes (RFC 1813, section 3.3.7), or that tell

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use vfs::{Handle, HolderId, Lease, LeaseId, LeaseKind, Share, Want};
 
-use super::{Delegations, Effect, Grant, Leases};
+use super::{Delegations, Effect, Grant, Leases, Term, Termed};
 use crate::shares::Others;
 
 /// Room is made when all but one in so many leases are out.
@@ -28,6 +28,8 @@ pub struct Wanted {
     pub others: Others,
     /// The change attribute that came with the open.
     pub change: u64,
+    /// The lease is to end by itself after so long: see [`super::terms`].
+    pub term: Option<Duration>,
 }
 
 impl Leases {
@@ -35,23 +37,49 @@ impl Leases {
     /// others hold, and what the layer below gave with it has [landed](Leases::land).
     pub fn grant(&mut self, now: Instant, handle: &Handle, wanted: &Wanted) -> Option<Lease> {
         let holder = wanted.holder?;
+        if let Some(term) = wanted.term
+            && let Some(mine) = self.termed_lease_of(handle, holder)
+        {
+            let kind = if wanted.access.contains(Share::WRITE) { LeaseKind::Write } else { LeaseKind::Read };
+            let asked = Termed { holder, kind, term, others: wanted.others };
+            return self.may_extend(now, mine, &asked).then(|| self.extend(now, mine, term, kind)).flatten();
+        }
         let (kind, until) = self.allowed(now, handle, holder, wanted)?;
-        self.make_room(now);
-        if self.grants.len() >= self.max {
+        let term = wanted.term.map(|_| Term::default());
+        if term.is_some() {
+            self.expire(now);
+        } else {
+            self.make_room(now);
+        }
+        let full = term.is_some() && self.termed >= self.terms.leases_max;
+        if full || self.grants.len() >= self.max {
             return None;
         }
         let used = self.stamp();
         let id = LeaseId(self.stamp());
         let change = wanted.change;
         let lease = Lease { id, kind, until, change };
-        let grant =
-            Grant { holder, handle: *handle, kind, until, change, told: change, used, recalled: None };
-        if let Some(ends) = grant.ends() {
-            self.ends.insert((ends, id));
-        }
-        self.files.get_mut(handle)?.grants.push(id);
+        let handle = *handle;
+        let grant = Grant {
+            holder,
+            handle,
+            kind,
+            until,
+            change,
+            told: change,
+            used,
+            recalled: None,
+            term,
+            queued: None,
+        };
+        self.files.get_mut(&handle)?.grants.push(id);
         self.grants.insert(id, grant);
-        self.idle.insert(used, id);
+        self.queue_end(id);
+        if term.is_none() {
+            // One with a term is not recalled to make room: it ends soon enough.
+            self.idle.insert(used, id);
+        }
+        self.termed += usize::from(term.is_some());
         *self.holders.entry(holder).or_default() += 1;
         self.writes += usize::from(kind == LeaseKind::Write);
         self.counts.granted += 1;
@@ -73,6 +101,7 @@ impl Leases {
             if let Some(grant) = self.grants.get_mut(id)
                 && Some(grant.holder) == holder
                 && grant.recalled.is_none()
+                && grant.term.is_none()
             {
                 self.idle.remove(&grant.used);
                 grant.used = used;
@@ -111,7 +140,9 @@ impl Leases {
             false if wanted.others.write => return None,
             false => LeaseKind::Read,
         };
-        (under.lease.kind >= kind).then_some((kind, under.lease.until))
+        let term = wanted.term.map(|term| now + term.min(self.terms.longest));
+        let until = [under.lease.until, term].into_iter().flatten().min();
+        (under.lease.kind >= kind).then_some((kind, until))
     }
 
     /// Recalls the least useful leases when the bound is near.

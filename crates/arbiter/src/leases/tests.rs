@@ -154,6 +154,7 @@ impl Model {
             want: Want::Any,
             others: Others::default(),
             change: 1,
+            term: None,
         };
         let Some(lease) = self.leases.grant(self.now, &file(of), &wanted) else { return };
         assert!(self.below.get(&of).is_some_and(|(_, kind)| *kind >= lease.kind), "under a lease from below");
@@ -253,7 +254,7 @@ proptest! {
 
 fn wanted(holder: u64) -> Wanted {
     let (holder, access) = (Some(HolderId(holder)), Share::READ);
-    Wanted { holder, access, want: Want::Any, others: Others::default(), change: 1 }
+    Wanted { holder, access, want: Want::Any, others: Others::default(), change: 1, term: None }
 }
 
 fn below(id: u64) -> Lease {

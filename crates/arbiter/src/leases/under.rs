@@ -5,7 +5,7 @@ use vfs::{Handle, Lease, LeaseId, LeaseKind, Recall};
 
 use super::file::Under;
 use super::flights::{Flight, Seen};
-use super::{Effect, Leases};
+use super::{Effect, Ending, Leases};
 
 /// Of the time until the layer below revokes a lease, this part is kept for giving it back.
 const MARGIN_DIVISOR: u32 = 8;
@@ -85,7 +85,7 @@ impl Leases {
         let Some(file) = self.files.get_mut(&handle) else { return };
         file.under = None;
         for grant in file.grants.clone() {
-            self.end(now, grant, true);
+            self.end(now, grant, Ending::Revoked);
         }
         self.forget_if_unused(now, &handle);
     }

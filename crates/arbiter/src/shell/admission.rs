@@ -53,6 +53,7 @@ impl Shell {
         usage: Use,
         enter: impl FnOnce(&mut State, Instant) -> T,
     ) -> Result<(T, bool)> {
+        self.recovered(caller, usage)?;
         let mut enter = Some(enter);
         let mut attempt = || {
             self.with(|state, now| {
@@ -78,6 +79,23 @@ impl Shell {
         }
     }
 
+    /// Leases with a term that a life before gave out may be believed in still, and what was written under them may be on
+    /// its way: until that is over, holders' writes are let in and nothing else (Macklem 1994, section 4.1).
+    ///
+    /// # Errors
+    /// `Delay`.
+    pub(super) fn recovered(&self, caller: &Caller, usage: Use) -> Result<()> {
+        let now = Instant::now();
+        if !self.options.recovery.is_on(now) {
+            return Ok(());
+        }
+        if usage == Use::Change && caller.holder.is_some() {
+            self.options.recovery.wrote(now);
+            return Ok(());
+        }
+        Err(Status::Delay.into())
+    }
+
     /// Until when this asker is held, at most.
     pub(super) fn patience_of(&self, caller: &Caller) -> Instant {
         let patience = Instant::now() + self.options.patience;
@@ -94,6 +112,7 @@ impl Shell {
         handle: &Handle,
         by: By,
     ) -> Result<By> {
+        self.recovered(caller, Use::Read)?;
         let denied = self.gauges.denying_opens.load(Ordering::Acquire) > 0;
         let written = self.gauges.write_leases.load(Ordering::Acquire) > 0;
         if by == By::Anonymous && !denied && !written {

@@ -21,6 +21,7 @@ pub(crate) struct Asked {
 impl Shell {
     /// Attributes of a file as they are for everybody.
     pub(crate) async fn getattr(self: &Arc<Shell>, caller: &Caller, handle: &Handle) -> Result<Attributes> {
+        self.recovered(caller, Use::Read)?;
         loop {
             let Some(writer) = self.writer(caller, handle) else {
                 return self.below.getattr(caller, handle).await;

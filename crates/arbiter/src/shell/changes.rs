@@ -71,6 +71,7 @@ impl Shell {
         handle: &Handle,
         admitted: impl FnOnce(&State) -> Result<T, Status>,
     ) -> Result<(Change, T)> {
+        self.recovered(caller, Use::Change)?;
         let mut change = Change::new(self);
         if !self.is_granting() {
             let admitted = admitted(&self.state.lock())?;
@@ -99,6 +100,7 @@ impl Shell {
     ) -> Result<(Change, By)> {
         let unheld = self.gauges.denying_opens.load(Ordering::Acquire) == 0 && !self.is_granting();
         if by == By::Anonymous && unheld {
+            self.recovered(caller, Use::Change)?;
             return Ok((Change::new(self), by));
         }
         self.change(caller, handle, |state| state.ground(caller, handle, by, Share::WRITE)).await
@@ -157,6 +159,7 @@ impl Shell {
         names: &[(&Handle, &Name)],
         admitted: Option<&Admitted<'_>>,
     ) -> Result<Change> {
+        self.recovered(caller, Use::Change)?;
         let mut change = Change::new(self);
         if self.is_granting() {
             // First of all, so that what is not out now will not be when the change comes.

@@ -12,6 +12,7 @@ mod stateless;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::Instant;
@@ -99,7 +100,13 @@ impl Drop for Unsaid<'_> {
 }
 
 impl Shell {
-    pub(crate) async fn open(self: &Arc<Shell>, caller: &Caller, request: &OpenRequest) -> Result<Opened> {
+    /// An open; a lease that comes with it ends by itself after `term`, if one is given.
+    pub(crate) async fn open(
+        self: &Arc<Shell>,
+        caller: &Caller,
+        request: &OpenRequest,
+        term: Option<Duration>,
+    ) -> Result<Opened> {
         let opening = Opening {
             holder: caller.holder,
             owner: request.owner.clone(),
@@ -126,7 +133,8 @@ impl Shell {
         (under_way.flight, under_way.handle) = (None, Some(opened.handle));
         // Our own change is in what we know already.
         flight.allow(truncation.map_or(0, Change::ends));
-        let (entered, waited) = self.enter(caller, request, opening, &opened, &under_way, flight).await?;
+        let (entered, waited) =
+            self.enter(caller, request, (opening, term), &opened, &under_way, flight).await?;
         under_way.handle = None;
         if entered.useful {
             under_way.below = None;
@@ -145,7 +153,7 @@ impl Shell {
         self: &Arc<Shell>,
         caller: &Caller,
         request: &OpenRequest,
-        opening: Opening,
+        (opening, term): (Opening, Option<Duration>),
         opened: &Opened,
         under_way: &UnderWay,
         flight: Flight,
@@ -166,7 +174,8 @@ impl Shell {
                 }
                 let others = state.shares.others(&handle, caller.holder);
                 let change = opened.attributes.change;
-                let wanted = Wanted { holder: caller.holder, access, want: request.want, others, change };
+                let wanted =
+                    Wanted { holder: caller.holder, access, want: request.want, others, change, term };
                 state.leases.touch(&handle, caller.holder);
                 let lease = state.leases.grant(now, &handle, &wanted);
                 let outdated = state.leases.changed_since(flight);
@@ -300,7 +309,7 @@ impl Shell {
         result
     }
 
-    fn open_id(&self) -> OpenId {
+    pub(super) fn open_id(&self) -> OpenId {
         OpenId(self.next_open.fetch_add(1, Ordering::Relaxed))
     }
 }

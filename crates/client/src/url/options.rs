@@ -29,6 +29,8 @@ pub enum Version {
     V41,
     /// `4.2`
     V42,
+    /// `nqnfs`: Macklem's, with leases.
+    Nqnfs,
     /// `auto`: the highest that the origin speaks, of 4.2, 4.1 and 3. Over UDP that is 3.
     Auto,
 }
@@ -40,7 +42,7 @@ impl Version {
     /// The minor versions of 4 to try, the first first.
     pub fn minors(self) -> &'static [u32] {
         match self {
-            Version::V3 => &[],
+            Version::V3 | Version::Nqnfs => &[],
             Version::V41 => &[1],
             Version::V42 => &[2],
             Version::V4 | Version::Auto => &[2, 1],
@@ -284,8 +286,10 @@ impl Word<'_> {
             Some("4") => Ok(Version::V4),
             Some("4.1") => Ok(Version::V41),
             Some("4.2") => Ok(Version::V42),
+            Some("nqnfs") => Ok(Version::Nqnfs),
             Some("auto") => Ok(Version::Auto),
-            _ => Err(self.wants("`3`, `4`, `4.1`, `4.2`, or `auto` for the highest that the server speaks")),
+            _ => Err(self
+                .wants("`3`, `4`, `4.1`, `4.2`, `nqnfs`, or `auto` for the highest that the server speaks")),
         }
     }
 

@@ -46,7 +46,9 @@ struct Stage {
 impl Stage {
     fn set(lab: &Lab, round_trip: Duration) -> Stage {
         let served = lab.subdirectory("served");
-        for (kind, file) in ["none", "read", "write"].iter().flat_map(|kind| (0..TIMES).map(move |n| (kind, n))) {
+        for (kind, file) in
+            ["none", "read", "write"].iter().flat_map(|kind| (0..TIMES).map(move |n| (kind, n)))
+        {
             std::fs::write(served.join(format!("{kind}-{file}")), "content").unwrap();
         }
         let serve = stack::serve(lab, &served);

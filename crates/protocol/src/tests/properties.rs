@@ -46,6 +46,7 @@ fn everything(bytes: &Bytes) -> Vec<bool> {
     let programs = [
         crate::nfs3::Procedure::ALL.iter().flat_map(|it| it.visit(ComesBack(bytes))).collect::<Vec<_>>(),
         crate::nfs2::Procedure::ALL.iter().flat_map(|it| it.visit(ComesBack(bytes))).collect(),
+        crate::nqnfs::Procedure::ALL.iter().flat_map(|it| it.visit(ComesBack(bytes))).collect(),
         crate::mount::v1::Procedure::ALL.iter().flat_map(|it| it.visit(ComesBack(bytes))).collect(),
         crate::mount::v3::Procedure::ALL.iter().flat_map(|it| it.visit(ComesBack(bytes))).collect(),
         crate::portmap::Procedure::ALL.iter().flat_map(|it| it.visit(ComesBack(bytes))).collect(),

@@ -23,6 +23,11 @@ fn nfs2_bodies_hold() {
 }
 
 #[test]
+fn nqnfs_bodies_hold() {
+    run("nqnfs", &super::nqnfs::seeds(), crate::fuzzing::nqnfs);
+}
+
+#[test]
 fn mount_bodies_hold() {
     run("mount", &super::others::mount_seeds(), crate::fuzzing::mount);
 }

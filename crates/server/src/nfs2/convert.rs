@@ -7,7 +7,7 @@ use vfs::{Attributes, Device, FileType, Fsid, SetAttributes, SetTime, Status, Ti
 const SERVER_TIME: u32 = 1_000_000;
 
 /// `stat` of an error.
-pub(super) fn stat(status: Status) -> Stat {
+pub(crate) fn stat(status: Status) -> Stat {
     match status {
         Status::Perm => Stat::Perm,
         Status::NoEnt => Stat::NoEnt,
@@ -48,7 +48,7 @@ pub(super) fn stat(status: Status) -> Stat {
     }
 }
 
-pub(super) fn fattr(attributes: &Attributes) -> Fattr {
+pub(crate) fn fattr(attributes: &Attributes) -> Fattr {
     Fattr {
         ftype: ftype(attributes.file_type),
         mode: attributes.mode | type_bits(attributes.file_type),
@@ -103,7 +103,7 @@ pub(super) fn type_bits(file_type: FileType) -> u32 {
 }
 
 /// What a mode's `S_IFMT` bits ask CREATE to make.
-pub(super) fn file_type(mode: u32) -> FileType {
+pub(crate) fn file_type(mode: u32) -> FileType {
     match mode & 0o170_000 {
         0o010_000 => FileType::Fifo,
         0o020_000 => FileType::Character,
@@ -118,7 +118,7 @@ fn rdev(device: Device) -> u32 {
 }
 
 /// The inverse of [`rdev`]: CREATE carries a device number in the size.
-pub(super) fn device(rdev: u32) -> Device {
+pub(crate) fn device(rdev: u32) -> Device {
     Device { major: (rdev >> 8) & 0xfff, minor: (rdev & 0xff) | ((rdev >> 12) & 0xfff00) }
 }
 

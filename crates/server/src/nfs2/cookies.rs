@@ -23,7 +23,7 @@ pub(crate) struct Cookies(Mutex<HashMap<(Handle, u32), u64>>);
 
 impl Cookies {
     /// What goes out for a cookie of `directory`.
-    pub(super) fn shorten(cookie: u64) -> u32 {
+    pub(crate) fn shorten(cookie: u64) -> u32 {
         if cookie < HASHED.into() {
             return cookie as u32;
         }
@@ -33,7 +33,7 @@ impl Cookies {
     }
 
     /// Remembers where a client will go on.
-    pub(super) fn remember(&self, directory: &Handle, cookie: u64) {
+    pub(crate) fn remember(&self, directory: &Handle, cookie: u64) {
         let short = Cookies::shorten(cookie);
         if short & HASHED != 0 {
             let mut remembered = self.0.lock();
@@ -45,7 +45,7 @@ impl Cookies {
     }
 
     /// The cookie behind one that came back.
-    pub(super) async fn lengthen(
+    pub(crate) async fn lengthen(
         &self,
         export: &Export,
         caller: &Caller,

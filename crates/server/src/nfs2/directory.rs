@@ -12,19 +12,29 @@ use crate::front::{Object, Request};
 const FRAME_BYTES: u32 = 4 + 4 + 4;
 
 pub(super) async fn readdir(request: &Request<'_>, args: ReaddirArgs) -> vfs::Result<ReaddirOk> {
-    let Object { export, handle, caller } = request.object(&args.dir)?;
-    let room = args.count.min(8192).checked_sub(FRAME_BYTES).ok_or(Status::TooSmall)?;
+    list(request, request.object(&args.dir)?, args.cookie, args.count).await
+}
+
+/// Part of a directory: behind `from`, at most `count` bytes.
+pub(crate) async fn list(
+    request: &Request<'_>,
+    directory: Object,
+    from: u32,
+    count: u32,
+) -> vfs::Result<ReaddirOk> {
+    let Object { export, handle, caller } = directory;
+    let room = count.min(8192).checked_sub(FRAME_BYTES).ok_or(Status::TooSmall)?;
     let cookies = &request.front.cookies;
-    let cookie = match u64::from(args.cookie) {
+    let cookie = match u64::from(from) {
         0..Entry::FIRST_COOKIE => 0,
-        _ => cookies.lengthen(&export, &caller, &handle, args.cookie).await?,
+        _ => cookies.lengthen(&export, &caller, &handle, from).await?,
     };
     let part = ReadDir { cookie, verifier: [0; 8], bytes: room, plus: false };
     let listing = export.fs.readdir(&caller, &handle, part).await?;
     let mut all = Vec::new();
-    if args.cookie < 2 {
+    if from < 2 {
         let own = fileid(attributes(&export, &caller, &handle, listing.directory).await?.fileid);
-        all.extend([(&b"."[..], own, 1), (b"..", own, 2)].into_iter().skip(args.cookie as usize));
+        all.extend([(&b"."[..], own, 1), (b"..", own, 2)].into_iter().skip(from as usize));
     }
     all.extend(
         listing

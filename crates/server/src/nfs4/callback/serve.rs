@@ -80,8 +80,13 @@ fn delegated(tables: &Tables, export: ExportId, lease: LeaseId) -> Option<Delega
 }
 
 /// It is no more: the client is to learn it. In minor version 0 its state id means nothing from now on.
-fn revoked(front: &Front, export: ExportId, lease: LeaseId) {
+fn revoked(front: &Arc<Front>, export: ExportId, lease: LeaseId) {
     let mut tables = front.state.tables();
+    let nqnfs = front.nqnfs.leases.lock().revoked(export, lease);
+    if let Some(out) = nqnfs {
+        // It cannot be helped any more; but the sooner the client knows, the better.
+        return crate::nqnfs::evict::lost(front, export, out);
+    }
     let Some(of) = delegated(&tables, export, lease) else {
         return tables.early.keep(export, lease, Word::Revoked);
     };
@@ -103,7 +108,14 @@ pub(crate) fn recall_soon(front: &Arc<Front>, export: ExportId, of: Recall) {
     });
 }
 
-async fn recall(front: &Front, export: ExportId, of: Recall) {
+async fn recall(front: &Arc<Front>, export: ExportId, of: Recall) {
+    let nqnfs = {
+        let _tables = front.state.tables();
+        front.nqnfs.leases.lock().get(export, of.id)
+    };
+    if let Some(out) = nqnfs {
+        return crate::nqnfs::evict::evict(front, export, out, of).await;
+    }
     let (delegation, fh) = {
         let mut tables = front.state.tables();
         let Some(delegation) = delegated(&tables, export, of.id) else {

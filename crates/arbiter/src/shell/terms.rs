@@ -1,0 +1,81 @@
+//! Leases with a term, for holders that open nothing.
+//!
+//! The layer below grants with opens alone, so a first lease costs one open there, which is closed again; renewals are
+//! settled here.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::sleep_until;
+use vfs::{Caller, Handle, Lease, LeaseKind, OpenRequest, Owner, Result, Share, Status, Want};
+
+use super::Shell;
+use crate::leases::{Renewal, Termed};
+
+impl Shell {
+    /// See `FileSystem::lease`.
+    pub(crate) async fn lease(
+        self: &Arc<Shell>,
+        caller: &Caller,
+        handle: &Handle,
+        kind: LeaseKind,
+        term: Duration,
+    ) -> Result<Option<Lease>> {
+        let Some(holder) = caller.holder else { return Ok(None) };
+        if !self.is_granting() || self.stateless.load(Ordering::Relaxed) || kind == LeaseKind::Timeout {
+            return Ok(None);
+        }
+        let limit = self.patience_of(caller);
+        loop {
+            let renewal = self.with(|state, now| {
+                let others = state.shares.others(handle, caller.holder);
+                state.leases.renew(now, handle, &Termed { holder, kind, term, others })
+            });
+            match renewal {
+                Renewal::Held(lease) => return Ok(Some(lease)),
+                Renewal::NonCaching => return Ok(None),
+                Renewal::Open => break,
+                Renewal::Full(until) if until < limit => sleep_until(until).await,
+                Renewal::Full(_) => return Err(Status::Delay.into()),
+            }
+        }
+        // To its end even if the asker goes away: what is opened must be closed.
+        let (shell, caller, handle) = (self.clone(), caller.clone(), *handle);
+        let leased = async move { shell.lease_with_open(&caller, &handle, kind, term).await };
+        tokio::spawn(leased).await.unwrap_or_else(|_| Err(Status::ServerFault.into()))
+    }
+
+    async fn lease_with_open(
+        self: Arc<Shell>,
+        caller: &Caller,
+        handle: &Handle,
+        kind: LeaseKind,
+        term: Duration,
+    ) -> Result<Option<Lease>> {
+        let access = if kind == LeaseKind::Write { Share::WRITE } else { Share::READ };
+        let request = OpenRequest {
+            handle: *handle,
+            name: None,
+            // One that no other open has: opens of one owner are one.
+            owner: Owner(Bytes::copy_from_slice(&self.open_id().0.to_be_bytes())),
+            access,
+            deny: Share::empty(),
+            create: None,
+            want: Want::Any,
+            reclaim: false,
+        };
+        match self.open(caller, &request, Some(term)).await {
+            Ok(opened) => {
+                if let Err(error) = self.close(caller, opened.id).await {
+                    tracing::debug!(%error, "an open that brought a lease was not closed below");
+                }
+                Ok(opened.lease)
+            }
+            Err(error) if error.status == Status::Delay => Err(error),
+            // What cannot be opened is not cached: the operation itself says why.
+            Err(_) => Ok(None),
+        }
+    }
+}

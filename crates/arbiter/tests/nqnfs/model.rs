@@ -1,0 +1,504 @@
+//! The protocol as a state machine whose every step is a choice.
+
+use stateright::{Model, Property};
+
+/// The promise.
+pub const FRESH: &str = "what a client sees is not older than what was acknowledged before it asked";
+/// That something happens at all.
+const SHARED: &str = "one client caches what the other has written";
+
+const CLIENTS: usize = 2;
+/// The term of a lease, in ticks.
+const TERM: u8 = 2;
+
+/// How far the model goes, and what the server waits for.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// Ticks in all.
+    pub ticks: u8,
+    /// Requests for leases by each client.
+    pub asks: [u8; CLIENTS],
+    /// Writes in all.
+    pub writes: u8,
+    /// By how many ticks each client's clock may fall behind.
+    pub drift: u8,
+    /// Messages under way at one time.
+    pub messages: usize,
+    /// The time of a message.
+    pub delay: u8,
+    /// What the server believes of clocks.
+    pub clock_skew: u8,
+    /// What the server believes of writes.
+    pub write_slack: u8,
+    /// The same, after a restart.
+    pub recovery_slack: u8,
+    /// How often the server may crash.
+    pub server_crashes: u8,
+    /// How often a client may.
+    pub client_crashes: u8,
+    /// A VACATED that comes twice is carried out once.
+    pub vacated_once: bool,
+    /// A client does not cache what it asked for before a write of its own.
+    pub own_writes_count: bool,
+}
+
+impl Default for Bounds {
+    fn default() -> Bounds {
+        Bounds {
+            ticks: 8,
+            asks: [1, 1],
+            writes: 2,
+            drift: 1,
+            messages: 2,
+            delay: 1,
+            clock_skew: 1,
+            write_slack: 3,
+            recovery_slack: 3,
+            server_crashes: 0,
+            client_crashes: 0,
+            vacated_once: true,
+            own_writes_count: true,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    Read,
+    Write,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Lease {
+    kind: Kind,
+    until: u8,
+    evicting: bool,
+}
+
+/// What a client believes, by its own clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Belief {
+    kind: Kind,
+    until: u8,
+    cached: u8,
+}
+
+/// A write that has left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Flush {
+    value: u8,
+    first_sent: u8,
+    /// Known to the checker alone.
+    executed: Option<u8>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Client {
+    lag: u8,
+    belief: Option<Belief>,
+    /// What is to be written, and by when on its clock it must have left.
+    dirty: Option<(u8, u8)>,
+    flush: Option<Flush>,
+    /// It is to vacate when all is written.
+    evicted: bool,
+    /// A VACATED that is not answered.
+    vacating: Option<u8>,
+    asked: u8,
+    vacated: u8,
+    /// Answers to requests before this one mean nothing.
+    barrier: u8,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Server {
+    value: u8,
+    leases: [Option<Lease>; CLIENTS],
+    wrote: u8,
+    /// It started then, not for the first time.
+    started: Option<u8>,
+    /// VACATED carried out, by client.
+    vacated: [u8; CLIENTS],
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Body {
+    /// READ with a request for a lease. `seen` is known to the checker alone: what was acknowledged when it left.
+    Ask {
+        kind: Kind,
+        number: u8,
+        at: u8,
+        seen: u8,
+    },
+    /// Its answer.
+    Answer {
+        kind: Option<Kind>,
+        number: u8,
+        at: u8,
+        seen: u8,
+        value: u8,
+    },
+    Evicted,
+    Vacated(u8),
+    VacatedAnswer(u8),
+    Write(u8),
+    WriteAnswer(u8),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Message {
+    client: u8,
+    body: Body,
+    sent: u8,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct State {
+    now: u8,
+    server: Server,
+    clients: [Client; CLIENTS],
+    /// In order, so that two ways to one state are one.
+    net: Vec<Message>,
+    /// The last write that its writer was told is done.
+    acknowledged: u8,
+    written: u8,
+    crashes: (u8, u8),
+    /// A client was told something old.
+    stale: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// Time goes on, but for the clock of this client.
+    Tick(Option<usize>),
+    Ask(usize, Kind),
+    Write(usize),
+    Flush(usize),
+    Vacate(usize),
+    EvictAgain(usize),
+    VacateAgain(usize),
+    Deliver(Message),
+    /// It arrives, and once more later.
+    Repeat(Message),
+    CrashServer,
+    CrashClient(usize),
+}
+
+pub struct Protocol(pub Bounds);
+
+impl Model for Protocol {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        vec![State {
+            now: 0,
+            server: Server::default(),
+            clients: [Client::default(); CLIENTS],
+            net: Vec::new(),
+            acknowledged: 0,
+            written: 0,
+            crashes: (0, 0),
+            stale: false,
+        }]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        let bounds = &self.0;
+        if state.now < bounds.ticks && self.may_tick(state) {
+            actions.push(Action::Tick(None));
+            // That of the first alone: either may be the one that reads or the one that writes.
+            if state.clients[0].lag < bounds.drift {
+                actions.push(Action::Tick(Some(0)));
+            }
+        }
+        for (it, client) in state.clients.iter().enumerate() {
+            let in_net = |wanted: fn(&Body) -> bool| {
+                state.net.iter().any(|message| usize::from(message.client) == it && wanted(&message.body))
+            };
+            let idle = !client.evicted && client.vacating.is_none() && client.dirty.is_none();
+            if idle && client.asked < bounds.asks[it] && !in_net(|body| matches!(body, Body::Ask { .. })) {
+                actions.extend([Kind::Read, Kind::Write].map(|kind| Action::Ask(it, kind)));
+            }
+            let may_write = client.belief.is_some_and(|belief| belief.kind == Kind::Write);
+            if may_write && client.dirty.is_none() && state.written < bounds.writes {
+                actions.push(Action::Write(it));
+            }
+            if client.dirty.is_some() && !in_net(|body| matches!(body, Body::Write(_))) {
+                actions.push(Action::Flush(it));
+            }
+            if client.evicted && client.dirty.is_none() {
+                actions.push(Action::Vacate(it));
+            }
+            if client.vacating.is_some() && !in_net(|body| matches!(body, Body::Vacated(_))) {
+                actions.push(Action::VacateAgain(it));
+            }
+            let evicting = state.server.leases[it].is_some_and(|lease| lease.evicting);
+            if evicting && !in_net(|body| matches!(body, Body::Evicted)) {
+                actions.push(Action::EvictAgain(it));
+            }
+            if state.crashes.1 < bounds.client_crashes {
+                actions.push(Action::CrashClient(it));
+            }
+        }
+        actions.extend(state.net.iter().map(|message| Action::Deliver(*message)));
+        // Of those that do something, to repeat a VACATED is what does harm.
+        let vacated = state.net.iter().filter(|message| matches!(message.body, Body::Vacated(_)));
+        actions.extend(vacated.map(|message| Action::Repeat(*message)));
+        if state.crashes.0 < bounds.server_crashes {
+            actions.push(Action::CrashServer);
+        }
+    }
+
+    fn next_state(&self, before: &State, action: Action) -> Option<State> {
+        let mut state = before.clone();
+        match action {
+            Action::Tick(lagging) => self.tick(&mut state, lagging),
+            Action::Ask(it, kind) => {
+                let seen = state.acknowledged;
+                let client = &mut state.clients[it];
+                let at = before.now - client.lag;
+                client.asked += 1;
+                let number = client.asked;
+                state.send(it, Body::Ask { kind, number, at, seen });
+            }
+            Action::Write(it) => {
+                state.written += 1;
+                state.acknowledged = state.written;
+                let client = &mut state.clients[it];
+                let belief = client.belief.as_mut()?;
+                belief.cached = state.written;
+                client.dirty = Some((state.written, belief.until));
+                // What was asked before is answered with what was there before.
+                if self.0.own_writes_count {
+                    client.barrier = client.asked + 1;
+                }
+            }
+            Action::Flush(it) => {
+                let client = &mut state.clients[it];
+                let (value, _) = client.dirty?;
+                let first = Flush { value, first_sent: before.now, executed: None };
+                client.flush.get_or_insert(first);
+                state.send(it, Body::Write(value));
+            }
+            Action::Vacate(it) => {
+                let client = &mut state.clients[it];
+                client.evicted = false;
+                client.vacated += 1;
+                client.vacating = Some(client.vacated);
+                let number = client.vacated;
+                state.send(it, Body::Vacated(number));
+            }
+            Action::VacateAgain(it) => {
+                let number = state.clients[it].vacating?;
+                state.send(it, Body::Vacated(number));
+            }
+            Action::EvictAgain(it) => state.send(it, Body::Evicted),
+            Action::Deliver(message) | Action::Repeat(message) => {
+                if matches!(action, Action::Deliver(_)) {
+                    state.net.retain(|other| *other != message);
+                }
+                self.deliver(&mut state, message);
+            }
+            Action::CrashServer => {
+                state.crashes.0 += 1;
+                let Server { value, vacated, .. } = state.server;
+                state.server = Server { value, vacated, started: Some(before.now), ..Server::default() };
+            }
+            Action::CrashClient(it) => {
+                state.crashes.1 += 1;
+                let Client { lag, asked, vacated, dirty, .. } = state.clients[it];
+                if dirty.is_some() {
+                    // What it had not written is lost, as the paper says; it may arrive nevertheless.
+                    state.acknowledged = state.server.value;
+                    for message in &mut state.net {
+                        if let Body::Ask { seen, .. } | Body::Answer { seen, .. } = &mut message.body {
+                            *seen = (*seen).min(state.acknowledged);
+                        }
+                    }
+                    state.net.sort_unstable();
+                    state.net.dedup();
+                }
+                state.clients[it] = Client { lag, asked, vacated, barrier: asked + 1, ..Client::default() };
+            }
+        }
+        (state != *before).then_some(state)
+    }
+
+    fn within_boundary(&self, state: &State) -> bool {
+        state.net.len() <= self.0.messages
+    }
+
+    fn properties(&self) -> Vec<Property<Protocol>> {
+        vec![
+            Property::always(FRESH, |_, state: &State| {
+                let fresh =
+                    |client: &Client| client.belief.is_none_or(|belief| belief.cached >= state.acknowledged);
+                !state.stale && state.clients.iter().all(fresh)
+            }),
+            Property::sometimes(SHARED, |_, state: &State| {
+                let shares = |client: &Client| {
+                    client.belief.is_some_and(|belief| belief.kind == Kind::Read && belief.cached > 0)
+                };
+                state.clients.iter().any(shares)
+            }),
+        ]
+    }
+}
+
+impl State {
+    fn send(&mut self, client: usize, body: Body) {
+        let message = Message { client: client as u8, body, sent: self.now };
+        if let Err(at) = self.net.binary_search(&message) {
+            self.net.insert(at, message);
+        }
+    }
+}
+
+impl Protocol {
+    /// What is assumed of the network, and what a client sees to: before time goes on, what must have happened has.
+    fn may_tick(&self, state: &State) -> bool {
+        state.clients.iter().all(|client| {
+            let clock = state.now - client.lag;
+            // Either clock may go on: it must have left now if it must have left at the next.
+            let left = client.dirty.is_none_or(|(_, until)| client.flush.is_some() || clock < until);
+            let arrived = client.flush.is_none_or(|flush| match flush.executed {
+                None => state.now < flush.first_sent + self.0.delay,
+                Some(at) => state.now < at + self.0.delay,
+            });
+            left && arrived
+        })
+    }
+
+    fn tick(&self, state: &mut State, lagging: Option<usize>) {
+        state.now += 1;
+        let (now, delay) = (state.now, self.0.delay);
+        state.net.retain(|message| now <= message.sent + delay);
+        for (it, client) in state.clients.iter_mut().enumerate() {
+            client.lag += u8::from(lagging == Some(it));
+            let clock = now - client.lag;
+            client.belief = client.belief.filter(|belief| clock < belief.until);
+        }
+    }
+
+    fn deliver(&self, state: &mut State, message: Message) {
+        let it = usize::from(message.client);
+        match message.body {
+            Body::Ask { kind, number, at, seen } => self.ask(state, message, (kind, number, at, seen)),
+            Body::Answer { kind, number, at, seen, value } => {
+                state.stale |= value < seen && number >= state.clients[it].barrier;
+                let client = &mut state.clients[it];
+                let clock = state.now - client.lag;
+                let usable = number >= client.barrier && at + TERM > clock && client.dirty.is_none();
+                if let Some(kind) = kind.filter(|_| usable) {
+                    // A renewal makes it longer, and never older.
+                    let before = client.belief;
+                    let until = before.map_or(at + TERM, |before| before.until.max(at + TERM));
+                    let kind = before.map_or(kind, |before| before.kind.max(kind));
+                    let cached = before.map_or(value, |before| before.cached.max(value));
+                    client.belief = Some(Belief { kind, until, cached });
+                }
+            }
+            Body::Evicted => {
+                let client = &mut state.clients[it];
+                client.belief = None;
+                client.barrier = client.asked + 1;
+                client.evicted = client.vacating.is_none();
+            }
+            Body::Vacated(number) => {
+                let before = &mut state.server.vacated[it];
+                if number > *before || !self.0.vacated_once {
+                    *before = number.max(*before);
+                    state.server.leases[it] = None;
+                }
+                state.send(it, Body::VacatedAnswer(number));
+            }
+            Body::VacatedAnswer(number) => {
+                let client = &mut state.clients[it];
+                client.vacating = client.vacating.filter(|vacating| *vacating != number);
+            }
+            Body::Write(value) => self.write(state, message, value),
+            Body::WriteAnswer(value) => {
+                let client = &mut state.clients[it];
+                client.flush = client.flush.filter(|flush| flush.value != value);
+                client.dirty = client.dirty.filter(|(dirty, _)| *dirty != value);
+            }
+        }
+    }
+
+    fn is_over(&self, state: &State, lease: Lease) -> bool {
+        let end = lease.until + self.0.clock_skew;
+        match lease.kind {
+            Kind::Read => end <= state.now,
+            Kind::Write => end.max(state.server.wrote) + self.0.write_slack <= state.now,
+        }
+    }
+
+    fn is_recovering(&self, state: &State) -> bool {
+        state.server.started.is_some_and(|started| {
+            let terms = started + TERM + self.0.clock_skew;
+            state.now < terms.max(state.server.wrote) + self.0.recovery_slack
+        })
+    }
+
+    /// Nothing of others is in the way; or they are asked to go.
+    fn clear(&self, state: &mut State, it: usize, kind: Kind) -> bool {
+        let other = 1 - it;
+        let Some(lease) = state.server.leases[other] else { return true };
+        if self.is_over(state, lease) {
+            state.server.leases[other] = None;
+            return true;
+        }
+        if kind == Kind::Read && lease.kind == Kind::Read {
+            return true;
+        }
+        if !lease.evicting {
+            state.server.leases[other] = Some(Lease { evicting: true, ..lease });
+            state.send(other, Body::Evicted);
+        }
+        false
+    }
+
+    fn ask(&self, state: &mut State, message: Message, (kind, number, at, seen): (Kind, u8, u8, u8)) {
+        let it = usize::from(message.client);
+        if self.is_recovering(state) {
+            return;
+        }
+        if !self.clear(state, it, kind) {
+            // It waits, as long as it is worth it.
+            state.send_again(message);
+            return;
+        }
+        let mine = state.server.leases[it].filter(|lease| !self.is_over(state, *lease));
+        let granted = !mine.is_some_and(|lease| lease.evicting);
+        if granted {
+            let until = mine.map_or(0, |lease| lease.until).max(state.now + TERM);
+            let kind = mine.map_or(kind, |lease| lease.kind.max(kind));
+            state.server.leases[it] = Some(Lease { kind, until, evicting: false });
+        }
+        let value = state.server.value;
+        let kind = granted.then_some(kind);
+        state.send(it, Body::Answer { kind, number, at, seen, value });
+    }
+
+    fn write(&self, state: &mut State, message: Message, value: u8) {
+        let it = usize::from(message.client);
+        if !self.clear(state, it, Kind::Write) {
+            state.send_again(message);
+            return;
+        }
+        state.server.value = value;
+        state.server.wrote = state.now;
+        if let Some(flush) = state.clients[it].flush.as_mut().filter(|flush| flush.value == value) {
+            flush.executed.get_or_insert(state.now);
+        }
+        state.send(it, Body::WriteAnswer(value));
+    }
+}
+
+impl State {
+    fn send_again(&mut self, message: Message) {
+        if let Err(at) = self.net.binary_search(&message) {
+            self.net.insert(at, message);
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! The lease protocol of NQNFS, proven before it is trusted: every order of events within small bounds.
+//!
+//! One file, two clients, a server, and a network that loses, delays, reorders and repeats. Clocks of clients fall behind;
+//! either side crashes. While what the protocol assumes holds, no client ever sees a value older than the last that was
+//! acknowledged to a writer. When a bound of the server is set below what it must cover, the checker finds the order of
+//! events in which one does.
+//!
+//! Assumed of the network, as section 5 of the paper does: what is sent arrives within `delay` or never; a write that is
+//! sent again as long as it is not answered arrives within `delay` of when it was first sent, and so does its answer.
+
+#[path = "nqnfs/model.rs"]
+mod model;
+
+use model::{Bounds, Protocol};
+use stateright::{Checker, Model};
+
+/// All states within the bounds; panics with the order of events that breaks a promise.
+fn proven(bounds: Bounds) -> usize {
+    let checker = Protocol(bounds).checker().threads(2).spawn_bfs().join();
+    checker.assert_properties();
+    checker.unique_state_count()
+}
+
+/// The promise is broken, and the checker shows how.
+fn broken(bounds: Bounds) -> usize {
+    let checker = Protocol(bounds).checker().threads(2).spawn_bfs().join();
+    let path = checker.discovery(model::FRESH);
+    path.unwrap_or_else(|| panic!("nothing was found in {} states", checker.unique_state_count()))
+        .into_actions()
+        .len()
+}
+
+#[test]
+fn nobody_sees_an_old_value_while_the_assumptions_hold() {
+    let states = proven(Bounds::default());
+    assert!(states > 10_000, "only {states} states: the bounds leave nothing to happen");
+}
+
+#[test]
+fn nor_when_leases_are_renewed_and_asked_for_again() {
+    proven(Bounds { ticks: 5, asks: [2, 1], writes: 1, ..Bounds::default() });
+}
+
+#[test]
+fn nor_when_the_server_restarts() {
+    proven(Bounds { server_crashes: 1, writes: 1, ..Bounds::default() });
+}
+
+#[test]
+fn nor_when_a_client_crashes() {
+    proven(Bounds { client_crashes: 1, writes: 1, ..Bounds::default() });
+}
+
+#[test]
+fn clocks_that_drift_beyond_the_declared_skew_break_it() {
+    broken(Bounds { clock_skew: 0, ..Bounds::default() });
+    broken(Bounds { drift: 2, ..Bounds::default() });
+}
+
+#[test]
+fn a_write_slack_that_is_too_small_breaks_it() {
+    broken(Bounds { write_slack: 0, drift: 0, clock_skew: 0, ..Bounds::default() });
+}
+
+#[test]
+fn a_restart_that_does_not_wait_for_writes_breaks_it() {
+    broken(Bounds { server_crashes: 1, recovery_slack: 0, ..Bounds::default() });
+}
+
+/// Found here first: VACATED is the one message of the protocol that must not be carried out twice.
+#[test]
+fn a_vacated_that_is_carried_out_twice_breaks_it() {
+    broken(Bounds { vacated_once: false, ticks: 3, asks: [2, 2], writes: 1, ..Bounds::default() });
+}
+
+/// Found here first: what was read before a write of the reader's own must not be cached after it.
+#[test]
+fn an_answer_from_before_an_own_write_breaks_it() {
+    broken(Bounds { own_writes_count: false, ticks: 3, asks: [2, 1], writes: 1, ..Bounds::default() });
+}

@@ -1,0 +1,347 @@
+//! NQNFS as a file system: v2's procedures with 64-bit sizes, and leases with terms (Macklem 1994).
+//!
+//! What may be believed, and until when, is kept by [`leases`], a machine without I/O; this is its shell. A lease is asked
+//! for with an open of the layer above and renewed here, so that to the layer above it lasts until it is recalled: by an
+//! EVICTED, or because it was not renewed in time. Without a layer above that can be called back there are none.
+//!
+//! The protocol has no opens, locks or commits: an open is a LOOKUP and a GETLEASE, what is denied to others and locked is
+//! between the layers above, and every WRITE is stable.
+
+mod calls;
+mod convert;
+pub(crate) mod leases;
+mod making;
+mod mounting;
+mod opens;
+#[cfg(test)]
+mod simulation;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use protocol::nqnfs::{self, LeaseRequest, Leased, call};
+use rpc::Link;
+use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinHandle;
+use vfs::{
+    AccessMask, Accessed, Attributes, By, Callback, Callbacks, Caller, Commit, CreateHow, Created, Data,
+    Device, FileSystem, FileType, FsLimits, FsStat, Handle, LeaseId, Listing, Lock, LockRequest, Locked,
+    Looked, Name, Node, OpenId, OpenRequest, Opened, Owner, Read, ReadDir, Renamed, Result, SetAttributes,
+    Share, Stability, Status, Timestamp, Wcc, Written,
+};
+use xdr::{Bulk, Opaque};
+
+use crate::connect::ConnectError;
+use crate::counts::{Counting, Counts};
+use crate::nonsense::Nonsense;
+use crate::url::Url;
+use leases::Leases;
+
+/// A mounted export of a remote server. See [`Nqnfs::connect`].
+#[derive(Debug)]
+pub struct Nqnfs {
+    url: Url,
+    inner: Arc<Inner>,
+    callbacks: Mutex<Option<Callbacks>>,
+    /// Renews leases and tells of those that end; ends with this.
+    keeper: JoinHandle<()>,
+}
+
+/// What calls, callbacks and the keeper share.
+#[derive(Debug)]
+struct Inner {
+    server: SocketAddr,
+    root: Handle,
+    link: Link,
+    machine: Opaque<255>,
+    /// `soft`: how long a call may take.
+    soft: Option<std::time::Duration>,
+    /// The most bytes in a READ or WRITE.
+    transfer_max: u32,
+    counting: Counting<nqnfs::Procedure>,
+    nonsense: Nonsense,
+    leases: Mutex<Leases>,
+    up: mpsc::Sender<Callback>,
+    /// Somebody above can be called back.
+    listening: AtomicBool,
+    next_open: AtomicU64,
+    /// There is an earlier alarm than the one that is waited for.
+    changed: Notify,
+}
+
+impl Drop for Nqnfs {
+    fn drop(&mut self) {
+        self.keeper.abort();
+    }
+}
+
+impl Nqnfs {
+    /// Mounts the export of a URL. Needs a Tokio runtime, on which the connection lives.
+    ///
+    /// # Errors
+    /// One line that says what did not answer or would not, and what to do.
+    pub async fn connect(url: &Url) -> std::result::Result<Nqnfs, ConnectError> {
+        mounting::connect(url).await
+    }
+
+    /// What was mounted; its options tell a cache above how long to believe what.
+    pub fn url(&self) -> &Url {
+        &self.url
+    }
+
+    /// The server's address and port.
+    pub fn server(&self) -> SocketAddr {
+        self.inner.server
+    }
+
+    /// The handle that MOUNT gave.
+    pub fn root_handle(&self) -> Handle {
+        self.inner.root
+    }
+
+    /// What has been asked of the server so far.
+    pub fn counts(&self) -> Counts<nqnfs::Procedure> {
+        self.inner.counting.snapshot()
+    }
+
+    /// How often the server's answer made no sense.
+    pub fn nonsense_heard(&self) -> u64 {
+        self.inner.nonsense.count()
+    }
+}
+
+/// Arguments without a request for a lease.
+fn plain<T>(args: T) -> Leased<T> {
+    Leased { lease: LeaseRequest::None, args }
+}
+
+#[async_trait]
+impl FileSystem for Nqnfs {
+    async fn root(&self, caller: &Caller) -> Result<Node> {
+        let attributes = self.getattr(caller, &self.inner.root).await?;
+        Ok(Node { handle: self.inner.root, attributes: Some(attributes) })
+    }
+
+    async fn getattr(&self, caller: &Caller, handle: &Handle) -> Result<Attributes> {
+        let args = plain(convert::to_wire(handle)?);
+        let fattr = self.inner.call::<call::Getattr, _, _>(caller, &args).await?.results;
+        Ok(convert::attributes(&fattr))
+    }
+
+    async fn setattr(
+        &self,
+        caller: &Caller,
+        handle: &Handle,
+        set: &SetAttributes,
+        guard: Option<Timestamp>,
+    ) -> Result<Wcc> {
+        if guard.is_some_and(|_| true) && guard != Some(self.getattr(caller, handle).await?.ctime) {
+            return Err(Status::NotSync.into());
+        }
+        let args = nqnfs::SattrArgs { file: convert::to_wire(handle)?, attributes: convert::sattr(set) };
+        let fattr = self.inner.call::<call::Setattr, _, _>(caller, &plain(args)).await?.results;
+        Ok(Wcc { before: None, after: Some(convert::attributes(&fattr)) })
+    }
+
+    async fn access(&self, caller: &Caller, handle: &Handle, asked: AccessMask) -> Result<Accessed> {
+        self.inner.ask_access(caller, handle, asked).await
+    }
+
+    async fn lookup(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<Looked> {
+        self.inner.look_up(caller, directory, name.as_bytes()).await
+    }
+
+    async fn parent(&self, caller: &Caller, directory: &Handle) -> Result<Looked> {
+        if *directory == self.inner.root {
+            return Ok(Looked { node: self.root(caller).await?, directory: None });
+        }
+        self.inner.look_up(caller, directory, b"..").await
+    }
+
+    async fn readlink(&self, caller: &Caller, handle: &Handle) -> Result<(Bytes, Option<Attributes>)> {
+        let args = plain(convert::to_wire(handle)?);
+        let path = self.inner.call::<call::Readlink, _, _>(caller, &args).await?.results;
+        Ok((path.into_bytes(), None))
+    }
+
+    async fn read(&self, caller: &Caller, handle: &Handle, _by: By, offset: u64, count: u32) -> Result<Read> {
+        let count = count.min(self.inner.transfer_max);
+        let args = nqnfs::ReadArgs { file: convert::to_wire(handle)?, offset, count };
+        self.inner.used(handle);
+        let ok = self.inner.call::<call::Read, _, _>(caller, &plain(args)).await?.results;
+        let attributes = convert::attributes(&ok.attributes);
+        let Bulk::Bytes(data) = ok.data else { return Err(Status::Io.into()) };
+        if data.len() as u64 > u64::from(count) {
+            return Err(self.inner.nonsense.heard("READ", "more bytes than were asked for"));
+        }
+        let end = offset.saturating_add(data.len() as u64);
+        let eof = end >= attributes.size;
+        if data.is_empty() && count > 0 && !eof {
+            return Err(self.inner.nonsense.heard("READ", "no bytes, and not the end of the file"));
+        }
+        Ok(Read { data: Data::Bytes(data), eof, attributes: Some(attributes) })
+    }
+
+    async fn write(
+        &self,
+        caller: &Caller,
+        handle: &Handle,
+        _by: By,
+        offset: u64,
+        data: Bytes,
+        _stability: Stability,
+    ) -> Result<Written> {
+        let data = data.slice(..data.len().min(self.inner.transfer_max as usize));
+        let count = data.len() as u32;
+        let file = convert::to_wire(handle)?;
+        let args = nqnfs::WriteArgs { file, offset, append: false, data: Bulk::Bytes(data) };
+        self.inner.used(handle);
+        let fattr = self.inner.write_data(caller, handle, args).await?;
+        let wcc = Wcc { before: None, after: Some(convert::attributes(&fattr)) };
+        Ok(Written { count, stability: Stability::FileSync, verifier: [0; 8], wcc })
+    }
+
+    /// All that was written is stable.
+    async fn commit(&self, caller: &Caller, handle: &Handle, _offset: u64, _count: u32) -> Result<Commit> {
+        let after = Some(self.getattr(caller, handle).await?);
+        Ok(Commit { verifier: [0; 8], wcc: Wcc { before: None, after } })
+    }
+
+    async fn create(
+        &self,
+        caller: &Caller,
+        directory: &Handle,
+        name: &Name,
+        how: CreateHow,
+        set: &SetAttributes,
+    ) -> Result<Created> {
+        self.inner.make_file(caller, directory, name, how, set).await
+    }
+
+    async fn mkdir(
+        &self,
+        caller: &Caller,
+        directory: &Handle,
+        name: &Name,
+        set: &SetAttributes,
+    ) -> Result<Created> {
+        self.inner.make_directory(caller, directory, name, set).await
+    }
+
+    async fn symlink(
+        &self,
+        caller: &Caller,
+        directory: &Handle,
+        name: &Name,
+        target: &[u8],
+        set: &SetAttributes,
+    ) -> Result<Created> {
+        self.inner.make_symlink(caller, directory, name, target, set).await
+    }
+
+    async fn mknod(
+        &self,
+        caller: &Caller,
+        directory: &Handle,
+        name: &Name,
+        file_type: FileType,
+        device: Device,
+        set: &SetAttributes,
+    ) -> Result<Created> {
+        self.inner.make_node(caller, directory, name, (file_type, device), set).await
+    }
+
+    async fn remove(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<Wcc> {
+        let args = plain(convert::place(directory, name)?);
+        self.inner.call::<call::Remove, _, _>(caller, &args).await?;
+        Ok(Wcc::default())
+    }
+
+    async fn rmdir(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<Wcc> {
+        let args = plain(convert::place(directory, name)?);
+        self.inner.call::<call::Rmdir, _, _>(caller, &args).await?;
+        Ok(Wcc::default())
+    }
+
+    async fn rename(
+        &self,
+        caller: &Caller,
+        from: &Handle,
+        from_name: &Name,
+        to: &Handle,
+        to_name: &Name,
+    ) -> Result<Renamed> {
+        let (from, to) = (convert::place(from, from_name)?, convert::place(to, to_name)?);
+        self.inner.call::<call::Rename, _, _>(caller, &plain(nqnfs::RenameArgs { from, to })).await?;
+        Ok(Renamed { from: Wcc::default(), to: Wcc::default() })
+    }
+
+    async fn link(&self, caller: &Caller, file: &Handle, directory: &Handle, name: &Name) -> Result<Created> {
+        let args = nqnfs::LinkArgs { from: convert::to_wire(file)?, to: convert::place(directory, name)? };
+        self.inner.call::<call::Link, _, _>(caller, &plain(args)).await?;
+        Ok(Created { node: Node { handle: *file, attributes: None }, directory: Wcc::default() })
+    }
+
+    async fn readdir(&self, caller: &Caller, directory: &Handle, part: ReadDir) -> Result<Listing> {
+        self.inner.read_directory(caller, directory, part).await
+    }
+
+    async fn fsstat(&self, caller: &Caller, handle: &Handle) -> Result<FsStat> {
+        let args = plain(convert::to_wire(handle)?);
+        let ok = self.inner.call::<call::Statfs, _, _>(caller, &args).await?.results;
+        Ok(convert::space(&ok))
+    }
+
+    async fn limits(&self, _caller: &Caller, _handle: &Handle) -> Result<FsLimits> {
+        Ok(convert::limits(self.inner.transfer_max))
+    }
+
+    async fn open(&self, caller: &Caller, request: &OpenRequest) -> Result<Opened> {
+        // To its end even if the asker goes away: a lease must not come to nobody.
+        let (inner, caller, request) = (self.inner.clone(), caller.clone(), request.clone());
+        let opening = tokio::spawn(async move { inner.open(&caller, &request).await });
+        opening.await.unwrap_or_else(|_| Err(Status::ServerFault.into()))
+    }
+
+    async fn downgrade(&self, _caller: &Caller, _open: OpenId, _access: Share, _deny: Share) -> Result<()> {
+        Ok(())
+    }
+
+    async fn close(&self, _caller: &Caller, _open: OpenId) -> Result<()> {
+        Ok(())
+    }
+
+    /// The protocol has no locks: those above keep their clients apart among themselves.
+    async fn lock(&self, _caller: &Caller, _open: OpenId, _request: &LockRequest) -> Result<Locked> {
+        Ok(Locked::Granted)
+    }
+
+    async fn unlock(
+        &self,
+        _caller: &Caller,
+        _open: OpenId,
+        _owner: &Owner,
+        _range: (u64, u64),
+    ) -> Result<()> {
+        Ok(())
+    }
+
+    async fn test(&self, _caller: &Caller, _handle: &Handle, _lock: &Lock) -> Result<Option<Lock>> {
+        Ok(None)
+    }
+
+    fn callbacks(&self) -> Option<Callbacks> {
+        let callbacks = self.callbacks.lock().take()?;
+        self.inner.listening.store(true, std::sync::atomic::Ordering::Release);
+        Some(callbacks)
+    }
+
+    async fn returned(&self, _caller: &Caller, lease: LeaseId) -> Result<()> {
+        self.inner.with(|leases, _| leases.returned(lease));
+        Ok(())
+    }
+}

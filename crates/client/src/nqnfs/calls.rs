@@ -1,0 +1,287 @@
+//! Calls to the server, again while it says NQNFS_TRYLATER; and its one call to us, EVICTED.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use protocol::nqnfs::{
+    self, GetleaseArgs, Granted, LeaseRequest, Leased, Plain, Procedure, Reply, Stat, call,
+};
+use protocol::{Call, nqnfs::Cachetype};
+use rpc::message::Refusal;
+use rpc::service::Answering;
+use rpc::{CallError, Credential, Outcome, Outgoing, Patience, Remember, Service};
+use tokio::time::{Instant, sleep_until};
+use vfs::{Callback, Caller, Handle, Lease, LeaseKind, Principal, Recall, Result, Status};
+use xdr::{Decode, Decoder, Encode, Encoder};
+
+use super::leases::{Effect, Leases};
+use super::{Inner, convert};
+use crate::transport::credential;
+
+/// The first pause after an NQNFS_TRYLATER; each further one is twice as long.
+const TRYLATER_MIN: Duration = Duration::from_millis(100);
+/// The longest.
+const TRYLATER_MAX: Duration = Duration::from_secs(2);
+/// How long a renewal is waited for.
+const RENEWAL: Duration = Duration::from_secs(4);
+/// The term that is asked for, in seconds.
+const TERM: u32 = nqnfs::TERM_DEFAULT;
+
+impl Inner {
+    /// Makes a call that may carry a lease, and gives its results.
+    pub(super) async fn call<C, A, T>(&self, caller: &Caller, args: &Leased<A>) -> Result<Granted<T>>
+    where
+        C: Call<Args = Leased<A>, Results = Reply<T>>,
+        A: Sync,
+        T: Decode,
+    {
+        match self.ask::<C>(caller, args).await? {
+            Reply::Ok(granted) => Ok(granted),
+            Reply::Fail(status, ()) => Err(convert::status(status).into()),
+        }
+    }
+
+    /// Makes a call until its answer is another than NQNFS_TRYLATER, or the caller's patience ends.
+    pub(super) async fn ask<C: Call>(&self, caller: &Caller, args: &C::Args) -> Result<C::Results> {
+        let mut pause = TRYLATER_MIN;
+        loop {
+            let results = self.once::<C>(caller, args).await?;
+            let status = results.clone().u32().map(Stat::from);
+            if status != Ok(Stat::Trylater) {
+                return C::Results::decode(&mut results.clone())
+                    .map_err(|error| self.nonsense.heard(C::NAME, error));
+            }
+            let until = Instant::now() + pause;
+            pause = (pause * 2).min(TRYLATER_MAX);
+            match caller.deadline {
+                Some(deadline) if deadline <= until => {
+                    sleep_until(deadline).await;
+                    return Err(Status::Delay.into());
+                }
+                _ => sleep_until(until).await,
+            }
+        }
+    }
+
+    async fn once<C: Call>(&self, caller: &Caller, args: &C::Args) -> Result<Decoder> {
+        let mut encoder = Encoder::with_capacity(160);
+        args.encode(&mut encoder);
+        let outgoing = Outgoing {
+            program: C::PROGRAM,
+            version: C::VERSION,
+            procedure: C::NUMBER,
+            credential: Credential::Sys(credential(&caller.principal, self.machine.clone())),
+            arguments: encoder.finish(),
+        };
+        let started = Instant::now();
+        // A second VACATED for one eviction, with another xid, could be carried out too late: one is sent until it is answered.
+        let soft = self.soft.filter(|_| C::NUMBER != Procedure::Vacated as u32).map(|soft| started + soft);
+        let until = [soft, caller.deadline].into_iter().flatten().min();
+        let patience = until.map_or(Patience::Hard, Patience::Until);
+        self.counting.called(C::NUMBER, outgoing.arguments.len());
+        match self.link.call(outgoing, patience).await {
+            Ok(answer) => {
+                let bytes = answer.results.remaining();
+                self.counting.answered(C::NUMBER, bytes, started.elapsed(), answer.retransmitted);
+                Ok(answer.results)
+            }
+            Err(error) => {
+                self.counting.failed(C::NUMBER);
+                Err(match error {
+                    CallError::TimedOut if until == caller.deadline => Status::Delay.into(),
+                    CallError::Refused(Refusal::Auth(_)) => Status::Access.into(),
+                    CallError::Refused(Refusal::ProcedureUnavailable) => Status::NotSupp.into(),
+                    CallError::Refused(_) | CallError::Malformed(_) => self.nonsense.heard(C::NAME, error),
+                    CallError::TimedOut | CallError::TooLarge(_) | CallError::Closed => Status::Io.into(),
+                })
+            }
+        }
+    }
+
+    /// The layer above uses the file.
+    pub(super) fn used(&self, handle: &Handle) {
+        self.leases.lock().used(Instant::now(), handle);
+    }
+
+    /// WRITE. What is not pushed under a lease for writing says so by asking for one, for the shortest term: a server that
+    /// recovers then has it wait until nobody believes in leases of before.
+    pub(super) async fn write_data(
+        &self,
+        caller: &Caller,
+        handle: &Handle,
+        args: nqnfs::WriteArgs,
+    ) -> Result<nqnfs::Fattr> {
+        let pushes = self.leases.lock().pushes(Instant::now(), handle);
+        let lease = if pushes { LeaseRequest::None } else { LeaseRequest::Write(1) };
+        Ok(self.call::<call::Write, _, _>(caller, &Leased { lease, args }).await?.results)
+    }
+
+    /// GETLEASE: the lease, if there is one, and the attributes, which were asked for under it.
+    pub(super) async fn get_lease(
+        self: &Arc<Inner>,
+        caller: &Caller,
+        handle: &Handle,
+        kind: LeaseKind,
+    ) -> Result<(Option<Lease>, vfs::Attributes)> {
+        let file = convert::to_wire(handle)?;
+        let asked = self.with(|leases, now| leases.ask(now, handle));
+        let rw = match (asked, kind) {
+            (None, _) => Cachetype::None,
+            (_, LeaseKind::Write) => Cachetype::Write,
+            _ => Cachetype::Read,
+        };
+        let answer = self.ask::<call::Getlease>(caller, &GetleaseArgs { file, rw, duration: TERM }).await;
+        let answer = match answer {
+            Ok(Plain::Ok(ok)) => Ok(ok),
+            Ok(Plain::Fail(Stat::Expired, ())) => {
+                self.with(|leases, _| leases.expired(handle));
+                Err(Status::Delay.into())
+            }
+            Ok(Plain::Fail(status, ())) => Err(convert::status(status).into()),
+            Err(error) => Err(error),
+        };
+        let Some(asked) = asked else { return answer.map(|ok| (None, convert::attributes(&ok.attributes))) };
+        match answer {
+            Ok(ok) => {
+                let term = Duration::from_secs(ok.promise.duration.into());
+                let granted = ok.promise.cachable.then_some((kind, term));
+                let change = ok.promise.rev;
+                let lease = self.with(|leases, now| leases.answered(now, handle, asked, granted, change));
+                Ok((lease, convert::attributes(&ok.attributes)))
+            }
+            Err(error) => {
+                self.with(|leases, now| leases.unanswered(now, handle));
+                Err(error)
+            }
+        }
+    }
+
+    /// Does something with what is believed, and what follows from it.
+    pub(super) fn with<T>(self: &Arc<Inner>, event: impl FnOnce(&mut Leases, Instant) -> T) -> T {
+        let mut leases = self.leases.lock();
+        let before = leases.next_tick();
+        let result = event(&mut leases, Instant::now());
+        let effects = leases.effects();
+        if leases.next_tick() != before {
+            self.changed.notify_one();
+        }
+        drop(leases);
+        for effect in effects {
+            self.carry_out(effect);
+        }
+        result
+    }
+
+    fn carry_out(self: &Arc<Inner>, effect: Effect) {
+        match effect {
+            Effect::Recall(id, handle, deadline) => {
+                self.tell(Callback::Recall(Recall { id, handle, keep: None, deadline }));
+            }
+            Effect::Lost(id, handle) => self.tell(Callback::Revoked { id, handle }),
+            Effect::Renew(handle, kind) => {
+                let inner = self.clone();
+                tokio::spawn(async move {
+                    let caller = machine(Instant::now() + RENEWAL);
+                    if let Err(error) = inner.get_lease(&caller, &handle, kind).await {
+                        tracing::debug!(%error, "a lease was not renewed");
+                    }
+                });
+            }
+            Effect::Vacate(handle) => {
+                let inner = self.clone();
+                tokio::spawn(async move { inner.vacate(&handle).await });
+            }
+        }
+    }
+
+    /// Says VACATED until that is answered.
+    async fn vacate(self: Arc<Inner>, handle: &Handle) {
+        let Ok(file) = convert::to_wire(handle) else { return };
+        while let Err(error) = self.once::<call::Vacated>(&Caller::machine(), &file).await {
+            tracing::debug!(%error, "VACATED was not answered");
+            if error.status != Status::Io && error.status != Status::Delay {
+                break;
+            }
+            tokio::time::sleep(TRYLATER_MAX).await;
+        }
+        self.with(|leases, _| leases.vacated(handle));
+    }
+
+    /// Tells the layer above. It has room for all leases at once, or nearly: what finds none is told again by a task.
+    fn tell(self: &Arc<Inner>, callback: Callback) {
+        if let Err(tokio::sync::mpsc::error::TrySendError::Full(callback)) = self.up.try_send(callback) {
+            let up = self.up.clone();
+            tokio::spawn(async move { drop(up.send(callback).await) });
+        }
+    }
+}
+
+/// Leasehold itself, until then.
+fn machine(deadline: Instant) -> Caller {
+    Caller { principal: Principal::Machine, deadline: Some(deadline), ..Caller::machine() }
+}
+
+/// Renews leases and tells of those that end, until nobody has the export any more.
+pub(super) async fn keep(inner: Weak<Inner>) {
+    loop {
+        let Some(strong) = inner.upgrade() else { return };
+        strong.with(Leases::tick);
+        let next = strong.leases.lock().next_tick();
+        let changed = strong.changed.notified();
+        match next {
+            Some(at) => tokio::select! {
+                () = sleep_until(at) => {}
+                () = changed => {}
+            },
+            None => changed.await,
+        }
+    }
+}
+
+/// What answers the server's calls.
+#[derive(Debug, Default)]
+pub(super) struct Back(std::sync::OnceLock<Weak<Inner>>);
+
+impl Back {
+    pub(super) fn lead_to(&self, inner: &Arc<Inner>) {
+        let _ = self.0.set(Arc::downgrade(inner));
+    }
+}
+
+impl Service for Back {
+    fn call(self: Arc<Self>, call: rpc::Call) -> Answering {
+        let header = &call.header;
+        let outcome = if header.program != nqnfs::PROGRAM {
+            Outcome::Refuse(Refusal::ProgramUnavailable)
+        } else if header.procedure == Procedure::Null as u32 {
+            Outcome::Reply(call.reply().finish())
+        } else if header.procedure != Procedure::Evicted as u32 {
+            Outcome::Refuse(Refusal::ProcedureUnavailable)
+        } else {
+            match nqnfs::Handle::decode(&mut call.arguments.clone()) {
+                Ok(file) => {
+                    if let (Some(inner), Some(handle)) =
+                        (self.0.get().and_then(Weak::upgrade), Handle::new(&file))
+                    {
+                        inner.with(|leases, _| leases.evicted(&handle));
+                    }
+                    Outcome::Reply(call.reply().finish())
+                }
+                Err(_) => Outcome::Refuse(Refusal::GarbageArguments),
+            }
+        };
+        Box::pin(std::future::ready(outcome))
+    }
+
+    fn remember(&self, _call: &rpc::Call) -> Remember {
+        Remember::No
+    }
+}
+
+impl Inner {
+    /// Is there anybody above to be called back?
+    pub(super) fn is_listening(&self) -> bool {
+        self.listening.load(Ordering::Acquire) && !self.up.is_closed()
+    }
+}

@@ -1,0 +1,107 @@
+//! CREATE, MKDIR and SYMLINK.
+//!
+//! v2's CREATE takes a file that is there, so that a guarded one is a LOOKUP first: two clients that make the same name at
+//! the same time may both believe that they made it.
+
+use bytes::Bytes;
+use protocol::nqnfs::{self, CreateArgs, Path, Sattr, SymlinkArgs, call};
+use vfs::{
+    Caller, CreateHow, Created, Device, FileType, Handle, Name, Node, Result, SetAttributes, Status, Wcc,
+};
+
+use super::{Inner, convert, plain};
+
+/// What a new file gets if nothing is said.
+const MODE: u32 = 0o644;
+
+impl Inner {
+    pub(super) async fn make_file(
+        &self,
+        caller: &Caller,
+        directory: &Handle,
+        name: &Name,
+        how: CreateHow,
+        set: &SetAttributes,
+    ) -> Result<Created> {
+        if how != CreateHow::Unchecked {
+            self.must_not_be_there(caller, directory, name).await?;
+        }
+        let mut attributes = convert::sattr(set);
+        if set.mode.is_none() {
+            attributes.mode = MODE;
+        }
+        attributes.mode |= 0o100_000;
+        self.create(caller, directory, name, attributes).await
+    }
+
+    pub(super) async fn make_node(
+        &self,
+        caller: &Caller,
+        directory: &Handle,
+        name: &Name,
+        (file_type, device): (FileType, Device),
+        set: &SetAttributes,
+    ) -> Result<Created> {
+        let (format, size) = convert::special(file_type, device).ok_or(Status::BadType)?;
+        self.must_not_be_there(caller, directory, name).await?;
+        let mode = set.mode.unwrap_or(MODE) & 0o7777 | format;
+        self.create(caller, directory, name, Sattr { mode, size, ..convert::sattr(set) }).await
+    }
+
+    async fn must_not_be_there(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<()> {
+        match self.look_up(caller, directory, name.as_bytes()).await {
+            Ok(_) => Err(Status::Exist.into()),
+            Err(error) if error.status == Status::NoEnt => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn create(
+        &self,
+        caller: &Caller,
+        directory: &Handle,
+        name: &Name,
+        attributes: Sattr,
+    ) -> Result<Created> {
+        let args = CreateArgs { location: convert::place(directory, name)?, attributes };
+        let ok = self.call::<call::Create, _, _>(caller, &plain(args)).await?.results;
+        made(&ok)
+    }
+
+    pub(super) async fn make_directory(
+        &self,
+        caller: &Caller,
+        directory: &Handle,
+        name: &Name,
+        set: &SetAttributes,
+    ) -> Result<Created> {
+        let args = CreateArgs { location: convert::place(directory, name)?, attributes: convert::sattr(set) };
+        let ok = self.call::<call::Mkdir, _, _>(caller, &plain(args)).await?.results;
+        made(&ok)
+    }
+
+    pub(super) async fn make_symlink(
+        &self,
+        caller: &Caller,
+        directory: &Handle,
+        name: &Name,
+        target: &[u8],
+        set: &SetAttributes,
+    ) -> Result<Created> {
+        let to = Path::new(Bytes::copy_from_slice(target)).ok_or(Status::NameTooLong)?;
+        let args =
+            SymlinkArgs { from: convert::place(directory, name)?, to, attributes: convert::sattr(set) };
+        self.call::<call::Symlink, _, _>(caller, &plain(args)).await?;
+        // Its answer brings no handle.
+        let node = self.look_up(caller, directory, name.as_bytes()).await?.node;
+        Ok(Created { node, directory: Wcc::default() })
+    }
+}
+
+fn made(ok: &nqnfs::DirOpOk) -> Result<Created> {
+    let attributes = Some(convert::attributes(&ok.attributes));
+    Ok(Created {
+        node: Node { handle: convert::from_wire(&ok.file)?, attributes },
+        directory: Wcc::default(),
+    })
+}

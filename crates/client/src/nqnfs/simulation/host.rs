@@ -1,0 +1,292 @@
+//! A client: the machine of [`crate::nqnfs::leases`], and a cache above it as simple as can be.
+
+use std::collections::BTreeMap;
+
+use tokio::time::Instant;
+use vfs::{LeaseId, LeaseKind};
+
+use super::network::{Answer, Question, Random};
+use super::server::handle;
+use super::world::FILES;
+use crate::nqnfs::leases::{Asked, Effect, Leases, Margin};
+
+/// What is known of one file.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Known {
+    cached: Option<u64>,
+    /// Written under a lease, and not at the server yet.
+    pub(super) dirty: Option<u64>,
+    /// The lease is wanted back when that is done.
+    recalled: Option<LeaseId>,
+    /// What was asked before this is not cached.
+    generation: u64,
+    /// Writes to the server under way.
+    writing: u32,
+}
+
+/// A call that has not been answered.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waiting {
+    pub(super) question: Question,
+    pub(super) began: u64,
+    asked: Option<Asked>,
+    generation: u64,
+    /// What the application does.
+    pub(super) purpose: Purpose,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// It reads.
+    Read,
+    /// It writes through.
+    Write,
+    /// It will write when it has the lease.
+    Lease,
+    /// Nobody waits for it.
+    Own,
+}
+
+/// What an application has been told.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Told {
+    Read { file: usize, value: u64, began: u64, hit: bool },
+    Wrote { file: usize, value: u64, began: u64 },
+}
+
+pub(super) struct Host {
+    pub(super) leases: Leases,
+    pub(super) files: [Known; FILES],
+    pub(super) waiting: BTreeMap<u64, Waiting>,
+    next: u64,
+}
+
+impl Host {
+    /// `life` tells the calls of one life from those of the next.
+    pub(super) fn new(life: u64) -> Host {
+        Host {
+            leases: Leases::new(Margin::default()),
+            files: [Known::default(); FILES],
+            waiting: BTreeMap::new(),
+            next: life << 32,
+        }
+    }
+
+    /// An application reads: told at once, or when the call is answered.
+    pub(super) fn read(&mut self, now: Instant, at: u64, file: usize, random: &mut Random) -> Option<Told> {
+        let known = self.files[file];
+        let held = self.leases.held(now, &handle(file));
+        if held.is_some()
+            && let Some(value) = known.dirty.or(known.cached)
+        {
+            return Some(Told::Read { file, value, began: at, hit: true });
+        }
+        if known.dirty.is_none() {
+            let seconds = 1 + random.below(60) as u32;
+            self.ask(now, at, Question::Read { file, seconds }, Purpose::Read);
+        }
+        None
+    }
+
+    /// An application writes.
+    pub(super) fn write(
+        &mut self,
+        now: Instant,
+        at: u64,
+        (file, value): (usize, u64),
+        random: &mut Random,
+    ) -> Option<Told> {
+        if self.leases.held(now, &handle(file)) == Some(LeaseKind::Write) {
+            let known = &mut self.files[file];
+            if known.writing > 0 {
+                return None;
+            }
+            (known.dirty, known.cached) = (Some(value), Some(value));
+            known.generation += 1;
+            return Some(Told::Wrote { file, value, began: at });
+        }
+        let known = &mut self.files[file];
+        if known.dirty.is_some() || known.writing > 0 {
+            return None;
+        }
+        if random.once_in(2) {
+            self.write_through(now, at, file, value, Purpose::Write);
+        } else {
+            let seconds = 1 + random.below(60) as u32;
+            let question = Question::Getlease { file, kind: LeaseKind::Write, seconds };
+            self.ask(now, at, question, Purpose::Lease);
+        }
+        None
+    }
+
+    fn write_through(&mut self, now: Instant, at: u64, file: usize, value: u64, purpose: Purpose) {
+        let known = &mut self.files[file];
+        known.writing += 1;
+        known.generation += 1;
+        if purpose == Purpose::Write {
+            known.cached = None;
+        }
+        let through = purpose == Purpose::Write;
+        self.ask(now, at, Question::Write { file, value, through }, purpose);
+    }
+
+    /// What was written under a lease goes to the server.
+    pub(super) fn flush(&mut self, now: Instant, at: u64, file: usize) {
+        let known = self.files[file];
+        match known.dirty {
+            Some(value) if known.writing == 0 => self.write_through(now, at, file, value, Purpose::Own),
+            None if known.writing == 0 => {
+                if let Some(id) = self.files[file].recalled.take() {
+                    self.files[file].cached = None;
+                    self.leases.returned(id);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn ask(&mut self, now: Instant, at: u64, question: Question, purpose: Purpose) {
+        let asked = match question {
+            Question::Read { file, .. } | Question::Getlease { file, .. } => {
+                match self.leases.ask(now, &handle(file)) {
+                    Some(asked) => Some(asked),
+                    // Not now.
+                    None if purpose == Purpose::Own || purpose == Purpose::Lease => return,
+                    None => None,
+                }
+            }
+            Question::Write { .. } | Question::Vacated { .. } => None,
+        };
+        let file = question.file();
+        self.next += 1;
+        let generation = self.files[file].generation;
+        self.waiting.insert(self.next, Waiting { question, began: at, asked, generation, purpose });
+    }
+
+    /// A call is answered.
+    pub(super) fn reply(&mut self, now: Instant, at: u64, xid: u64, answer: Answer) -> Option<Told> {
+        let waiting = self.waiting.remove(&xid)?;
+        let file = waiting.question.file();
+        let Answer::Done { value, granted } = answer else {
+            self.again(now, at, waiting);
+            return None;
+        };
+        match waiting.question {
+            Question::Vacated { .. } => {
+                self.leases.vacated(&handle(file));
+                None
+            }
+            Question::Write { value, .. } => {
+                let known = &mut self.files[file];
+                known.writing -= 1;
+                known.generation += 1;
+                if waiting.purpose == Purpose::Own {
+                    known.dirty = known.dirty.filter(|dirty| *dirty != value);
+                }
+                if known.recalled.is_some() {
+                    self.flush(now, at, file);
+                }
+                (waiting.purpose == Purpose::Write).then_some(Told::Wrote {
+                    file,
+                    value,
+                    began: waiting.began,
+                })
+            }
+            Question::Read { .. } | Question::Getlease { .. } => {
+                if let Some(asked) = waiting.asked {
+                    let granted =
+                        granted.map(|(kind, seconds)| (kind, std::time::Duration::from_secs(seconds.into())));
+                    self.leases.answered(now, &handle(file), asked, granted, value);
+                }
+                let known = &mut self.files[file];
+                let fresh =
+                    known.generation == waiting.generation && known.writing == 0 && known.dirty.is_none();
+                if fresh && waiting.asked.is_some() && self.leases.held(now, &handle(file)).is_some() {
+                    self.files[file].cached = Some(value);
+                }
+                (waiting.purpose == Purpose::Read).then_some(Told::Read {
+                    file,
+                    value,
+                    began: waiting.began,
+                    hit: false,
+                })
+            }
+        }
+    }
+
+    /// NQNFS_TRYLATER: as another call, with another xid.
+    fn again(&mut self, now: Instant, at: u64, waiting: Waiting) {
+        let file = waiting.question.file();
+        if waiting.asked.is_some() {
+            self.leases.unanswered(now, &handle(file));
+        }
+        match (waiting.question, waiting.purpose) {
+            (Question::Write { value, .. }, purpose) => {
+                self.files[file].writing -= 1;
+                self.write_through(now, at, file, value, purpose);
+                let latest = self.next;
+                if let Some(fresh) = self.waiting.get_mut(&latest) {
+                    fresh.began = waiting.began;
+                }
+            }
+            // Who reads tries again by itself.
+            _ => {}
+        }
+    }
+
+    pub(super) fn evicted(&mut self, file: usize) {
+        self.leases.evicted(&handle(file));
+        self.files[file].generation += 1;
+    }
+
+    /// What follows from what has happened.
+    pub(super) fn settle(&mut self, now: Instant, at: u64, random: &mut Random) {
+        self.leases.tick(now);
+        loop {
+            let effects = self.leases.effects();
+            if effects.is_empty() {
+                return;
+            }
+            for effect in effects {
+                match effect {
+                    Effect::Renew(of, kind) => {
+                        let (file, seconds) = (file_of(&of), 1 + random.below(60) as u32);
+                        self.ask(now, at, Question::Getlease { file, kind, seconds }, Purpose::Own);
+                    }
+                    Effect::Recall(id, of, _) => {
+                        let file = file_of(&of);
+                        self.files[file].recalled = Some(id);
+                        self.flush(now, at, file);
+                    }
+                    Effect::Lost(_, of) => {
+                        let file = file_of(&of);
+                        let known = &mut self.files[file];
+                        known.generation += 1;
+                        (known.cached, known.recalled) = (None, None);
+                        // Late, but better than never.
+                        self.flush(now, at, file);
+                    }
+                    Effect::Vacate(of) => {
+                        let file = file_of(&of);
+                        self.ask(now, at, Question::Vacated { file }, Purpose::Own);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn file_of(handle: &vfs::Handle) -> usize {
+    handle.as_bytes()[0].into()
+}
+
+impl Question {
+    pub(super) fn file(self) -> usize {
+        match self {
+            Question::Read { file, .. }
+            | Question::Getlease { file, .. }
+            | Question::Write { file, .. }
+            | Question::Vacated { file } => file,
+        }
+    }
+}

@@ -1,0 +1,354 @@
+//! NQNFS (Macklem 1994), program 300105 version 1, over TCP and UDP: the procedures of v2 with 64-bit sizes, and leases.
+//!
+//! Who holds which lease is the arbiter's business, below the file system's `lease`; here is what the wire adds:
+//! - [`clients`]: who asks, and how it is called back;
+//! - [`leases`]: which lease of the file system stands for which promise, found by client and file, as VACATED needs it;
+//! - [`evict`]: EVICTED, sent again until the lease is back or has ended;
+//! - [`revs`] and [`record`]: `modifyrev`, and what a restart needs to know;
+//! - `vfs::Recovery`: after a restart only writes are served.
+//!
+//! docs/nqnfs.md says what was chosen where the paper is open.
+
+pub(crate) mod clients;
+mod convert;
+mod directory;
+pub(crate) mod evict;
+mod granting;
+pub(crate) mod leases;
+mod make;
+mod objects;
+mod record;
+mod revs;
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use protocol::nqnfs::{Granted, LeaseRequest, LeaseResult, Leased, Plain, Procedure, Reply, Stat, call};
+use rpc::message::Refusal;
+use rpc::service::Outcome;
+use tokio::time::{Instant, sleep_until};
+use vfs::{Clock, Handle, HolderId, Recovery, SystemClock};
+use xdr::{Decode, Encode};
+
+use crate::front::{Front, Object, Request, arguments, reply};
+use clients::Clients;
+use leases::Leases;
+use record::Record;
+use revs::Revs;
+
+/// What NQNFS depends on.
+#[derive(Clone, Debug)]
+pub struct NqnfsOptions {
+    /// Where the record is kept that a restart needs, a directory that exists; without it every start is the first.
+    pub directory: Option<PathBuf>,
+    /// How long after the start leases of the life before may be believed: the longest term and the skew of clocks.
+    pub terms: Duration,
+    /// For how long after that, and after each write, another write may arrive.
+    pub write_slack: Duration,
+    /// The time of day, against which `modifyrev` is guarded.
+    pub clock: Arc<dyn ClockSource>,
+}
+
+/// A clock that can be told of.
+pub trait ClockSource: Clock + std::fmt::Debug {}
+impl<T: Clock + std::fmt::Debug> ClockSource for T {}
+
+impl Default for NqnfsOptions {
+    /// The paper's figures, and no record.
+    fn default() -> NqnfsOptions {
+        NqnfsOptions {
+            directory: None,
+            terms: Duration::from_secs(63),
+            write_slack: Duration::from_secs(5),
+            clock: Arc::new(SystemClock),
+        }
+    }
+}
+
+/// What a server of NQNFS knows.
+#[derive(Debug)]
+pub struct Nqnfs {
+    pub(crate) clients: Mutex<Clients>,
+    pub(crate) leases: Mutex<Leases>,
+    revs: Mutex<Revs>,
+    record: Record,
+    recovery: Arc<Recovery>,
+    clock: Arc<dyn ClockSource>,
+    /// Appends take turns: each begins where the one before has ended.
+    pub(crate) appends: tokio::sync::Mutex<()>,
+    /// Names calls to clients.
+    xids: AtomicU32,
+    /// Somebody waits for the end of recovery.
+    started: AtomicBool,
+}
+
+impl Nqnfs {
+    /// After a start: recovering, if the life before gave out leases.
+    ///
+    /// # Errors
+    /// If the record cannot be read or written.
+    pub fn open(options: &NqnfsOptions) -> io::Result<Nqnfs> {
+        let now = nanos(&*options.clock);
+        let (record, before) = Record::open(options.directory.as_deref())?;
+        let recovery = if before.granted {
+            tracing::info!(
+                seconds = options.terms.as_secs(),
+                "NQNFS leases of the life before may be out: only writes are served"
+            );
+            Recovery::begin(Instant::now(), options.terms, options.write_slack)
+        } else {
+            Recovery::default()
+        };
+        Ok(Nqnfs {
+            clients: Mutex::default(),
+            leases: Mutex::default(),
+            revs: Mutex::new(Revs::new(now, before.offset, before.reached)),
+            record,
+            recovery: Arc::new(recovery),
+            clock: options.clock.clone(),
+            appends: tokio::sync::Mutex::default(),
+            xids: AtomicU32::new(now as u32),
+            started: AtomicBool::new(false),
+        })
+    }
+
+    /// For the arbiters below, which hold back the clients of other protocols meanwhile.
+    pub fn recovery(&self) -> Arc<Recovery> {
+        self.recovery.clone()
+    }
+
+    /// For a call to a client in a datagram.
+    pub(crate) fn xid(&self) -> u32 {
+        self.xids.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Waits for the end of recovery, once, and notes it.
+    fn start(front: &Arc<Front>) {
+        let nqnfs = &front.nqnfs;
+        if nqnfs.recovery.ends().is_none() || nqnfs.started.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let (recovery, record) = (nqnfs.recovery.clone(), nqnfs.record.clone());
+        tokio::spawn(async move {
+            while let Some(end) = recovery.ends().filter(|_| recovery.is_on(Instant::now())) {
+                sleep_until(end).await;
+            }
+            tracing::info!("NQNFS recovery is over");
+            if let Err(error) = record.recovered().await {
+                tracing::warn!(%error, "the record of NQNFS cannot be written: the next start waits for leases in vain");
+            }
+        });
+    }
+
+    /// `modifyrev` of a file that the file system says has this change attribute.
+    ///
+    /// # Errors
+    /// `Delay` if the record cannot be written: what could go back is not given out.
+    pub(crate) async fn rev(&self, change: u64) -> Result<u64, vfs::Status> {
+        let (rev, reserve) = {
+            let mut revs = self.revs.lock();
+            let rev = revs.of(nanos(&*self.clock), change);
+            (rev, revs.to_be_stored())
+        };
+        if let Some((offset, reached)) = reserve {
+            self.record.reach(offset, reached).await.map_err(|error| {
+                tracing::error!(%error, "the record of NQNFS cannot be written");
+                vfs::Status::Delay
+            })?;
+            self.revs.lock().stored(offset, reached);
+        }
+        Ok(rev)
+    }
+}
+
+impl Default for Nqnfs {
+    /// In memory alone.
+    fn default() -> Nqnfs {
+        let clock: Arc<dyn ClockSource> = Arc::new(SystemClock);
+        Nqnfs {
+            clients: Mutex::default(),
+            leases: Mutex::default(),
+            revs: Mutex::new(Revs::new(nanos(&*clock), 0, 0)),
+            record: Record::volatile(),
+            recovery: Arc::default(),
+            clock,
+            appends: tokio::sync::Mutex::default(),
+            xids: AtomicU32::default(),
+            started: AtomicBool::new(false),
+        }
+    }
+}
+
+fn nanos(clock: &dyn ClockSource) -> u64 {
+    u64::try_from(clock.wall().as_nanos()).unwrap_or(0)
+}
+
+/// Calls whose second execution would fail or destroy: their replies are remembered. A VACATED that came a second time
+/// would give up a lease that was granted in between, and a WRITE would undo what others have written since.
+pub(crate) fn must_not_repeat(procedure: u32) -> bool {
+    use Procedure as P;
+    matches!(
+        Procedure::try_from(procedure),
+        Ok(P::Setattr
+            | P::Create
+            | P::Remove
+            | P::Rename
+            | P::Link
+            | P::Symlink
+            | P::Mkdir
+            | P::Rmdir
+            | P::Write
+            | P::Vacated)
+    )
+}
+
+/// What every procedure needs to know of its call.
+pub(crate) struct Asked<'c> {
+    pub(crate) request: Request<'c>,
+    pub(crate) front: &'c Arc<Front>,
+    pub(crate) holder: HolderId,
+    /// When it came: what its reply promises counts from before.
+    pub(crate) came: Instant,
+}
+
+impl Asked<'_> {
+    /// What a handle of a client stands for, asked in the name of that client.
+    pub(crate) fn object(&self, wire: &[u8]) -> Result<Object, vfs::Status> {
+        self.request.object(wire).map(|object| self.named(object))
+    }
+
+    /// The same, for an operation that changes something.
+    pub(crate) fn writable(&self, wire: &[u8]) -> Result<Object, vfs::Status> {
+        self.request.writable(wire).map(|object| self.named(object))
+    }
+
+    fn named(&self, mut object: Object) -> Object {
+        object.caller.holder = Some(self.holder);
+        object
+    }
+}
+
+/// Answers one call.
+pub(crate) async fn answer(front: Arc<Front>, call: rpc::Call) -> Outcome {
+    let Ok(procedure) = Procedure::try_from(call.header.procedure) else {
+        return Refusal::ProcedureUnavailable.into();
+    };
+    // From then on leases can be taken back, and are therefore granted.
+    crate::nfs4::State::start(&front);
+    Nqnfs::start(&front);
+    let holder = front.nqnfs.clients.lock().heard(&call);
+    let asked = &Asked { request: Request::new(&front, &call), front: &front, holder, came: Instant::now() };
+    match procedure {
+        Procedure::Null | Procedure::Root | Procedure::Writecache => reply(&call, &()),
+        Procedure::Getattr => serve::<call::Getattr, _, _>(&call, asked, objects::getattr).await,
+        Procedure::Setattr => serve::<call::Setattr, _, _>(&call, asked, objects::setattr).await,
+        Procedure::Lookup => serve::<call::Lookup, _, _>(&call, asked, objects::lookup).await,
+        Procedure::Readlink => serve::<call::Readlink, _, _>(&call, asked, objects::readlink).await,
+        Procedure::Read => serve::<call::Read, _, _>(&call, asked, objects::read).await,
+        Procedure::Write => serve::<call::Write, _, _>(&call, asked, objects::write).await,
+        Procedure::Create => serve::<call::Create, _, _>(&call, asked, make::create).await,
+        Procedure::Remove => serve::<call::Remove, _, _>(&call, asked, make::remove).await,
+        Procedure::Rename => serve::<call::Rename, _, _>(&call, asked, make::rename).await,
+        Procedure::Link => serve::<call::Link, _, _>(&call, asked, make::link).await,
+        Procedure::Symlink => serve::<call::Symlink, _, _>(&call, asked, make::symlink).await,
+        Procedure::Mkdir => serve::<call::Mkdir, _, _>(&call, asked, make::mkdir).await,
+        Procedure::Rmdir => serve::<call::Rmdir, _, _>(&call, asked, make::rmdir).await,
+        Procedure::Readdir => serve::<call::Readdir, _, _>(&call, asked, directory::readdir).await,
+        Procedure::Readdirlook => {
+            serve::<call::Readdirlook, _, _>(&call, asked, directory::readdirlook).await
+        }
+        Procedure::Statfs => serve::<call::Statfs, _, _>(&call, asked, objects::statfs).await,
+        Procedure::Access => serve::<call::Access, _, _>(&call, asked, objects::access).await,
+        Procedure::Getlease => getlease(&call, asked).await,
+        Procedure::Vacated => vacated(&call, asked).await,
+        // That is for us to say.
+        Procedure::Evicted => Refusal::ProcedureUnavailable.into(),
+    }
+}
+
+/// Results of a procedure, with the lease that was asked for along with it.
+pub(crate) type Done<T> = vfs::Result<(LeaseResult, T)>;
+
+/// Decodes the arguments, runs the procedure, encodes its results.
+async fn serve<C, A, T>(
+    call: &rpc::Call,
+    asked: &Asked<'_>,
+    procedure: impl AsyncFnOnce(&Asked<'_>, LeaseRequest, A) -> Done<T>,
+) -> Outcome
+where
+    C: protocol::Call<Args = Leased<A>, Results = Reply<T>>,
+    A: Decode + Encode,
+    T: Encode,
+{
+    let Leased { lease, args } = match arguments::<C::Args>(call) {
+        Ok(leased) => leased,
+        Err(refusal) => return refusal.into(),
+    };
+    if let Some(status) = not_now(call, asked, C::NUMBER == Procedure::Write as u32) {
+        return reply(call, &C::Results::Fail(status, ()));
+    }
+    let results: C::Results = match procedure(asked, lease, args).await {
+        Ok((lease, results)) => Reply::Ok(Granted { lease, results }),
+        Err(error) => {
+            tracing::debug!(peer = %call.peer, procedure = C::NAME, status = %error.status, "failed");
+            Reply::Fail(convert::stat(error.status), ())
+        }
+    };
+    reply(call, &results)
+}
+
+/// Why nothing can be done for this call now, or for this caller ever.
+fn not_now(call: &rpc::Call, asked: &Asked<'_>, is_write: bool) -> Option<Stat> {
+    if matches!(call.header.credential, rpc::Credential::Other(_)) {
+        return Some(Stat::Autherr);
+    }
+    (!is_write && asked.front.nqnfs.recovery.is_on(Instant::now())).then_some(Stat::Trylater)
+}
+
+async fn getlease(call: &rpc::Call, asked: &Asked<'_>) -> Outcome {
+    let args = match arguments::<protocol::nqnfs::GetleaseArgs>(call) {
+        Ok(args) => args,
+        Err(refusal) => return refusal.into(),
+    };
+    if let Some(status) = not_now(call, asked, false) {
+        return reply(call, &Plain::<protocol::nqnfs::GetleaseOk>::Fail(status, ()));
+    }
+    let results = match granting::getlease(asked, args).await {
+        Ok(ok) => Plain::Ok(ok),
+        Err(error) => Plain::Fail(convert::stat(error.status), ()),
+    };
+    reply(call, &results)
+}
+
+/// VACATED: the client has flushed, and believes no more.
+async fn vacated(call: &rpc::Call, asked: &Asked<'_>) -> Outcome {
+    let wire = match arguments::<protocol::nqnfs::Handle>(call) {
+        Ok(wire) => wire,
+        Err(refusal) => return refusal.into(),
+    };
+    if let Ok(Object { export, handle, caller }) = asked.object(&wire) {
+        let lease = asked.front.nqnfs.leases.lock().vacate(export.id, &handle, asked.holder);
+        if let Some(lease) = lease
+            && let Err(error) = export.fs.returned(&caller, lease).await
+        {
+            tracing::debug!(%error, "a vacated lease was not taken back");
+        }
+    }
+    reply(call, &())
+}
+
+/// The wire's name of a file.
+pub(crate) fn wire_handle(
+    front: &Front,
+    object: &Object,
+    handle: &Handle,
+) -> Result<protocol::nqnfs::Handle, vfs::Status> {
+    front.handles.v2(object.export.id, handle)
+}
+
+#[cfg(test)]
+mod tests;

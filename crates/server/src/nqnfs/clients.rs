@@ -1,0 +1,143 @@
+//! Who asks, and how it is called back.
+//!
+//! The protocol has no name for a client. Here it is the host that a call comes from together with the machine name of its
+//! AUTH_SYS credential, so that a client keeps its leases when it connects anew, and two on one host are two. EVICTED goes
+//! the way that the client's last call came. A pure table, and a bounded one: one that has not been heard of for longest
+//! is forgotten, and becomes another if it comes again, whose leases of before it has to wait for as anybody has to.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Weak};
+
+use bytes::Bytes;
+use rpc::{Connection, Credential, Datagrams};
+use vfs::HolderId;
+
+/// Clients remembered.
+const CLIENTS_MAX: usize = 16_384;
+/// Holders of NQNFS are told from those of v4 by this.
+const HOLDERS: u64 = 1 << 62;
+
+/// What a client is known by.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Name {
+    host: IpAddr,
+    machine: Bytes,
+}
+
+/// The way to a client.
+#[derive(Clone, Debug)]
+pub(crate) enum Way {
+    /// On the connection that it made.
+    Stream(Weak<Connection>),
+    /// In datagrams.
+    Datagrams(Datagrams, SocketAddr),
+    /// To a test.
+    #[cfg(test)]
+    Told(tokio::sync::mpsc::UnboundedSender<protocol::nqnfs::Handle>),
+}
+
+#[derive(Debug)]
+struct Client {
+    holder: HolderId,
+    way: Option<Way>,
+    heard: u64,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Clients {
+    names: HashMap<Name, Client>,
+    of: HashMap<HolderId, Name>,
+    next: u64,
+    heard: u64,
+}
+
+impl Clients {
+    /// A call came: in whose name it acts.
+    pub(crate) fn heard(&mut self, call: &rpc::Call) -> HolderId {
+        let machine = match &call.header.credential {
+            Credential::Sys(sys) => sys.machine.clone().into_bytes(),
+            Credential::None | Credential::Other(_) => Bytes::new(),
+        };
+        let way = match (&call.connection, &call.datagrams) {
+            (Some(connection), _) => Some(Way::Stream(Arc::downgrade(connection))),
+            (None, Some(datagrams)) => Some(Way::Datagrams(datagrams.clone(), call.peer)),
+            (None, None) => None,
+        };
+        self.note(call.peer.ip().to_canonical(), machine, way)
+    }
+
+    /// A test listens.
+    #[cfg(test)]
+    pub(crate) fn tell(&mut self, holder: HolderId, way: Way) {
+        if let Some(client) = self.of.get(&holder).and_then(|name| self.names.get_mut(name)) {
+            client.way = Some(way);
+        }
+    }
+
+    /// How a holder is called back, if it is known.
+    pub(crate) fn way(&self, holder: HolderId) -> Option<Way> {
+        self.names.get(self.of.get(&holder)?)?.way.clone()
+    }
+
+    fn note(&mut self, host: IpAddr, machine: Bytes, way: Option<Way>) -> HolderId {
+        self.heard += 1;
+        let name = Name { host, machine };
+        if let Some(client) = self.names.get_mut(&name) {
+            client.heard = self.heard;
+            client.way = way.or(client.way.take());
+            return client.holder;
+        }
+        if self.names.len() >= CLIENTS_MAX {
+            self.forget_oldest();
+        }
+        self.next += 1;
+        let holder = HolderId(HOLDERS | self.next);
+        // The buffer of a whole record is not kept for a name.
+        let name = Name { machine: Bytes::copy_from_slice(&name.machine), ..name };
+        self.of.insert(holder, name.clone());
+        self.names.insert(name, Client { holder, way, heard: self.heard });
+        holder
+    }
+
+    /// One in sixteen, so that looking for them is rare.
+    fn forget_oldest(&mut self) {
+        let mut all: Vec<u64> = self.names.values().map(|client| client.heard).collect();
+        let at = all.len() / 16;
+        let (_, limit, _) = all.select_nth_unstable(at);
+        let limit = *limit;
+        self.names.retain(|_, client| client.heard > limit);
+        let names = &self.names;
+        self.of.retain(|_, name| names.contains_key(name));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn note(clients: &mut Clients, host: u8, machine: &'static str) -> HolderId {
+        clients.note(IpAddr::from([127, 0, 0, host]), Bytes::from_static(machine.as_bytes()), None)
+    }
+
+    #[test]
+    fn a_client_is_a_host_and_a_machine_name() {
+        let mut clients = Clients::default();
+        let one = note(&mut clients, 1, "a");
+        assert_eq!(note(&mut clients, 1, "a"), one);
+        assert_ne!(note(&mut clients, 1, "b"), one);
+        assert_ne!(note(&mut clients, 2, "a"), one);
+    }
+
+    #[test]
+    fn the_table_is_bounded_and_forgets_who_is_silent() {
+        let mut clients = Clients::default();
+        let loud = note(&mut clients, 1, "loud");
+        for number in 0..CLIENTS_MAX * 2 {
+            clients.note(IpAddr::from([127, 0, 0, 1]), Bytes::from(number.to_string()), None);
+            assert_eq!(note(&mut clients, 1, "loud"), loud);
+        }
+        assert!(clients.names.len() <= CLIENTS_MAX && clients.of.len() == clients.names.len());
+    }
+}

@@ -1,0 +1,86 @@
+//! Between the types of the wire and those of `vfs`. Errors become status codes here and nowhere else.
+
+use protocol::nfs2;
+use protocol::nqnfs::{Fattr, KEEP, KEEP_SIZE, Sattr, Stat, Time};
+use vfs::{Attributes, SetAttributes, SetTime, Status, Timestamp};
+
+use super::Asked;
+use crate::nfs2::convert as v2;
+
+/// Nanoseconds that stand for the server's own time: v2's convention, in this unit.
+const SERVER_TIME: u32 = 1_000_000_000;
+
+/// `stat` of an error: that of v2, and what can be waited for.
+pub(super) fn stat(status: Status) -> Stat {
+    match status {
+        Status::Delay | Status::Grace => Stat::Trylater,
+        other => Stat::from(u32::from(v2::stat(other))),
+    }
+}
+
+/// Attributes with their `modifyrev`.
+///
+/// # Errors
+/// `Delay` if it cannot be given out.
+pub(super) async fn fattr(asked: &Asked<'_>, attributes: &Attributes) -> Result<Fattr, Status> {
+    let rev = asked.front.nqnfs.rev(attributes.change).await?;
+    let narrow = v2::fattr(attributes);
+    Ok(Fattr {
+        ftype: narrow.ftype,
+        mode: narrow.mode,
+        nlink: narrow.nlink,
+        uid: narrow.uid,
+        gid: narrow.gid,
+        size: attributes.size,
+        blocksize: narrow.blocksize,
+        rdev: narrow.rdev,
+        bytes: attributes.used,
+        fsid: narrow.fsid,
+        fid: narrow.fileid,
+        atime: time(attributes.atime),
+        mtime: time(attributes.mtime),
+        ctime: time(attributes.ctime),
+        flags: 0,
+        generation: 0,
+        rev,
+    })
+}
+
+/// Seconds go out modulo 2³², as in v2: times before 1970 come back so.
+fn time(time: Timestamp) -> Time {
+    Time { seconds: time.seconds as u32, nano_seconds: time.nanoseconds }
+}
+
+/// What to set. `flags` and `rev` mean nothing here.
+pub(super) fn set_attributes(sattr: &Sattr) -> SetAttributes {
+    let kept = |value: u32| (value != KEEP).then_some(value);
+    let time = |time: Time| match time {
+        Time { seconds: KEEP, .. } => None,
+        Time { nano_seconds: SERVER_TIME, .. } => Some(SetTime::Server),
+        Time { seconds, nano_seconds } => {
+            Some(SetTime::Client(Timestamp::new(seconds.into(), nano_seconds.min(999_999_999))))
+        }
+    };
+    SetAttributes {
+        mode: kept(sattr.mode).map(|mode| mode & 0o7777),
+        uid: kept(sattr.uid),
+        gid: kept(sattr.gid),
+        size: (sattr.size != KEEP_SIZE).then_some(sattr.size),
+        atime: time(sattr.atime),
+        mtime: time(sattr.mtime),
+    }
+}
+
+/// What CREATE is to make, and the number of a device.
+pub(super) fn kind(sattr: &Sattr) -> (vfs::FileType, vfs::Device) {
+    let size = if sattr.size == KEEP_SIZE { 0 } else { sattr.size as u32 };
+    (v2::file_type(sattr.mode), v2::device(size))
+}
+
+/// v2's cookies are 32 bits, and so are these.
+pub(super) fn is_start(cookie: u32) -> bool {
+    u64::from(cookie) < vfs::Entry::FIRST_COOKIE
+}
+
+/// The names of v2.
+pub(super) type Place = nfs2::DirOpArgs;

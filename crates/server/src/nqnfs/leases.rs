@@ -1,0 +1,142 @@
+//! Which lease of a file system stands for which promise to a client.
+//!
+//! No second table of leases: who may have one, and until when, the file system says. This finds the lease that a VACATED
+//! means, and the client that a recall means. A pure table; what has ended by its own term is swept out as it grows.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use vfs::{Handle, HolderId, Lease, LeaseId};
+
+use crate::exports::ExportId;
+
+/// A promise is kept for longer than the file system may keep its lease: it costs little, and a recall finds it.
+const KEPT_AFTER_ITS_END: Duration = Duration::from_secs(600);
+/// The table is swept when it is twice as large as after the last time, and not below this.
+const SWEEP_MIN: usize = 1024;
+
+/// A promise that is out.
+#[derive(Clone, Debug)]
+pub(crate) struct Out {
+    pub(crate) holder: HolderId,
+    pub(crate) handle: Handle,
+    until: Instant,
+    /// Woken when it is out no more.
+    pub(crate) gone: Arc<Notify>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Leases {
+    out: HashMap<(ExportId, LeaseId), Out>,
+    named: HashMap<(ExportId, HolderId, Handle), LeaseId>,
+    swept: usize,
+}
+
+impl Leases {
+    /// A lease was granted or renewed.
+    pub(crate) fn granted(
+        &mut self,
+        now: Instant,
+        export: ExportId,
+        holder: HolderId,
+        handle: &Handle,
+        lease: &Lease,
+    ) {
+        let until = lease.until.unwrap_or(now) + KEPT_AFTER_ITS_END;
+        if let Some(out) = self.out.get_mut(&(export, lease.id)) {
+            out.until = out.until.max(until);
+            return;
+        }
+        if self.out.len() >= SWEEP_MIN.max(self.swept * 2) {
+            self.sweep(now);
+        }
+        let out = Out { holder, handle: *handle, until, gone: Arc::default() };
+        self.out.insert((export, lease.id), out);
+        if let Some(before) = self.named.insert((export, holder, *handle), lease.id) {
+            // It has ended, or this one would not have been granted.
+            self.forget(export, before);
+        }
+    }
+
+    /// The promise that a lease stands for.
+    pub(crate) fn get(&self, export: ExportId, lease: LeaseId) -> Option<Out> {
+        self.out.get(&(export, lease)).cloned()
+    }
+
+    /// The holder gives up what it has of a file.
+    pub(crate) fn vacate(&mut self, export: ExportId, handle: &Handle, holder: HolderId) -> Option<LeaseId> {
+        let lease = *self.named.get(&(export, holder, *handle))?;
+        self.forget(export, lease);
+        self.named.remove(&(export, holder, *handle));
+        Some(lease)
+    }
+
+    /// The file system has revoked it.
+    pub(crate) fn revoked(&mut self, export: ExportId, lease: LeaseId) -> Option<Out> {
+        let out = self.forget(export, lease)?;
+        let key = (export, out.holder, out.handle);
+        if self.named.get(&key) == Some(&lease) {
+            self.named.remove(&key);
+        }
+        Some(out)
+    }
+
+    fn forget(&mut self, export: ExportId, lease: LeaseId) -> Option<Out> {
+        let out = self.out.remove(&(export, lease))?;
+        out.gone.notify_waiters();
+        Some(out)
+    }
+
+    fn sweep(&mut self, now: Instant) {
+        self.out.retain(|_, out| out.until > now);
+        let out = &self.out;
+        self.named.retain(|(export, _, _), lease| out.contains_key(&(*export, *lease)));
+        self.swept = self.out.len();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vfs::LeaseKind;
+
+    use super::*;
+
+    fn lease(id: u64, until: Instant) -> Lease {
+        Lease { id: LeaseId(id), kind: LeaseKind::Read, until: Some(until), change: 1 }
+    }
+
+    #[test]
+    fn a_vacated_one_is_found_by_client_and_file() {
+        let (now, export) = (Instant::now(), ExportId(1));
+        let (one, two) = (HolderId(1), HolderId(2));
+        let file = Handle::new(b"f").unwrap();
+        let mut leases = Leases::default();
+        leases.granted(now, export, one, &file, &lease(7, now));
+        leases.granted(now, export, two, &file, &lease(8, now));
+        assert_eq!(leases.get(export, LeaseId(7)).unwrap().holder, one);
+        assert_eq!(leases.vacate(export, &file, two), Some(LeaseId(8)));
+        assert_eq!(leases.vacate(export, &file, two), None);
+        assert!(leases.get(export, LeaseId(8)).is_none());
+        // A later one of the same client takes the place of the one before.
+        leases.granted(now, export, one, &file, &lease(9, now));
+        assert!(leases.get(export, LeaseId(7)).is_none());
+        assert_eq!(leases.revoked(export, LeaseId(9)).unwrap().handle, file);
+        assert_eq!(leases.vacate(export, &file, one), None);
+    }
+
+    #[test]
+    fn what_has_ended_is_swept_out() {
+        let (start, export) = (Instant::now(), ExportId(1));
+        let mut leases = Leases::default();
+        for number in 0..100_000u64 {
+            let now = start + Duration::from_secs(number);
+            let file = Handle::new(&number.to_be_bytes()).unwrap();
+            leases.granted(now, export, HolderId(1), &file, &lease(number, now));
+        }
+        assert!(leases.out.len() <= 2048 && leases.named.len() <= 2048, "{}", leases.out.len());
+    }
+}

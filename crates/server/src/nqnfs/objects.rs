@@ -1,0 +1,154 @@
+//! GETATTR, SETATTR, LOOKUP, READLINK, READ, WRITE, STATFS, ACCESS.
+
+use protocol::nqnfs::{
+    AccessArgs, DATA_MAX, Fattr, Handle, LeaseRequest, LookupArgs, LookupOk, Path, ReadArgs, ReadOk,
+    SattrArgs, StatfsOk, WriteArgs,
+};
+use vfs::{AccessMask, By, Name, Node, Stability, Status};
+use xdr::Bulk;
+
+use super::convert::{fattr, set_attributes};
+use super::granting::{grant, granted};
+use super::{Asked, Done, wire_handle};
+use crate::front::Object;
+use crate::nfs2::attributes;
+
+/// Calls in datagrams have replies in datagrams, and those have room for this with the headers.
+const DATAGRAM_DATA_MAX: u32 = 32 << 10;
+
+pub(super) async fn getattr(asked: &Asked<'_>, lease: LeaseRequest, file: Handle) -> Done<Fattr> {
+    let object = asked.object(&file)?;
+    let grant = grant(asked, &object, lease).await?;
+    let attributes = object.export.fs.getattr(&object.caller, &object.handle).await?;
+    let attributes = fattr(asked, &attributes).await?;
+    Ok((grant.at(attributes.rev), attributes))
+}
+
+pub(super) async fn setattr(asked: &Asked<'_>, lease: LeaseRequest, args: SattrArgs) -> Done<Fattr> {
+    let object = asked.writable(&args.file)?;
+    let grant = grant(asked, &object, lease).await?;
+    let Object { export, handle, caller } = &object;
+    let wcc = export.fs.setattr(caller, handle, &set_attributes(&args.attributes), None).await?;
+    let attributes = fattr(asked, &attributes(export, caller, handle, wcc.after).await?).await?;
+    Ok((grant.at(attributes.rev), attributes))
+}
+
+/// The lease on what the name leads to is for reading; who wants to write asks with the write.
+pub(super) async fn lookup(asked: &Asked<'_>, lease: LeaseRequest, args: LookupArgs) -> Done<LookupOk> {
+    let directory = asked.object(&args.dir)?;
+    let lease = granted(asked, &directory, lease).await?;
+    let Object { export, handle, caller } = &directory;
+    let node = match &args.name[..] {
+        b"." => Node { handle: *handle, attributes: None },
+        b".." => export.fs.parent(caller, handle).await?.node,
+        name => export.fs.lookup(caller, handle, &Name::new(name)?).await?.node,
+    };
+    let found = Object { export: export.clone(), handle: node.handle, caller: caller.clone() };
+    let wanted = match args.duration {
+        0 => LeaseRequest::None,
+        duration => LeaseRequest::Read(duration),
+    };
+    let grant = grant(asked, &found, wanted).await?;
+    // With a lease, what came before it is not good enough.
+    let brought = node.attributes.filter(|_| wanted == LeaseRequest::None);
+    let attributes = attributes(export, caller, &node.handle, brought).await?;
+    let attributes = fattr(asked, &attributes).await?;
+    let file = wire_handle(asked.front, &found, &node.handle)?;
+    Ok((lease, LookupOk { lookup_lease: grant.at(attributes.rev), file, attributes }))
+}
+
+pub(super) async fn readlink(asked: &Asked<'_>, lease: LeaseRequest, file: Handle) -> Done<Path> {
+    let object = asked.object(&file)?;
+    let lease = granted(asked, &object, lease).await?;
+    let (target, _) = object.export.fs.readlink(&object.caller, &object.handle).await?;
+    Ok((lease, Path::new(target).ok_or(Status::NameTooLong)?))
+}
+
+pub(super) async fn read(asked: &Asked<'_>, lease: LeaseRequest, args: ReadArgs) -> Done<ReadOk> {
+    let object = asked.object(&args.file)?;
+    let grant = grant(asked, &object, lease).await?;
+    let Object { export, handle, caller } = &object;
+    let most = if asked.request.datagram { DATAGRAM_DATA_MAX } else { DATA_MAX };
+    let count = args.count.min(most);
+    let read = export.fs.read(caller, handle, By::Anonymous, args.offset, count).await?;
+    let attributes = fattr(asked, &attributes(export, caller, handle, read.attributes).await?).await?;
+    Ok((grant.at(attributes.rev), ReadOk { attributes, data: crate::nfs3::bulk(read.data) }))
+}
+
+/// WRITE is synchronous, and takes all of it. One that comes after its lease has ended is written all the same (section
+/// 4).
+pub(super) async fn write(asked: &Asked<'_>, lease: LeaseRequest, args: WriteArgs) -> Done<Fattr> {
+    let object = asked.writable(&args.file)?;
+    if asked.front.nqnfs.recovery.is_on(asked.came) {
+        if lease != LeaseRequest::None {
+            // Who asks for a lease has none: this is not what was written under one of before, and readers of before may
+            // believe still.
+            return Err(Status::Delay.into());
+        }
+        asked.front.nqnfs.recovery.wrote(asked.came);
+    }
+    let grant = grant(asked, &object, lease).await?;
+    let Object { export, handle, caller } = &object;
+    let Bulk::Bytes(mut data) = args.data else { return Err(Status::ServerFault.into()) };
+    let _turn = if args.append { Some(asked.front.nqnfs.appends.lock().await) } else { None };
+    let mut offset = match args.append {
+        true => export.fs.getattr(caller, handle).await?.size,
+        false => args.offset,
+    };
+    offset.checked_add(data.len() as u64).filter(|end| *end <= i64::MAX as u64).ok_or(Status::FBig)?;
+    loop {
+        let written =
+            export.fs.write(caller, handle, By::Anonymous, offset, data.clone(), Stability::FileSync).await?;
+        let count = (written.count as usize).min(data.len());
+        if count == 0 && !data.is_empty() {
+            return Err(Status::Io.into());
+        }
+        offset += count as u64;
+        data = data.slice(count..);
+        if data.is_empty() {
+            let after = attributes(export, caller, handle, written.wcc.after).await?;
+            let attributes = fattr(asked, &after).await?;
+            return Ok((grant.at(attributes.rev), attributes));
+        }
+    }
+}
+
+pub(super) async fn statfs(asked: &Asked<'_>, lease: LeaseRequest, file: Handle) -> Done<StatfsOk> {
+    let object = asked.object(&file)?;
+    let lease = granted(asked, &object, lease).await?;
+    let stat = object.export.fs.fsstat(&object.caller, &object.handle).await?;
+    // Block counts have 31 bits that clients agree on: larger file systems get larger blocks.
+    let mut block_bytes = 4096u64;
+    while stat.total_bytes / block_bytes > i32::MAX as u64 {
+        block_bytes *= 2;
+    }
+    let blocks = |bytes: u64| (bytes / block_bytes) as u32;
+    let files = |files: u64| files.min(u32::MAX.into()) as u32;
+    let results = StatfsOk {
+        tsize: if asked.request.datagram { DATAGRAM_DATA_MAX } else { DATA_MAX },
+        bsize: block_bytes as u32,
+        blocks: blocks(stat.total_bytes),
+        bfree: blocks(stat.free_bytes),
+        bavail: blocks(stat.available_bytes),
+        files: files(stat.total_files),
+        files_free: files(stat.available_files),
+    };
+    Ok((lease, results))
+}
+
+/// All that is asked for must be allowed.
+pub(super) async fn access(asked: &Asked<'_>, lease: LeaseRequest, args: AccessArgs) -> Done<()> {
+    let object = asked.object(&args.file)?;
+    let lease = granted(asked, &object, lease).await?;
+    let Object { export, handle, caller } = &object;
+    let is_dir = export.fs.getattr(caller, handle).await?.is_dir();
+    let mut wanted = AccessMask::empty();
+    wanted.set(AccessMask::READ, args.read);
+    wanted.set(AccessMask::MODIFY | AccessMask::EXTEND, args.write);
+    wanted.set(if is_dir { AccessMask::LOOKUP } else { AccessMask::EXECUTE }, args.exec);
+    if args.write && export.options.read_only {
+        return Err(Status::Rofs.into());
+    }
+    let accessed = export.fs.access(caller, handle, wanted).await?;
+    if accessed.granted.contains(wanted) { Ok((lease, ())) } else { Err(Status::Access.into()) }
+}

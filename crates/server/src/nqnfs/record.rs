@@ -1,0 +1,183 @@
+//! What a restart must know: whether leases may be out, and how far `modifyrev` has come.
+//!
+//! One small file, replaced as a whole: `granted 1 | offset 8 | reached 8 | CRC32C 4`. It is written when the first lease
+//! of a life is granted, and every ten seconds in which a `modifyrev` is given out.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+
+const NAME: &str = "nqnfs";
+const BYTES: usize = 1 + 8 + 8 + 4;
+
+/// The contents.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Contents {
+    /// A lease was granted in this life, or recovery from the one before was not over.
+    pub(super) granted: bool,
+    /// See [`super::revs`].
+    pub(super) offset: u64,
+    /// See [`super::revs`].
+    pub(super) reached: u64,
+}
+
+/// See the module. Without a directory it holds nothing.
+#[derive(Clone, Debug)]
+pub(super) struct Record(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    directory: Option<PathBuf>,
+    /// What the file holds, and whether a lease was granted in this life.
+    contents: Mutex<(Contents, bool)>,
+    /// That a lease was granted in this life is durable.
+    granted: AtomicBool,
+}
+
+impl Record {
+    /// One that is not kept.
+    pub(super) fn volatile() -> Record {
+        Record(Arc::new(Inner {
+            directory: None,
+            contents: Mutex::default(),
+            granted: AtomicBool::new(false),
+        }))
+    }
+
+    /// Reads the record of the life before. One that is damaged is taken for one that says that leases are out: that
+    /// costs a minute, and no promise.
+    pub(super) fn open(directory: Option<&Path>) -> io::Result<(Record, Contents)> {
+        let Some(directory) = directory else { return Ok((Record::volatile(), Contents::default())) };
+        let before = match std::fs::read(directory.join(NAME)) {
+            Ok(bytes) => decode(&bytes).unwrap_or_else(|| {
+                tracing::warn!(
+                    "the record of NQNFS in {} is damaged: leases may be out",
+                    directory.display()
+                );
+                Contents { granted: true, ..Contents::default() }
+            }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Contents::default(),
+            Err(error) => return Err(error),
+        };
+        let inner = Inner {
+            directory: Some(directory.to_owned()),
+            contents: Mutex::new((before, false)),
+            granted: AtomicBool::new(false),
+        };
+        Ok((Record(Arc::new(inner)), before))
+    }
+
+    /// A lease is about to be granted.
+    pub(super) async fn grant(&self) -> io::Result<()> {
+        if self.0.granted.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.change(|contents, in_this_life| (contents.granted, *in_this_life) = (true, true)).await?;
+        self.0.granted.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// No lease of the life before is out any more.
+    pub(super) async fn recovered(&self) -> io::Result<()> {
+        self.change(|contents, in_this_life| contents.granted = *in_this_life).await
+    }
+
+    /// `modifyrev` has come so far.
+    pub(super) async fn reach(&self, offset: u64, reached: u64) -> io::Result<()> {
+        self.change(move |contents, _| {
+            contents.offset = contents.offset.max(offset);
+            contents.reached = contents.reached.max(reached);
+        })
+        .await
+    }
+
+    async fn change(&self, change: impl FnOnce(&mut Contents, &mut bool) + Send + 'static) -> io::Result<()> {
+        let inner = self.0.clone();
+        let write = move || {
+            let mut held = inner.contents.lock();
+            let (mut next, mut in_this_life) = *held;
+            change(&mut next, &mut in_this_life);
+            if let Some(directory) = inner.directory.as_ref().filter(|_| next != held.0) {
+                write(directory, next)?;
+            }
+            *held = (next, in_this_life);
+            Ok(())
+        };
+        if self.0.directory.is_none() {
+            return write();
+        }
+        tokio::task::spawn_blocking(write).await.map_err(io::Error::other)?
+    }
+}
+
+fn write(directory: &Path, contents: Contents) -> io::Result<()> {
+    let fresh = directory.join(format!("{NAME}.new"));
+    let mut file = File::create(&fresh)?;
+    file.write_all(&encode(contents))?;
+    file.sync_all()?;
+    std::fs::rename(&fresh, directory.join(NAME))?;
+    File::open(directory)?.sync_all()
+}
+
+fn encode(contents: Contents) -> [u8; BYTES] {
+    let mut bytes = [0; BYTES];
+    bytes[0] = contents.granted.into();
+    bytes[1..9].copy_from_slice(&contents.offset.to_be_bytes());
+    bytes[9..17].copy_from_slice(&contents.reached.to_be_bytes());
+    let check = crc32c::crc32c(&bytes[..17]);
+    bytes[17..].copy_from_slice(&check.to_be_bytes());
+    bytes
+}
+
+fn decode(bytes: &[u8]) -> Option<Contents> {
+    let (body, check) = bytes.split_last_chunk::<4>()?;
+    let (granted, rest) = body.split_first()?;
+    let (offset, rest) = rest.split_first_chunk::<8>()?;
+    let (reached, rest) = rest.split_first_chunk::<8>()?;
+    let whole = rest.is_empty() && crc32c::crc32c(body) == u32::from_be_bytes(*check) && *granted <= 1;
+    whole.then_some(Contents {
+        granted: *granted == 1,
+        offset: u64::from_be_bytes(*offset),
+        reached: u64::from_be_bytes(*reached),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_next_life_reads_what_this_one_wrote() {
+        let home = tempfile::tempdir().unwrap();
+        let (record, before) = Record::open(Some(home.path())).unwrap();
+        assert_eq!(before, Contents::default());
+        record.grant().await.unwrap();
+        record.reach(3, 9).await.unwrap();
+        record.reach(2, 11).await.unwrap();
+        let next = Record::open(Some(home.path())).unwrap().1;
+        assert_eq!(next, Contents { granted: true, offset: 3, reached: 11 });
+        record.recovered().await.unwrap();
+        assert!(Record::open(Some(home.path())).unwrap().1.granted, "one of this life is out");
+        let (next, _) = Record::open(Some(home.path())).unwrap();
+        next.recovered().await.unwrap();
+        assert!(!Record::open(Some(home.path())).unwrap().1.granted);
+    }
+
+    #[test]
+    fn a_damaged_record_says_that_leases_are_out() {
+        let home = tempfile::tempdir().unwrap();
+        let whole = encode(Contents { granted: false, offset: 1, reached: 2 });
+        for at in 0..BYTES {
+            let mut damaged = whole;
+            damaged[at] ^= 1;
+            std::fs::write(home.path().join(NAME), damaged).unwrap();
+            assert!(Record::open(Some(home.path())).unwrap().1.granted, "byte {at}");
+            std::fs::write(home.path().join(NAME), &whole[..at]).unwrap();
+            assert!(Record::open(Some(home.path())).unwrap().1.granted, "cut at {at}");
+        }
+    }
+}
