@@ -68,6 +68,8 @@ pub struct Workload {
     pub clients: usize,
     /// Whether the system under test is started again between the passes.
     pub restart: bool,
+    /// Whether it wants a client of the origin beside.
+    pub conflicts: bool,
     /// Whether clients take delegations.
     pub delegations: bool,
     /// Makes the files, through a client beside, before anything is measured.
@@ -130,7 +132,8 @@ pub struct Run<'r> {
     pub plan: Plan,
     /// As many as the workload is for, each as if on a machine of its own.
     pub clients: Vec<Metered<Arc<dyn Target>>>,
-    /// A client of the origin that goes as far and not through the system under test.
+    /// A client of the origin that goes as far and not through the system under test, for those that want one; for others,
+    /// the first client.
     pub beside: &'r dyn Target,
     /// 0 is the cold one.
     pub pass: u64,

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bench::relay::{self, Relay};
+use ::bench::relay::{self, Relay};
 use client::{Nfs3, Url};
 use indicatif::{ProgressBar, ProgressStyle};
 use server::{ExportOptions, Squash};

@@ -33,7 +33,12 @@ impl Calls {
 
     /// All calls but those that keep a session or a lease alive.
     pub fn total_of_work(&self) -> u64 {
-        self.calls.iter().filter(|(name, _)| !is_upkeep(name)).map(|(_, count)| count).sum()
+        self.work().map(|(_, count)| count).sum()
+    }
+
+    /// Those, by kind.
+    pub fn work(&self) -> impl Iterator<Item = (&String, &u64)> {
+        self.calls.iter().filter(|(name, _)| !is_upkeep(name))
     }
 
     /// Calls of one kind.

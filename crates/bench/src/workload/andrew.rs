@@ -17,6 +17,7 @@ pub(super) const WORKLOAD: Workload = Workload {
     about: "the five phases: make directories, copy, stat, read, compile",
     clients: 1,
     restart: false,
+    conflicts: false,
     delegations: true,
     prepare,
     run,
