@@ -85,8 +85,9 @@ struct Scratch(PathBuf);
 impl Scratch {
     fn make(under: &Path) -> Result<Scratch, String> {
         let path = under.join(format!("leasehold-bench-{}", std::process::id()));
-        std::fs::create_dir_all(&path)
-            .map_err(|error| format!("cannot make {}: {error}; give --directory another place", path.display()))?;
+        std::fs::create_dir_all(&path).map_err(|error| {
+            format!("cannot make {}: {error}; give --directory another place", path.display())
+        })?;
         Ok(Scratch(path))
     }
 }
@@ -150,9 +151,11 @@ impl Arguments {
         scale: f64,
         actimeo: Option<Duration>,
     ) -> Ground {
-        let bytes_per_second = self.bandwidth.and_then(|mbit| std::num::NonZeroU64::new(u64::from(mbit) * 125_000));
+        let bytes_per_second =
+            self.bandwidth.and_then(|mbit| std::num::NonZeroU64::new(u64::from(mbit) * 125_000));
         let jitter = Duration::from_millis(self.jitter_ms.into());
-        let network = relay::Options { jitter, bytes_per_second, seed: self.seed, ..relay::Options::default() };
+        let network =
+            relay::Options { jitter, bytes_per_second, seed: self.seed, ..relay::Options::default() };
         Ground {
             runtime,
             leasehold,
@@ -177,6 +180,7 @@ impl Arguments {
             rtts: self.rtts.clone(),
             plan: Plan { seed: self.seed, scale: self.scale },
             rounds: self.rounds.into(),
+            together: false,
             against: self.against.clone(),
             command: format!("leasehold {}", command.join(" ")),
         }
@@ -189,7 +193,11 @@ impl Arguments {
         if let Some(file) = &self.markdown {
             write(file, &report.markdown())?;
         }
-        if self.json { println!("{}", report.json()) } else { print!("{}", report.table()) }
+        if self.json {
+            println!("{}", report.json())
+        } else {
+            print!("{}", report.table())
+        }
         Ok(())
     }
 

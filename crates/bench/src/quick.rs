@@ -42,8 +42,9 @@ pub fn options() -> Result<Options, String> {
         workloads: WORKLOADS.iter().map(|name| workload::named(name)).collect::<Result<_, _>>()?,
         systems: vec![Kind::Direct, Kind::Proxy],
         rtts: vec![Duration::from_millis(5)],
-        plan: Plan { seed: 1, scale: 0.01 },
+        plan: Plan { seed: 1, scale: 0.002 },
         rounds: 1,
+        together: true,
         against: None,
         command: "cargo xtask bench quick".to_owned(),
     })
@@ -131,7 +132,8 @@ pub fn compare(measured: &Baseline, baseline: &Baseline) -> Verdict {
             verdict.faults.push(format!("{name}: not measured"));
             continue;
         };
-        let kinds: std::collections::BTreeSet<&String> = entry.calls.keys().chain(expected.calls.keys()).collect();
+        let kinds: std::collections::BTreeSet<&String> =
+            entry.calls.keys().chain(expected.calls.keys()).collect();
         for kind in kinds {
             let count = |entry: &Entry| entry.calls.get(kind).copied().unwrap_or(0);
             let (now, then) = (count(entry), count(expected));

@@ -32,6 +32,8 @@ pub struct Options {
     pub plan: Plan,
     /// How often each.
     pub rounds: usize,
+    /// Put the files of all measurements there at first, and wait for them to age once: for small ones.
+    pub together: bool,
     /// The user's server, instead of one of ours.
     pub against: Option<Url>,
     /// As typed, to make the report again.
@@ -72,29 +74,43 @@ pub fn run(
     };
     let of = options.workloads.len() * systems.len() * options.rounds * options.rtts.len();
     let mut done = 0;
+    let grounds = options.rtts.iter().map(|&rtt| {
+        let mut ground = ground.clone();
+        ground.network.rtt = rtt;
+        ground
+    });
+    let grounds: Vec<Ground> = grounds.collect();
+    let mut turns: Vec<Turn<'_>> = Vec::new();
     for workload in &options.workloads {
         for round in 0..options.rounds {
-            for &rtt in &options.rtts {
-                let mut ground = ground.clone();
-                ground.network.rtt = rtt;
-                let turn = Turn { ground: &ground, origin: &origin, options, workload, round };
-                let doing = format!("{}, {} ms, round {}", workload.name, rtt.as_secs_f64() * 1e3, round + 1);
-                progress(Progress { done, of, doing: &format!("{doing}: preparing") });
-                let prepared = turn.prepare(&systems);
-                for kind in turn.order(&systems) {
-                    progress(Progress { done, of, doing: &format!("{doing}: {kind}") });
-                    let measured = match &prepared {
-                        Ok(()) => turn.measure(kind, &mut report.measurements),
-                        Err(error) => Err(error.to_string()),
-                    };
-                    if let Err(why) = measured {
-                        let what = format!("{} on {kind}, {} ms", workload.name, rtt.as_secs_f64() * 1e3);
-                        report.left_out.push(LeftOut { what, why });
-                    }
-                    done += 1;
+            turns.extend(grounds.iter().map(|ground| Turn {
+                ground,
+                origin: &origin,
+                options,
+                workload,
+                round,
+            }));
+        }
+    }
+    for together in turns.chunks(if options.together { turns.len().max(1) } else { 1 }) {
+        progress(Progress { done, of, doing: &format!("{}: preparing", together[0]) });
+        let prepared: Vec<Result<(), Error>> = together.iter().map(|turn| turn.prepare(&systems)).collect();
+        if systems.iter().any(|kind| kind.caches()) {
+            std::thread::sleep(AGE);
+        }
+        for (turn, prepared) in together.iter().zip(prepared) {
+            for kind in turn.order(&systems) {
+                progress(Progress { done, of, doing: &format!("{turn}: {kind}") });
+                let measured = match &prepared {
+                    Ok(()) => turn.measure(kind, &mut report.measurements),
+                    Err(error) => Err(error.to_string()),
+                };
+                if let Err(why) = measured {
+                    report.left_out.push(LeftOut { what: format!("{turn}, {kind}"), why });
                 }
-                turn.clean(&systems)?;
+                done += 1;
             }
+            turn.clean(&systems)?;
         }
     }
     progress(Progress { done, of, doing: "done" });
@@ -108,6 +124,13 @@ struct Turn<'t> {
     options: &'t Options,
     workload: &'t Workload,
     round: usize,
+}
+
+impl std::fmt::Display for Turn<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let rtt_ms = self.ground.network.rtt.as_secs_f64() * 1e3;
+        write!(f, "{}, {rtt_ms} ms, round {}", self.workload.name, self.round + 1)
+    }
 }
 
 impl Turn<'_> {
@@ -131,9 +154,6 @@ impl Turn<'_> {
             let failed = Error::io(format!("cannot prepare {}", self.workload.name));
             (self.workload.prepare)(&self.options.plan, &*target).map_err(failed)?;
         }
-        if systems.iter().any(|kind| kind.caches()) {
-            std::thread::sleep(AGE);
-        }
         Ok(())
     }
 
@@ -143,7 +163,8 @@ impl Turn<'_> {
             system::clean(self.ground, self.origin, &name)?;
             let own = self.ground.directory.join(&name);
             if own.exists() {
-                std::fs::remove_dir_all(&own).map_err(Error::io(format!("cannot remove {}", own.display())))?;
+                std::fs::remove_dir_all(&own)
+                    .map_err(Error::io(format!("cannot remove {}", own.display())))?;
             }
         }
         Ok(())

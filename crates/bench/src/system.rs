@@ -22,8 +22,8 @@ use crate::relay::{self, Calls, Relay, Traffic};
 use crate::target::{Habits, Mounted, Target, Unmounted};
 
 pub use leasehold::Hits;
-pub use program::Usage;
 use program::Program;
+pub use program::Usage;
 
 /// A kind of system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -148,7 +148,8 @@ impl Ground {
         let text = server.url(&self.vers, self.actimeo);
         let failed = |why: String| Error::Mount { url: text.clone(), why };
         let url = Url::parse(&text).map_err(|error| failed(error.to_string()))?;
-        let origin = self.runtime.block_on(client::connect(&url)).map_err(|error| failed(error.to_string()))?;
+        let origin =
+            self.runtime.block_on(client::connect(&url)).map_err(|error| failed(error.to_string()))?;
         // Where the URL leaves the version to the server, the answer says whether opens are told.
         let habits = Habits { opens: origin.version() != "3", ..self.habits(delegations) };
         let fs = origin.file_system();
@@ -158,7 +159,8 @@ impl Ground {
     /// A relay to an address.
     fn relay(&self, target: SocketAddr) -> Result<Relay, Error> {
         let _entered = self.runtime.enter();
-        Relay::start(target, relay::Options { udp: false, ..self.network }).map_err(Error::io("cannot start the relay"))
+        Relay::start(target, relay::Options { udp: false, ..self.network })
+            .map_err(Error::io("cannot start the relay"))
     }
 
     /// A new directory with this name.
@@ -220,11 +222,18 @@ impl Origin {
     pub fn against(ground: &Ground, url: &Url) -> Result<Origin, Error> {
         let port = url.options.port.or(url.port).unwrap_or(2049);
         let wanted = (url.host.as_str(), port);
-        let found = ground.runtime.block_on(async { tokio::net::lookup_host(wanted).await.map(|mut all| all.next()) });
-        let unknown = || Error::Mount { url: url.to_string(), why: format!("the host {} has no address", url.host) };
+        let found = ground
+            .runtime
+            .block_on(async { tokio::net::lookup_host(wanted).await.map(|mut all| all.next()) });
+        let unknown =
+            || Error::Mount { url: url.to_string(), why: format!("the host {} has no address", url.host) };
         let server = found.ok().flatten().ok_or_else(unknown)?;
-        let address =
-            Address { server, mountport: url.options.mountport, export: url.export_text(), options: String::new() };
+        let address = Address {
+            server,
+            mountport: url.options.mountport,
+            export: url.export_text(),
+            options: String::new(),
+        };
         Ok(Origin { address, directory: None, program: None })
     }
 
@@ -252,7 +261,11 @@ impl Observation {
     #[must_use]
     pub fn since(&self, earlier: &Observation) -> Observation {
         let usage = self.usage.iter().map(|now| {
-            earlier.usage.iter().find(|then| then.name == now.name).map_or_else(|| now.clone(), |then| now.since(then))
+            earlier
+                .usage
+                .iter()
+                .find(|then| then.name == now.name)
+                .map_or_else(|| now.clone(), |then| now.since(then))
         });
         Observation {
             calls: self.calls.since(&earlier.calls),
@@ -285,11 +298,24 @@ pub struct System<'g> {
 
 impl<'g> System<'g> {
     /// Starts one, its caches empty. `name` is that of its directory.
-    pub fn start(ground: &'g Ground, origin: &'g Origin, kind: Kind, name: &str) -> Result<System<'g>, Error> {
+    pub fn start(
+        ground: &'g Ground,
+        origin: &'g Origin,
+        kind: Kind,
+        name: &str,
+    ) -> Result<System<'g>, Error> {
         let directory = ground.subdirectory(name)?;
         let front = origin.address.clone();
-        let mut system =
-            System { ground, origin, kind, directory, relay: None, front, programs: Vec::new(), mounted: None };
+        let mut system = System {
+            ground,
+            origin,
+            kind,
+            directory,
+            relay: None,
+            front,
+            programs: Vec::new(),
+            mounted: None,
+        };
         if kind == Kind::Ganesha {
             let export = origin.directory.as_deref().unwrap_or(Path::new("/nonexistent"));
             let ganesha = ganesha::server(ground, export, &system.directory)?;
@@ -342,9 +368,7 @@ impl<'g> System<'g> {
     /// A client that has just been mounted, working below a directory of the export.
     pub fn client(&self, base: &str, delegations: bool) -> Result<Arc<dyn Target>, Error> {
         match (&self.kind, &self.mounted) {
-            (Kind::Local, _) => {
-                Ok(Arc::new(Mounted::new(self.directory.join(base))))
-            }
+            (Kind::Local, _) => Ok(Arc::new(Mounted::new(self.directory.join(base)))),
             (_, Some(mounted)) => Ok(Arc::new(Mounted::new(mounted.join(base)))),
             _ => Ok(Arc::new(self.ground.client(&self.front, base, delegations)?)),
         }
@@ -449,9 +473,13 @@ pub fn missing(ground: &Ground, kind: Kind, against: bool) -> Option<String> {
     let root = rustix::process::geteuid().is_root();
     match kind {
         Kind::Local | Kind::Direct | Kind::Proxy => None,
-        Kind::Mount if !leasehold::has_mount(&ground.leasehold) => Some("this build has no `mount`".to_owned()),
+        Kind::Mount if !leasehold::has_mount(&ground.leasehold) => {
+            Some("this build has no `mount`".to_owned())
+        }
         Kind::Mount => (!root).then(|| "mounting wants root".to_owned()),
-        Kind::Ganesha if against => Some("it serves a directory of this machine, and --against names a server".to_owned()),
+        Kind::Ganesha if against => {
+            Some("it serves a directory of this machine, and --against names a server".to_owned())
+        }
         Kind::Ganesha | Kind::GaneshaProxy if ground.vers == "3" => {
             Some("it wants an rpcbind for version 3: measure it with --vers 4.2".to_owned())
         }
@@ -463,6 +491,7 @@ pub fn missing(ground: &Ground, kind: Kind, against: bool) -> Option<String> {
 
 /// A free port of loopback for TCP.
 fn free_port() -> Result<SocketAddr, Error> {
-    let bound = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
+    let bound =
+        std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
     bound.map_err(Error::io("no free port on loopback"))
 }

@@ -17,6 +17,9 @@ pub async fn run(arguments: ::bench::Arguments) -> Result<(), Failure> {
     bar.enable_steady_tick(Duration::from_millis(200));
     let shown = bar.clone();
     let ran = arguments.run(program, move |progress| {
+        if shown.is_hidden() {
+            eprintln!("{}/{} {}", progress.done, progress.of, progress.doing);
+        }
         shown.set_length(progress.of as u64);
         shown.set_position(progress.done as u64);
         shown.set_message(progress.doing.to_owned());
@@ -28,6 +31,8 @@ pub async fn run(arguments: ::bench::Arguments) -> Result<(), Failure> {
     bar.finish_and_clear();
     match ran.map_err(Failure)? {
         true => Ok(()),
-        false => Err(Failure("counts are above the baseline: mend what asks more often, or accept it".to_owned())),
+        false => {
+            Err(Failure("counts are above the baseline: mend what asks more often, or accept it".to_owned()))
+        }
     }
 }

@@ -24,7 +24,13 @@ pub(super) fn all(report: &Report) -> Vec<Aim> {
     let phase_ratio = |workload, phase: &str, wanted: f64, what, paper, aim| {
         let (direct, warm) = pair(report, workload, far)?;
         let ratio = direct.phase(phase)?.median / warm.phase(phase)?.median.max(1e-9);
-        Some(Aim { what, paper, aim, measured: format!("{ratio:.1} x faster at {far} ms"), met: ratio >= wanted })
+        Some(Aim {
+            what,
+            paper,
+            aim,
+            measured: format!("{ratio:.1} x faster at {far} ms"),
+            met: ratio >= wanted,
+        })
     };
     [
         fewer("build", 95.0, "build, 2 clients, calls at the origin", "-50 % and more", "-95 %"),
@@ -42,7 +48,14 @@ pub(super) fn all(report: &Report) -> Vec<Aim> {
             "14 x faster",
             "at the speed of the local disk; here: 14 x",
         ),
-        phase_ratio("badros", "small writes x 4", 100.0, "small writes x 4 (Badros)", "about 100 x faster", "100 x"),
+        phase_ratio(
+            "badros",
+            "small writes x 4",
+            100.0,
+            "small writes x 4 (Badros)",
+            "about 100 x faster",
+            "100 x",
+        ),
     ]
     .into_iter()
     .flatten()

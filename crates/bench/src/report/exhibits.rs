@@ -166,7 +166,8 @@ fn andrew_phases(report: &Report, rtt: f64) -> Option<Exhibit> {
 }
 
 fn andrew_delay(report: &Report) -> Option<Exhibit> {
-    let rtts: Vec<f64> = report.rtts().into_iter().filter(|rtt| !of(report, "andrew", *rtt).is_empty()).collect();
+    let rtts: Vec<f64> =
+        report.rtts().into_iter().filter(|rtt| !of(report, "andrew", *rtt).is_empty()).collect();
     if rtts.len() < 2 {
         return None;
     }
@@ -182,7 +183,13 @@ fn andrew_delay(report: &Report) -> Option<Exhibit> {
     };
     let mut rows: Vec<Row> = systems
         .iter()
-        .map(|system| row(false, system, rtts.iter().map(|rtt| format!("{rtt} ms: {}", compile(system, *rtt).unwrap_or_default()))))
+        .map(|system| {
+            row(
+                false,
+                system,
+                rtts.iter().map(|rtt| format!("{rtt} ms: {}", compile(system, *rtt).unwrap_or_default())),
+            )
+        })
         .collect();
     let papers = [
         ("NFS, UDP", [139, 175, 207, 276, 304, 372]),
@@ -261,7 +268,10 @@ fn lookups(report: &Report, rtt: f64) -> Option<Exhibit> {
     Some(Exhibit {
         title: titled("LOOKUPs of a build", rtt),
         source: "Lever, Simple Benchmark",
-        note: format!("The paper's build is the Linux kernel's; ours is a generated tree at scale {}.", report.plan.scale),
+        note: format!(
+            "The paper's build is the Linux kernel's; ours is a generated tree at scale {}.",
+            report.plan.scale
+        ),
         head: head(&["", "Lookup", "Getattr", "Write", "Read", "Create (v4: Open)", "Readdir", "Total"]),
         rows,
         chart: Some(Chart {
@@ -399,9 +409,20 @@ fn server_share(report: &Report, rtt: f64, share: &Share) -> Option<Exhibit> {
         title: titled(share.title, rtt),
         source: share.source,
         note: format!("The paper: {}.", share.says),
-        head: head(&["", "operations of the clients", "calls at the server", "for each operation", "of direct", "time"]),
+        head: head(&[
+            "",
+            "operations of the clients",
+            "calls at the server",
+            "for each operation",
+            "of direct",
+            "time",
+        ]),
         rows,
-        chart: Some(Chart { title: "Calls at the server, of those without anything between".to_owned(), unit: "%", bars }),
+        chart: Some(Chart {
+            title: "Calls at the server, of those without anything between".to_owned(),
+            unit: "%",
+            bars,
+        }),
     })
 }
 
@@ -411,7 +432,13 @@ fn build_time(report: &Report, rtt: f64) -> Option<Exhibit> {
     let faster = |group: &Rounds<'_>| group.median(|measurement| direct / measurement.seconds.max(1e-9));
     let mut rows: Vec<Row> = groups
         .iter()
-        .map(|group| row(false, group.system, [seconds(group.seconds().median), format!("{:.2} x", faster(group).median)]))
+        .map(|group| {
+            row(
+                false,
+                group.system,
+                [seconds(group.seconds().median), format!("{:.2} x", faster(group).median)],
+            )
+        })
         .collect();
     rows.push(row(true, "Linux kernel, direct", ["533 min".to_owned(), "1 x".to_owned()]));
     rows.push(row(true, "Linux kernel, Nache, two clients", [String::new(), "3.5 x".to_owned()]));
@@ -431,8 +458,18 @@ fn build_time(report: &Report, rtt: f64) -> Option<Exhibit> {
 
 fn micro(report: &Report, rtt: f64) -> Option<Exhibit> {
     // Operations/s and latency in ms, with Nache and without.
-    let lan = [[37.0, 40.0, 1283.0, 1172.0], [99.0, 127.0, 1.3, 7.8], [27.0, 32.0, 37.6, 31.3], [9.0, 11.9, 220.0, 146.0]];
-    let wan = [[9.0, 16.0, 5217.0, 3009.0], [77.0, 48.0, 12.9, 20.7], [8.6, 10.0, 116.3, 98.0], [2.2, 2.4, 883.4, 821.0]];
+    let lan = [
+        [37.0, 40.0, 1283.0, 1172.0],
+        [99.0, 127.0, 1.3, 7.8],
+        [27.0, 32.0, 37.6, 31.3],
+        [9.0, 11.9, 220.0, 146.0],
+    ];
+    let wan = [
+        [9.0, 16.0, 5217.0, 3009.0],
+        [77.0, 48.0, 12.9, 20.7],
+        [8.6, 10.0, 116.3, 98.0],
+        [2.2, 2.4, 883.4, 821.0],
+    ];
     let workloads = ["create", "random-reads", "random-writes", "random-appends"];
     let mut rows = Vec::new();
     for (number, workload) in workloads.into_iter().enumerate() {

@@ -144,10 +144,12 @@ fn everything(page: &mut String, report: &Report) {
     .map(str::to_owned);
     let rows = report.groups().into_iter().map(|group| {
         let middle = group.middle();
-        let kinds: Vec<String> = middle.calls.calls.iter().map(|(name, count)| format!("{name} {count}")).collect();
-        let slowest = middle.latencies.values().max_by(|one, other| {
-            (one.mean * one.count as f64).total_cmp(&(other.mean * other.count as f64))
-        });
+        let kinds: Vec<String> =
+            middle.calls.calls.iter().map(|(name, count)| format!("{name} {count}")).collect();
+        let slowest = middle
+            .latencies
+            .values()
+            .max_by(|one, other| (one.mean * one.count as f64).total_cmp(&(other.mean * other.count as f64)));
         let latency = slowest.copied().unwrap_or_default();
         let each = |what: fn(&crate::system::Usage) -> String| {
             let words: Vec<String> =
@@ -177,7 +179,9 @@ fn everything(page: &mut String, report: &Report) {
         ("ours", cells)
     });
     table(page, &head, rows);
-    page.push_str("<p>Percentiles are of the kind of system call that took the most time in all.</p>\n</section>\n");
+    page.push_str(
+        "<p>Percentiles are of the kind of system call that took the most time in all.</p>\n</section>\n",
+    );
 }
 
 fn left_out(page: &mut String, report: &Report) {

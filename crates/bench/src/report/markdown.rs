@@ -23,7 +23,11 @@ pub(super) fn render(report: &Report) -> String {
         text.push_str("\n| what | paper | aim | measured | |\n|---|---|---|---|---|\n");
         aims.iter().for_each(|aim| {
             let verdict = if aim.met { "met" } else { "missed" };
-            let _ = writeln!(text, "| {} | {} | {} | {} | {verdict} |", aim.what, aim.paper, aim.aim, aim.measured);
+            let _ = writeln!(
+                text,
+                "| {} | {} | {} | {} | {verdict} |",
+                aim.what, aim.paper, aim.aim, aim.measured
+            );
         });
     }
     for exhibit in exhibits::all(report) {

@@ -20,7 +20,9 @@ const LOGARITHMIC_FROM: f64 = 100.0;
 /// A chart; empty if there is nothing to draw.
 pub(super) fn bars(chart: &Chart) -> String {
     let positive = chart.bars.iter().map(|bar| bar.value).filter(|value| *value > 0.0);
-    let highest = |value: f64, bar: &super::exhibits::Bar| value.max(bar.value).max(bar.range.map_or(0.0, |range| range.1));
+    let highest = |value: f64, bar: &super::exhibits::Bar| {
+        value.max(bar.value).max(bar.range.map_or(0.0, |range| range.1))
+    };
     let most = chart.bars.iter().fold(0.0, highest);
     if most <= 0.0 {
         return String::new();

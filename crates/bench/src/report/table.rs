@@ -56,15 +56,23 @@ fn row(text: &mut String, group: &Rounds<'_>, direct: Option<&Rounds<'_>>) {
     let speedup = direct.map_or(0.0, |direct| direct.seconds().median / time.median.max(1e-9));
     let share = direct.map_or(0.0, |direct| 100.0 * calls.median / direct.calls().median.max(1e-9));
     let middle = group.middle();
-    let cpu: f64 = middle.usage.iter().map(|usage| usage.cpu_seconds).sum();
+    let cpu: f64 = middle.usage.iter().fold(0.0, |sum, usage| sum + usage.cpu_seconds);
     let memory: u64 = middle.usage.iter().map(|usage| usage.memory_bytes).max().unwrap_or(0);
     let mut kinds: Vec<(&String, &u64)> = middle.calls.calls.iter().collect();
     kinds.sort_by(|one, other| other.1.cmp(one.1));
     let more = if kinds.len() > KINDS { ", …" } else { "" };
-    let kinds: Vec<String> = kinds.iter().take(KINDS).map(|(name, count)| format!("{name} {count}")).collect();
+    let kinds: Vec<String> =
+        kinds.iter().take(KINDS).map(|(name, count)| format!("{name} {count}")).collect();
     let hits = middle.hits.map_or_else(String::new, |hits| {
-        let rate = |(hits, misses): (u64, u64)| format!("{:.0}%", 100.0 * hits as f64 / (hits + misses).max(1) as f64);
-        format!("; hits: attributes {}, names {}, data {}", rate(hits.attributes), rate(hits.names), rate(hits.data))
+        let rate = |(hits, misses): (u64, u64)| {
+            format!("{:.0}%", 100.0 * hits as f64 / (hits + misses).max(1) as f64)
+        };
+        format!(
+            "; hits: attributes {}, names {}, data {}",
+            rate(hits.attributes),
+            rate(hits.names),
+            rate(hits.data)
+        )
     });
     let _ = writeln!(
         text,

@@ -2,8 +2,15 @@
 
 use super::*;
 
-fn measurement(workload: &str, system: &str, round: usize, seconds: f64, calls: &[(&str, u64)]) -> Measurement {
-    let calls: BTreeMap<String, u64> = calls.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect();
+fn measurement(
+    workload: &str,
+    system: &str,
+    round: usize,
+    seconds: f64,
+    calls: &[(&str, u64)],
+) -> Measurement {
+    let calls: BTreeMap<String, u64> =
+        calls.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect();
     let phase = |name: &str| Phase { name: name.to_owned(), seconds, operations: 10 };
     Measurement {
         workload: workload.to_owned(),
@@ -14,7 +21,10 @@ fn measurement(workload: &str, system: &str, round: usize, seconds: f64, calls: 
         seconds,
         phases: ["build", "write delegation", "read a big file again"].map(phase).to_vec(),
         operations: 100,
-        latencies: BTreeMap::from([("read".to_owned(), Latencies { count: 9, mean: seconds, ..Latencies::default() })]),
+        latencies: BTreeMap::from([(
+            "read".to_owned(),
+            Latencies { count: 9, mean: seconds, ..Latencies::default() },
+        )]),
         calls: Calls { operations: calls.clone(), calls },
         bytes_up: 1000,
         bytes_down: 2_000_000,
@@ -39,8 +49,20 @@ fn report() -> Report {
         for (round, seconds) in [3.0, 1.0, 2.0].into_iter().enumerate() {
             let direct = [("GETATTR", 900), ("READ", 100), ("SEQUENCE", 77)];
             report.measurements.push(measurement(workload.name, "direct", round, 10.0 * seconds, &direct));
-            report.measurements.push(measurement(workload.name, "proxy cold", round, 10.0 * seconds, &direct));
-            report.measurements.push(measurement(workload.name, "proxy warm", round, seconds, &[("GETATTR", 30)]));
+            report.measurements.push(measurement(
+                workload.name,
+                "proxy cold",
+                round,
+                10.0 * seconds,
+                &direct,
+            ));
+            report.measurements.push(measurement(
+                workload.name,
+                "proxy warm",
+                round,
+                seconds,
+                &[("GETATTR", 30)],
+            ));
             report.measurements.push(measurement(workload.name, "local", round, seconds, &[]));
         }
     }
@@ -86,9 +108,9 @@ fn aims_are_held_against_what_was_measured() {
 fn every_workload_is_in_an_exhibit_with_the_papers_numbers() {
     let exhibits = exhibits::all(&report());
     for number in ["1718", "54405", "1007 ms", "800", "62.0 %", "87.5 %", "533 min", "1283", "14 x faster"] {
-        let shown = exhibits.iter().any(|exhibit| {
-            exhibit.rows.iter().flat_map(|row| &row.cells).any(|cell| cell.contains(number))
-        });
+        let shown = exhibits
+            .iter()
+            .any(|exhibit| exhibit.rows.iter().flat_map(|row| &row.cells).any(|cell| cell.contains(number)));
         assert!(shown, "{number}");
     }
     for exhibit in &exhibits {
@@ -102,7 +124,8 @@ fn the_page_stands_alone_and_is_well_formed() {
     assert!(page.contains("no &lt;kernel&gt;") && page.contains("prefers-color-scheme: dark"));
     assert!(!page.contains("<script") && !page.contains("http"), "nothing comes from elsewhere");
     for element in ["table", "tr", "td", "th", "section", "svg", "text", "div", "p", "ul", "li"] {
-        let opened = page.matches(&format!("<{element} ")).count() + page.matches(&format!("<{element}>")).count();
+        let opened =
+            page.matches(&format!("<{element} ")).count() + page.matches(&format!("<{element}>")).count();
         assert_eq!(opened, page.matches(&format!("</{element}>")).count(), "{element}");
     }
     assert!(page.matches("<svg").count() >= 10);

@@ -15,8 +15,9 @@ const PROXY: &str = include_str!("ganesha-proxy.conf.in");
 pub(super) fn missing(library: &str, packages: &str) -> Option<String> {
     let is_there = |path: &str| Path::new(path).exists();
     let libraries = ["/usr/lib", "/usr/lib64"].into_iter().filter_map(|under| std::fs::read_dir(under).ok());
-    let has_library = libraries.flatten().flatten().any(|entry| entry.path().join("ganesha").join(library).exists())
-        || is_there(&format!("/usr/lib/ganesha/{library}"));
+    let has_library =
+        libraries.flatten().flatten().any(|entry| entry.path().join("ganesha").join(library).exists())
+            || is_there(&format!("/usr/lib/ganesha/{library}"));
     let has_program = ["/usr/bin/ganesha.nfsd", "/usr/sbin/ganesha.nfsd"].into_iter().any(is_there);
     (!has_program || !has_library).then(|| format!("not installed: apt-get install {packages}"))
 }

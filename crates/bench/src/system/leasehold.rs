@@ -101,7 +101,11 @@ pub(super) fn has_mount(program: &Path) -> bool {
 }
 
 /// A FUSE mount of an origin, and where it is.
-pub(super) fn mount(ground: &Ground, origin: &Address, directory: &Path) -> Result<(Program, PathBuf), Error> {
+pub(super) fn mount(
+    ground: &Ground,
+    origin: &Address,
+    directory: &Path,
+) -> Result<(Program, PathBuf), Error> {
     let mounted = directory.join("mounted");
     std::fs::create_dir_all(&mounted).map_err(Error::io(format!("cannot make {}", mounted.display())))?;
     let mut process = command(ground, "mount");
@@ -129,7 +133,8 @@ mod tests {
     #[test]
     fn hits_are_read_from_the_status() {
         let of = |hits, misses| serde_json::json!({ "hits": hits, "misses": misses });
-        let status = serde_json::json!({ "cache": { "attributes": of(5, 1), "names": of(6, 2), "data": of(7, 3) } });
+        let status =
+            serde_json::json!({ "cache": { "attributes": of(5, 1), "names": of(6, 2), "data": of(7, 3) } });
         let hits = Hits::parse(&status).unwrap();
         assert_eq!(hits, Hits { attributes: (5, 1), names: (6, 2), data: (7, 3) });
         let later = Hits { attributes: (8, 2), names: (6, 3), data: (1, 0) };

@@ -67,7 +67,12 @@ pub(super) struct Program {
 
 impl Program {
     /// Starts a server that will listen at `server`, and waits until it does. What it says goes to `log`.
-    pub(super) fn start(name: &str, mut command: Command, server: SocketAddr, log: &Path) -> Result<Program, Error> {
+    pub(super) fn start(
+        name: &str,
+        mut command: Command,
+        server: SocketAddr,
+        log: &Path,
+    ) -> Result<Program, Error> {
         let failed = |why: String| Error::Start { program: name.to_owned(), why };
         let output = File::create(log).and_then(|file| Ok((file.try_clone()?, file)));
         let (out, err) = output.map_err(|error| failed(format!("{}: {error}", log.display())))?;
@@ -110,7 +115,10 @@ impl Program {
                     continue;
                 }
             };
-            return Err(Error::Start { program: self.name.clone(), why: format!("{why}: {}", self.last_words()) });
+            return Err(Error::Start {
+                program: self.name.clone(),
+                why: format!("{why}: {}", self.last_words()),
+            });
         }
         Ok(())
     }
@@ -150,7 +158,8 @@ impl Program {
     fn signal(&self, signal: rustix::process::Signal) {
         // The child has not been waited for, so the id is its own.
         let _: io::Result<()> =
-            rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal).map_err(Into::into);
+            rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal)
+                .map_err(Into::into);
     }
 }
 
@@ -181,7 +190,8 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", "echo one; echo two >&2; echo three; exit 3"]);
         let server = super::super::free_port().unwrap();
-        let error = Program::start("sh", command, server, &directory.path().join("log")).unwrap_err().to_string();
+        let error =
+            Program::start("sh", command, server, &directory.path().join("log")).unwrap_err().to_string();
         assert!(error.contains("cannot start sh") && error.contains("two; three"), "{error}");
     }
 }

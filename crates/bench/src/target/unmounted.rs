@@ -105,7 +105,11 @@ impl Unmounted {
 impl Drop for Unmounted {
     /// Gives back what was delegated, as an unmount does.
     fn drop(&mut self) {
-        self.runtime.block_on(self.client.give_all_back());
+        self.runtime.block_on(async {
+            self.client.give_all_back().await;
+            // A server that keeps no record of us need not wait for us when it has been started again.
+            self.client.fs.shutdown().await;
+        });
         self.client.stop();
     }
 }
