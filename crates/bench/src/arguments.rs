@@ -194,9 +194,9 @@ impl Arguments {
             write(file, &report.markdown())?;
         }
         if self.json {
-            println!("{}", report.json())
+            println!("{}", report.json());
         } else {
-            print!("{}", report.table())
+            print!("{}", report.table());
         }
         Ok(())
     }

@@ -209,7 +209,7 @@ impl Turn<'_> {
         let started = Instant::now();
         (workload.run)(&mut run).map_err(|error| error.to_string())?;
         let wall_seconds = started.elapsed().as_secs_f64();
-        let client_cpu_seconds = (own_cpu() - cpu_before).as_secs_f64();
+        let client_cpu_seconds = own_cpu().saturating_sub(cpu_before).as_secs_f64();
         system.settle();
         let seen = system.observe().since(&before);
         let phases = run.phases;

@@ -444,15 +444,13 @@ pub fn preparer(
 /// Removes what was prepared and written below `base`.
 pub fn clean(ground: &Ground, origin: &Origin, base: &str) -> Result<(), Error> {
     let failed = || Error::io(format!("cannot remove {base} from the origin"));
-    match &origin.directory {
-        Some(directory) => match std::fs::remove_dir_all(directory.join(base)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed()(error)),
-            _ => Ok(()),
-        },
-        None => {
-            let root = ground.client(&origin.address, "", false)?;
-            crate::target::remove_all(&root, base).map_err(failed())
-        }
+    let Some(directory) = &origin.directory else {
+        let root = ground.client(&origin.address, "", false)?;
+        return crate::target::remove_all(&root, base).map_err(failed());
+    };
+    match std::fs::remove_dir_all(directory.join(base)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed()(error)),
+        _ => Ok(()),
     }
 }
 

@@ -166,18 +166,15 @@ impl Run<'_> {
 }
 
 /// Runs parts beside each other, a thread for each; the first error is the whole's.
-pub fn in_parallel<I: Sync>(
+pub fn in_parallel<I: Send + Sync>(
     parts: impl IntoIterator<Item = I>,
     work: impl Fn(&I) -> io::Result<()> + Sync,
-) -> io::Result<()>
-where
-    I: Send,
-{
+) -> io::Result<()> {
     let work = &work;
     std::thread::scope(|scope| {
         let threads: Vec<_> = parts.into_iter().map(|part| scope.spawn(move || work(&part))).collect();
         let died = || io::Error::other("a thread of the workload panicked");
-        threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(died()))).collect()
+        threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(died())))
     })
 }
 

@@ -29,10 +29,9 @@ pub async fn run(arguments: ::bench::Arguments) -> Result<(), Failure> {
     });
     let ran = ran.await;
     bar.finish_and_clear();
-    match ran.map_err(Failure)? {
-        true => Ok(()),
-        false => {
-            Err(Failure("counts are above the baseline: mend what asks more often, or accept it".to_owned()))
-        }
+    if ran.map_err(Failure)? {
+        Ok(())
+    } else {
+        Err(Failure("counts are above the baseline: mend what asks more often, or accept it".to_owned()))
     }
 }

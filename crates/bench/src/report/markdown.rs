@@ -26,7 +26,7 @@ pub(super) fn render(report: &Report) -> String {
             let _ = writeln!(
                 text,
                 "| {} | {} | {} | {} | {verdict} |",
-                aim.what, aim.paper, aim.aim, aim.measured
+                aim.what, aim.paper, aim.wanted, aim.measured
             );
         });
     }

@@ -48,7 +48,7 @@ fn run(run: &mut Run<'_>) -> io::Result<()> {
     let reads = run.plan.count(1000, 30);
     run.phase("transactions", |run| {
         in_parallel(run.clients.iter().enumerate(), |&(number, client)| {
-            in_parallel(0..READERS + WRITERS + 1, |&thread| {
+            in_parallel(0..=READERS + WRITERS, |&thread| {
                 let random = run.plan.random(&[2, run.pass, number as u64, thread]);
                 let worker = Worker { client, random, blocks: file_bytes(&run.plan) / BLOCK_BYTES };
                 let all_reads = reads * READERS;
@@ -90,7 +90,7 @@ impl<'w> Worker<'w> {
             let (file, offset) = self.anywhere();
             files[file].read_at(&mut block, offset)?;
         }
-        files.into_iter().try_for_each(|file| file.close())
+        files.into_iter().try_for_each(OpenFile::close)
     }
 
     fn write(mut self, count: u64) -> io::Result<()> {
@@ -101,7 +101,7 @@ impl<'w> Worker<'w> {
             files[file].write_at(&block, offset)?;
             files[file].sync()?;
         }
-        files.into_iter().try_for_each(|file| file.close())
+        files.into_iter().try_for_each(OpenFile::close)
     }
 
     fn log(self, path: &str, count: u64) -> io::Result<()> {

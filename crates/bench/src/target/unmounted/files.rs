@@ -9,7 +9,7 @@ use vfs::{
 };
 
 use super::How;
-use super::memory::{Client, Held};
+use super::memory::{Client, Held, Leads};
 use super::names::learn_node;
 use super::pages::PAGE_BYTES;
 
@@ -118,7 +118,7 @@ impl Client {
             self.empty(&handle, how).await?;
             return Ok((handle, id));
         }
-        if !how.makes() && self.memory.lock().name(directory, name) == Some(None) {
+        if !how.makes() && self.memory.lock().name(directory, name) == Some(Leads::Nowhere) {
             return Err(Status::NoEnt.into());
         }
         let access = if how.writes() { Share::READ | Share::WRITE } else { Share::READ };
@@ -163,7 +163,7 @@ impl Client {
 
     fn open_under_lease(&self, directory: &Handle, name: &Name, how: How) -> Option<(Handle, OpenId)> {
         let mut memory = self.memory.lock();
-        let handle = memory.name(directory, name).flatten()?;
+        let handle = memory.name(directory, name)?.handle()?;
         let held = memory.held(&handle)?;
         let wanted =
             if how.writes() { (LeaseKind::Write, Share::WRITE) } else { (LeaseKind::Read, Share::READ) };

@@ -103,6 +103,24 @@ struct Node {
     held: Option<Held>,
 }
 
+/// Where a name leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Leads {
+    /// To this object.
+    To(Handle),
+    /// It is known not to be there.
+    Nowhere,
+}
+
+impl Leads {
+    pub(super) fn handle(self) -> Option<Handle> {
+        match self {
+            Leads::To(handle) => Some(handle),
+            Leads::Nowhere => None,
+        }
+    }
+}
+
 /// A delegation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Held {
@@ -203,9 +221,9 @@ impl Memory {
         }
     }
 
-    /// What a name leads to: `None` if that is not known, `Some(None)` if it is known not to be there.
-    pub(super) fn name(&self, directory: &Handle, name: &Name) -> Option<Option<Handle>> {
-        self.names.get(directory)?.get(name).copied()
+    /// What a name leads to, if that is known.
+    pub(super) fn name(&self, directory: &Handle, name: &Name) -> Option<Leads> {
+        Some(self.names.get(directory)?.get(name)?.map_or(Leads::Nowhere, Leads::To))
     }
 
     pub(super) fn set_name(&mut self, directory: &Handle, name: &Name, leads_to: Option<Handle>) {

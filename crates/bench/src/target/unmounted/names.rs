@@ -3,7 +3,7 @@
 use vfs::{Attributes, Error, FileType, Handle, Name, Node, ReadDir, Result, SetAttributes, Status};
 
 use super::Listed;
-use super::memory::Client;
+use super::memory::{Client, Leads};
 
 /// Bytes of a READDIRPLUS.
 const LISTING_BYTES: u32 = 1 << 16;
@@ -40,8 +40,8 @@ impl Client {
     pub(super) async fn find(&self, directory: &Handle, name: &Name) -> Result<Found> {
         self.believe(directory).await?;
         match self.memory.lock().name(directory, name) {
-            Some(Some(handle)) => return Ok(Found { handle, fresh: false }),
-            Some(None) => return Err(Status::NoEnt.into()),
+            Some(Leads::To(handle)) => return Ok(Found { handle, fresh: false }),
+            Some(Leads::Nowhere) => return Err(Status::NoEnt.into()),
             None => {}
         }
         match self.fs.lookup(&self.caller, directory, name).await {
@@ -139,7 +139,7 @@ impl Client {
     pub(super) async fn mkdir(&self, path: &str) -> Result<()> {
         let (directory, name) = self.walk_to_name(path).await?;
         self.believe(&directory).await?;
-        if matches!(self.memory.lock().name(&directory, &name), Some(Some(_))) {
+        if matches!(self.memory.lock().name(&directory, &name), Some(Leads::To(_))) {
             return Err(Status::Exist.into());
         }
         let set = SetAttributes { mode: Some(0o755), ..SetAttributes::default() };
@@ -153,7 +153,7 @@ impl Client {
 
     pub(super) async fn remove(&self, path: &str, is_dir: bool) -> Result<()> {
         let (directory, name) = self.walk_to_name(path).await?;
-        let known = self.memory.lock().name(&directory, &name).flatten();
+        let known = self.memory.lock().name(&directory, &name).and_then(Leads::handle);
         if let Some(handle) = known {
             // Linux gives a delegation back before it removes the file.
             self.give_back(&handle, None).await;
@@ -174,7 +174,7 @@ impl Client {
         let (from, from_name) = self.walk_to_name(from).await?;
         let (to, to_name) = self.walk_to_name(to).await?;
         let moved = self.find(&from, &from_name).await?.handle;
-        let replaced = self.memory.lock().name(&to, &to_name).flatten();
+        let replaced = self.memory.lock().name(&to, &to_name).and_then(Leads::handle);
         for handle in replaced.iter().chain([&moved]) {
             self.give_back(handle, None).await;
         }
