@@ -98,11 +98,23 @@ fn paper_bar(label: &str, value: f64) -> Bar {
     Bar { label: label.to_owned(), value, range: None, paper: true }
 }
 
+/// What is counted of a kind.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Of {
+    /// Calls that were made for it.
+    Calls,
+    /// Operations, also those that come along in a compound made for another.
+    Operations,
+}
+
 /// Counts of kinds at the origin, a row for each system. Kinds that are joined by `+` are added up.
-fn counts(groups: &[Rounds<'_>], kinds: &[&str]) -> Vec<Row> {
-    let count = |group: &Rounds<'_>, kinds: &str| {
-        kinds.split('+').map(|kind| group.operations(kind).median).sum::<f64>()
+fn counts(groups: &[Rounds<'_>], of: Of, kinds: &[&str]) -> Vec<Row> {
+    let one = |group: &Rounds<'_>, kind: &str| match of {
+        Of::Calls => group.median(|measurement| measurement.calls.of(kind) as f64).median,
+        Of::Operations => group.operations(kind).median,
     };
+    let count =
+        |group: &Rounds<'_>, kinds: &str| kinds.split('+').fold(0.0, |sum, kind| sum + one(group, kind));
     let of = |group: &Rounds<'_>| {
         let cells = kinds.iter().map(|kinds| format!("{:.0}", count(group, kinds)));
         row(false, group.system, cells.chain([format!("{:.0}", group.calls().median)]))
@@ -124,7 +136,7 @@ fn andrew_calls(report: &Report, rtt: f64) -> Option<Exhibit> {
         ("Spritely NFS", [259, 836, 192, 535, 1467, 3595]),
         ("Ultrix 4.3, NFS", [1225, 1186, 476, 810, 0, 4002]),
     ];
-    let mut rows = counts(&groups, &kinds);
+    let mut rows = counts(&groups, Of::Calls, &kinds);
     rows.extend(papers.map(|(name, numbers)| row(true, name, numbers.map(|number| number.to_string()))));
     let mut bars = bars(&groups, Rounds::calls);
     bars.extend(papers.map(|(name, numbers)| paper_bar(name, f64::from(numbers[5]))));
@@ -259,7 +271,7 @@ fn lookups(report: &Report, rtt: f64) -> Option<Exhibit> {
     let groups = without_local(of(report, "lookups", rtt));
     groups.first()?;
     let kinds = ["LOOKUP", "GETATTR", "WRITE", "READ", "CREATE+OPEN", "READDIR+READDIRPLUS"];
-    let mut rows = counts(&groups, &kinds);
+    let mut rows = counts(&groups, Of::Calls, &kinds);
     let papers = [
         ("Linux 2.4.1", [54_405, 284, 7_913, 3_361, 770, 409, 108_810]),
         ("Linux 2.4.1, modified", [11_176, 384, 7_914, 3_364, 770, 410, 62_718]),
@@ -277,7 +289,7 @@ fn lookups(report: &Report, rtt: f64) -> Option<Exhibit> {
         chart: Some(Chart {
             title: "LOOKUPs at the server".to_owned(),
             unit: "",
-            bars: bars(&groups, |group| group.operations("LOOKUP")),
+            bars: bars(&groups, |group| group.median(|measurement| measurement.calls.of("LOOKUP") as f64)),
         }),
     })
 }
@@ -311,7 +323,7 @@ fn rounds(report: &Report, rtt: f64) -> Option<Exhibit> {
     let kinds = ["OPEN", "CLOSE", "ACCESS", "GETATTR", "LOCK", "LOCKU", "READ"];
     let mut rows = Vec::new();
     for (workload, state) in [("rounds", "on"), ("rounds-undelegated", "off")] {
-        for mut each in counts(&without_local(of(report, workload, rtt)), &kinds) {
+        for mut each in counts(&without_local(of(report, workload, rtt)), Of::Operations, &kinds) {
             each.cells[0] = format!("{}, delegations {state}", each.cells[0]);
             rows.push(each);
         }

@@ -68,10 +68,10 @@ fn aims_table(page: &mut String, report: &Report) {
     page.push_str("<h2>Aims</h2>\n");
     let rows = aims.iter().map(|aim| {
         let verdict = if aim.met { "met" } else { "missed" };
-        let cells = [aim.what, aim.paper, aim.wanted, &aim.measured, verdict].map(str::to_owned);
+        let cells = [aim.what, verdict, &aim.measured, aim.wanted, aim.paper].map(str::to_owned);
         (verdict, cells.to_vec())
     });
-    let head = ["what", "paper", "aim", "measured", ""].map(str::to_owned);
+    let head = ["what", "", "measured", "aim", "paper"].map(str::to_owned);
     table(page, &head, rows);
 }
 
