@@ -1,4 +1,5 @@
-//! `cargo xtask bench`: the program `bench`, and the servers that it measures if none are named.
+//! `cargo xtask bench`: the program `bench`, and the servers that it measures if none are named; `papers`, which is
+//! `leasehold bench` as it is released; and `quick`, which holds counts to the committed baseline.
 
 use crate::steps;
 use lab::{Ganesha, Lab, Process, Program, free_port};
@@ -11,8 +12,19 @@ const START_PATIENCE: Duration = Duration::from_secs(30);
 /// The directory of the export that holds the files.
 const FILES_IN: &str = "leasehold-bench";
 
+/// The committed baseline of `quick`.
+const BASELINE: &str = "crates/bench/baseline.json";
+
 /// Builds and runs; true when the program succeeded.
 pub fn run(arguments: &[String]) -> bool {
+    match arguments.split_first() {
+        Some((name, rest)) if name == "quick" => return quick(rest),
+        Some((name, rest)) if name == "papers" => {
+            let fixed = ["run", "--release", "--package", "leasehold", "--", "bench"];
+            return steps::run("cargo", fixed.into_iter().chain(rest.iter().map(String::as_str)), &[]);
+        }
+        _ => {}
+    }
     let names_servers = arguments.iter().any(|argument| argument.contains("nfs://"));
     let wants_help = arguments.iter().any(|argument| ["-h", "--help"].contains(&argument.as_str()));
     if arguments.first().is_some_and(|name| name == "wire") && !names_servers && !wants_help {
@@ -20,6 +32,13 @@ pub fn run(arguments: &[String]) -> bool {
     }
     let fixed = ["run", "--release", "--package", "bench", "--bin", "bench", "--"];
     steps::run("cargo", fixed.into_iter().chain(arguments.iter().map(String::as_str)), &[])
+}
+
+/// Counts and ratios against the baseline, with the programs that the tests have built already: what is compared does not
+/// depend on how fast they are.
+pub fn quick(options: &[String]) -> bool {
+    let fixed = ["run", "--package", "leasehold", "--", "bench", "--quick", BASELINE];
+    steps::run("cargo", fixed.into_iter().chain(options.iter().map(String::as_str)), &[])
 }
 
 /// nfs-ganesha, `serve`, and `proxy` in front of that `serve`, over one directory, one beside the other.

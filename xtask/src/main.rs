@@ -32,8 +32,9 @@ enum Task {
     Tidy,
     /// Boot a guest, with a foreign origin mounted if asked, and run a script or lines from standard input in it
     Lab(guest::Options),
-    /// Run a benchmark, in release mode: the arguments go to the program `bench` of the crate of that name. `wire` without servers
-    /// compares nfs-ganesha, `leasehold serve` and a warm `leasehold proxy` over one directory
+    /// Run a benchmark. `papers` is `leasehold bench` in release mode; `quick` holds counts to the committed baseline
+    /// (`--accept` makes a new one); `wire` without servers compares nfs-ganesha, `leasehold serve` and a warm `leasehold
+    /// proxy` over one directory
     Bench {
         /// Which benchmark, and its options
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]

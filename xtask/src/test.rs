@@ -1,7 +1,7 @@
 //! `cargo xtask test`: everything that must hold, from a clean clone.
 
 use crate::steps::{self, Steps, root, succeeds};
-use crate::{packages, tidy};
+use crate::{bench, packages, tidy};
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
@@ -35,6 +35,9 @@ pub fn run(options: &Options) -> bool {
     }
     lint_into(&mut steps);
     steps.step_with_note("tests", || cargo_test(&options.cargo_test, lab));
+    if options.cargo_test.is_empty() {
+        steps.step("bench quick", || bench::quick(&[]));
+    }
     steps.summarize("cargo xtask test");
     steps.passed()
 }

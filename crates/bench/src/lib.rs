@@ -1,8 +1,21 @@
-//! Measuring NFS servers, and the network that measurements want between two ends of one machine.
+//! Measuring: the papers' evaluations repeated beside the peers, single procedures of servers, and the network that both want.
 //!
 //! [`relay`] is a network with a round trip: what a wide-area link does to a protocol can be seen on one machine.
+//! [`workload`] has what the papers ran, on a [`target`]: a mounted directory, or our own client without a mount.
+//! [`system`] has what is compared, [`run`](mod@run) compares, [`report`] tells. [`quick`] holds counts to a baseline.
 //! [`wire`] asks NFSv3 servers one thing at a time, as fast as they answer.
 
+mod arguments;
+mod histogram;
+pub mod quick;
+pub mod random;
 pub mod relay;
+pub mod report;
+pub mod run;
 mod sys;
+pub mod system;
+pub mod target;
 pub mod wire;
+pub mod workload;
+
+pub use arguments::Arguments;

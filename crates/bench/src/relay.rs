@@ -1,15 +1,19 @@
-//! A network between two ends of one machine: a relay that delays, caps, counts, and can be cut.
+//! A network between two ends of one machine: a relay that delays, caps, counts, and can be cut or lost now and then.
 //!
 //! What comes in on one side leaves on the other half a round trip later, in order, as it would on a long wire. Each
 //! direction of the relay is one [`Line`](line::Line), shared by all connections: its bandwidth is theirs together.
 //! A TCP connection is taken apart and joined anew, so that each side acknowledges to the relay at once: losses and
 //! congestion are not modelled. Bytes under way are bounded for each direction of each connection; beyond the bound
-//! nothing more is read, and TCP's own window tells the sender. Datagrams beyond it are lost.
+//! nothing more is read, and TCP's own window tells the sender. Datagrams beyond it are lost. Jitter delays and never
+//! reorders, as queues on the way do. What passes is read along, and NFS calls are counted by kind ([`Calls`]).
 
 mod alarm;
 mod datagram;
 mod line;
+mod outage;
+mod preset;
 mod stream;
+mod tap;
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
@@ -21,7 +25,14 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use line::Line;
+use crate::random::Random;
+
+pub use outage::Outages;
+pub use preset::{Preset, parse_rtt};
+pub use tap::Calls;
+
+use line::{Jitter, Line};
+use tap::Tap;
 
 /// The most that may be under way in each direction of a connection.
 const BUFFER_MAX_BYTES: usize = 1 << 30;
@@ -33,6 +44,12 @@ pub struct Options {
     pub listen: SocketAddr,
     /// The round trip that it adds: half of it in each direction.
     pub rtt: Duration,
+    /// The most that a round trip may take beyond that: half of it in each direction, anything up to it being as likely.
+    pub jitter: Duration,
+    /// Of the jitter: the same seed gives the same delays in the same order.
+    pub seed: u64,
+    /// When the network is lost, if ever.
+    pub outages: Option<Outages>,
     /// Bandwidth of each direction, for all connections together; `None` is no bound.
     pub bytes_per_second: Option<NonZeroU64>,
     /// Bytes under way at most in each direction of each connection. It bounds the rate of a connection to this much
@@ -48,6 +65,9 @@ impl Default for Options {
         Options {
             listen: (Ipv4Addr::LOCALHOST, 0).into(),
             rtt: Duration::ZERO,
+            jitter: Duration::ZERO,
+            seed: 1,
+            outages: None,
             bytes_per_second: None,
             buffer_bytes: 16 << 20,
             udp: true,
@@ -96,6 +116,7 @@ struct Shared {
     network: watch::Sender<Network>,
     up: Line,
     down: Line,
+    tap: Tap,
     connections: AtomicU64,
 }
 
@@ -115,13 +136,18 @@ impl Relay {
     pub fn start(target: SocketAddr, options: Options) -> io::Result<Relay> {
         let (listener, datagrams) = bind(options)?;
         let local = listener.local_addr()?;
-        let line = || Line::new(options.rtt / 2, options.bytes_per_second);
+        let line = |direction| {
+            let jitter =
+                Jitter { most: options.jitter / 2, random: Random::part(options.seed, &[direction]) };
+            Line::new(options.rtt / 2, options.bytes_per_second, jitter)
+        };
         let shared = Arc::new(Shared {
             target,
             buffer_bytes: options.buffer_bytes.clamp(stream::CHUNK_BYTES, BUFFER_MAX_BYTES),
             network: watch::Sender::default(),
-            up: line(),
-            down: line(),
+            up: line(0),
+            down: line(1),
+            tap: Tap::default(),
             connections: AtomicU64::new(0),
         });
         let listener = tokio::net::TcpListener::from_std(listener)?;
@@ -129,6 +155,9 @@ impl Relay {
         if let Some(socket) = datagrams {
             let socket = tokio::net::UdpSocket::from_std(socket)?;
             tasks.push(tokio::spawn(datagram::relay(socket, shared.clone())));
+        }
+        if let Some(outages) = options.outages {
+            tasks.push(tokio::spawn(outage::keep_losing(shared.clone(), outages)));
         }
         Ok(Relay { local, shared, tasks })
     }
@@ -143,6 +172,11 @@ impl Relay {
         Traffic { up: self.shared.up.bytes(), down: self.shared.down.bytes() }
     }
 
+    /// NFS calls that have gone to the target so far, resent ones included.
+    pub fn calls(&self) -> Calls {
+        self.shared.tap.calls()
+    }
+
     /// TCP connections made through it so far.
     pub fn connections(&self) -> u64 {
         self.shared.connections.load(Ordering::Relaxed)
@@ -150,15 +184,25 @@ impl Relay {
 
     /// Cuts the network until [`Relay::restore`].
     pub fn cut(&self, cut: Cut) {
-        self.shared.network.send_modify(|network| {
+        self.shared.cut(cut);
+    }
+
+    /// Ends a cut.
+    pub fn restore(&self) {
+        self.shared.restore();
+    }
+}
+
+impl Shared {
+    fn cut(&self, cut: Cut) {
+        self.network.send_modify(|network| {
             network.cut = Some(cut);
             network.resets += u64::from(cut == Cut::Reset);
         });
     }
 
-    /// Ends a cut.
-    pub fn restore(&self) {
-        self.shared.network.send_modify(|network| network.cut = None);
+    fn restore(&self) {
+        self.network.send_modify(|network| network.cut = None);
     }
 }
 

@@ -10,7 +10,6 @@
 mod arguments;
 mod cpu;
 mod fault;
-mod histogram;
 mod lane;
 mod report;
 mod script;

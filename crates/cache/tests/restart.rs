@@ -263,7 +263,9 @@ async fn play(steps: &[Step], kind: LeaseKind) {
     for (turn, step) in steps.iter().enumerate() {
         match *step {
             Step::Read => {}
-            Step::Stat => drop(cache.getattr(&opener(0), &file).await.unwrap()),
+            Step::Stat => {
+                cache.getattr(&opener(0), &file).await.unwrap();
+            }
             Step::Write(byte) => {
                 drop(write(&cache, &opener(0), &file, u64::from(byte % 7), &[byte; 3]).await)
             }

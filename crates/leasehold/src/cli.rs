@@ -21,6 +21,9 @@ pub struct Arguments {
 pub enum Command {
     /// Show what Leasehold does: a sample tree read directly, through a cold cache and through a warm one
     Demo(Demo),
+    /// Measure: the papers' workloads on a direct connection, through a proxy and a mount, and on the peers, as one report
+    #[command(after_help = BENCH_HELP)]
+    Bench(Box<bench::Arguments>),
     /// Serve a remote NFS export to local clients, out of a cache on this machine's disk
     #[command(after_help = PROXY_HELP)]
     Proxy(Box<Proxy>),
@@ -42,6 +45,12 @@ Examples:
 Options of the URL, with the names of nfs(5), joined by `&` behind a `?` (quote it from the shell):
   mountport=N port=N proto=tcp|udp nconnect=N rsize=N wsize=N hard soft timeo=DECISECONDS retrans=N
   resvport noresvport nocto noac actimeo=S acregmin=S acregmax=S acdirmin=S acdirmax=S lookupcache=all|positive|none";
+
+const BENCH_HELP: &str = "\
+Examples:
+  leasehold bench --html report.html
+  leasehold bench --against nfs://filer/scratch --workload build --rtt lan
+  leasehold bench --list";
 
 const SERVE_HELP: &str = "\
 Examples:

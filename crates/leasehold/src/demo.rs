@@ -11,7 +11,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
-use bench::relay::{self, Relay};
+use ::bench::relay::{self, Relay};
 use client::{Origin, ProcedureCounts, Url};
 use indicatif::{ProgressBar, ProgressStyle};
 use server::{ExportOptions, Squash};

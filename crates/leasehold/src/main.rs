@@ -4,6 +4,7 @@
 //! line itself was wrong.
 
 mod admin;
+mod bench;
 mod cli;
 mod config;
 mod demo;
@@ -59,6 +60,7 @@ fn run(arguments: Arguments) -> Result<(), Failure> {
         match arguments.command {
             Command::Serve(serve) => Box::pin(serve::run(*serve)).await,
             Command::Proxy(proxy) => Box::pin(proxy::run(*proxy)).await,
+            Command::Bench(arguments) => Box::pin(bench::run(*arguments)).await,
             Command::Demo(demo) => Box::pin(demo::run(demo)).await,
             Command::Status(status) => status::run(&status).await,
             Command::Man(_) => Ok(()),

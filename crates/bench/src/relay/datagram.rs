@@ -147,6 +147,9 @@ impl Exit {
             // An error is a datagram lost.
             if sent.is_ok() {
                 line.count(datagram.bytes.len());
+                if to.is_none() {
+                    shared.tap.datagram(&datagram.bytes);
+                }
             }
         }
         Ok(())

@@ -6,29 +6,59 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// A wire: bytes enter it one after the other at its bandwidth, and each is out after the delay.
+use crate::random::Random;
+
+/// What a line adds to its delay, now more and now less.
+#[derive(Debug)]
+pub(super) struct Jitter {
+    pub(super) most: Duration,
+    pub(super) random: Random,
+}
+
+impl Jitter {
+    fn next(&mut self) -> Duration {
+        // Without jitter nothing is drawn: a sequence is for those who want one.
+        if self.most.is_zero() { Duration::ZERO } else { self.most.mul_f64(self.random.fraction()) }
+    }
+}
+
+/// A wire: bytes enter it one after the other at its bandwidth, and each is out after the delay and the jitter.
+///
+/// What entered earlier for the same connection leaves earlier: its queue is in order, and a late one holds up those
+/// behind it.
 #[derive(Debug)]
 pub(super) struct Line {
     delay: Duration,
     bytes_per_second: Option<NonZeroU64>,
-    /// When the last byte that is known of has entered.
-    free_at: Mutex<Option<Instant>>,
+    entrance: Mutex<Entrance>,
     bytes: AtomicU64,
 }
 
+#[derive(Debug)]
+struct Entrance {
+    /// When the last byte that is known of has entered.
+    free_at: Option<Instant>,
+    jitter: Jitter,
+}
+
 impl Line {
-    pub(super) fn new(delay: Duration, bytes_per_second: Option<NonZeroU64>) -> Line {
-        Line { delay, bytes_per_second, free_at: Mutex::new(None), bytes: AtomicU64::new(0) }
+    pub(super) fn new(delay: Duration, bytes_per_second: Option<NonZeroU64>, jitter: Jitter) -> Line {
+        let entrance = Mutex::new(Entrance { free_at: None, jitter });
+        Line { delay, bytes_per_second, entrance, bytes: AtomicU64::new(0) }
     }
 
     /// When the last of `bytes` that want to enter `now` is out at the other end.
     pub(super) fn due(&self, now: Instant, bytes: usize) -> Instant {
-        let Some(rate) = self.bytes_per_second else { return now + self.delay };
-        let entering = Duration::from_secs_f64(bytes as f64 / rate.get() as f64);
-        let mut free_at = self.free_at.lock();
-        let entered = free_at.map_or(now, |free| free.max(now)) + entering;
-        *free_at = Some(entered);
-        entered + self.delay
+        let mut entrance = self.entrance.lock();
+        let entered = match self.bytes_per_second {
+            None => now,
+            Some(rate) => {
+                let entering = Duration::from_secs_f64(bytes as f64 / rate.get() as f64);
+                entrance.free_at.map_or(now, |free| free.max(now)) + entering
+            }
+        };
+        entrance.free_at = Some(entered);
+        entered + self.delay + entrance.jitter.next()
     }
 
     /// The most bytes to be taken at once, so that the bandwidth is kept in steps of a few milliseconds.
@@ -53,9 +83,40 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
+    fn line(delay: Duration, rate: Option<NonZeroU64>) -> Line {
+        jittery(delay, rate, Duration::ZERO, 0)
+    }
+
+    fn jittery(delay: Duration, rate: Option<NonZeroU64>, most: Duration, seed: u64) -> Line {
+        Line::new(delay, rate, Jitter { most, random: Random::new(seed) })
+    }
+
+    #[test]
+    fn jitter_stays_within_its_bound_and_repeats_with_its_seed() {
+        let now = Instant::now();
+        let delays = |seed| -> Vec<Duration> {
+            let line = jittery(20 * MS, None, 10 * MS, seed);
+            (0..1000).map(|_| line.due(now, 100) - now).collect()
+        };
+        let (first, again, other) = (delays(5), delays(5), delays(6));
+        assert!(first.iter().all(|delay| (20 * MS..30 * MS).contains(delay)));
+        let mean = first.iter().sum::<Duration>() / 1000;
+        assert!((24 * MS..26 * MS).contains(&mean), "{mean:?}");
+        assert!(first == again && first != other);
+    }
+
+    #[test]
+    fn jitter_takes_no_bandwidth() {
+        let now = Instant::now();
+        let line = jittery(20 * MS, NonZeroU64::new(1_000_000), 10 * MS, 1);
+        let last = (0..100).map(|_| line.due(now, 1000) - now).last();
+        // 100 kB at 1 MB/s, and then the delay.
+        assert!(last.is_some_and(|last| (120 * MS..130 * MS).contains(&last)), "{last:?}");
+    }
+
     #[test]
     fn without_a_cap_only_the_delay_counts() {
-        let line = Line::new(20 * MS, None);
+        let line = line(20 * MS, None);
         let now = Instant::now();
         assert_eq!(line.due(now, 1 << 30), now + 20 * MS);
         assert_eq!(line.due(now, 1), now + 20 * MS);
@@ -63,7 +124,7 @@ mod tests {
 
     #[test]
     fn bytes_queue_for_the_bandwidth() {
-        let line = Line::new(20 * MS, NonZeroU64::new(1_000_000));
+        let line = line(20 * MS, NonZeroU64::new(1_000_000));
         let now = Instant::now();
         assert_eq!(line.due(now, 1000), now + 21 * MS);
         assert_eq!(line.due(now, 2000), now + 23 * MS);
@@ -73,7 +134,7 @@ mod tests {
 
     #[test]
     fn steps_suit_the_bandwidth() {
-        let step = |rate| Line::new(MS, NonZeroU64::new(rate)).step_bytes(65_536);
+        let step = |rate| line(MS, NonZeroU64::new(rate)).step_bytes(65_536);
         assert_eq!([step(0), step(1), step(10_000_000), step(u64::MAX)], [65_536, 1500, 20_000, 65_536]);
     }
 }

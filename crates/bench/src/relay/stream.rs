@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 
 use super::alarm::Alarm;
 use super::line::Line;
+use super::tap::StreamTap;
 use super::{Cut, Network, Shared};
 
 /// Bytes read at once.
@@ -57,8 +58,8 @@ async fn join(mut client: TcpStream, shared: Arc<Shared>) {
         server.set_nodelay(true)?;
         let ((from_client, to_client), (from_server, to_server)) = (client.split(), server.split());
         tokio::try_join!(
-            pump(&shared, &shared.up, from_client, to_server),
-            pump(&shared, &shared.down, from_server, to_client),
+            pump(&shared, &shared.up, from_client, to_server, Some(shared.tap.stream())),
+            pump(&shared, &shared.down, from_server, to_client, None),
         )?;
         socket2::SockRef::from(&server).set_linger(None)?;
         io::Result::Ok(())
@@ -93,7 +94,13 @@ struct Chunk {
 }
 
 /// Moves bytes in one direction until the stream ends there; the end is passed on.
-async fn pump(shared: &Shared, line: &Line, mut from: ReadHalf<'_>, mut to: WriteHalf<'_>) -> io::Result<()> {
+async fn pump(
+    shared: &Shared,
+    line: &Line,
+    mut from: ReadHalf<'_>,
+    mut to: WriteHalf<'_>,
+    mut tap: Option<StreamTap<'_>>,
+) -> io::Result<()> {
     let (enter, mut leave) = mpsc::unbounded_channel::<Chunk>(); // bounded by the room that each chunk holds
     let room = Arc::new(Semaphore::new(shared.buffer_bytes));
     let step = line.step_bytes(CHUNK_BYTES);
@@ -121,8 +128,12 @@ async fn pump(shared: &Shared, line: &Line, mut from: ReadHalf<'_>, mut to: Writ
             if chunk.bytes.is_empty() {
                 break;
             }
-            to.write_all(&chunk.bytes).await?;
+            // Before it is gone: whoever has the answer finds the call counted.
+            if let Some(tap) = &mut tap {
+                tap.feed(&chunk.bytes);
+            }
             line.count(chunk.bytes.len());
+            to.write_all(&chunk.bytes).await?;
         }
         to.shutdown().await
     };

@@ -15,11 +15,11 @@ use rpc::message::{Incoming, parse_reply};
 use rpc::record::Assembler;
 use socket2::{Domain, Socket, Type};
 
-use super::histogram::Histogram;
 use super::script::Script;
 use super::server::Server;
 use super::tree::random;
 use super::{Error, Fault};
+use crate::histogram::Histogram;
 
 /// The most places: their numbers are the low bits of the xid.
 pub(super) const SLOTS_MAX: usize = 256;

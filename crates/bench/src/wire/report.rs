@@ -6,9 +6,9 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::cpu::CpuTime;
-use super::histogram::Histogram;
 use super::lane::Tally;
 use super::{Options, Workload};
+use crate::histogram::Histogram;
 
 /// All of it: for each workload a row for each server, in the order in which they were given.
 #[derive(Clone, Debug, Serialize)]

@@ -11,15 +11,16 @@ const DOUBLINGS: usize = 36 - STEP_BITS as usize + 1;
 
 /// Counts by duration.
 #[derive(Clone, Debug)]
-pub(super) struct Histogram {
+pub(crate) struct Histogram {
     buckets: Vec<u64>,
     count: u64,
     max: Duration,
+    sum: Duration,
 }
 
 impl Default for Histogram {
     fn default() -> Histogram {
-        Histogram { buckets: vec![0; STEPS * DOUBLINGS], count: 0, max: Duration::ZERO }
+        Histogram { buckets: vec![0; STEPS * DOUBLINGS], count: 0, max: Duration::ZERO, sum: Duration::ZERO }
     }
 }
 
@@ -38,30 +39,37 @@ fn bound(bucket: usize) -> u64 {
 }
 
 impl Histogram {
-    pub(super) fn add(&mut self, took: Duration) {
+    pub(crate) fn add(&mut self, took: Duration) {
         self.buckets[bucket(took.as_nanos() as u64)] += 1;
         self.count += 1;
         self.max = self.max.max(took);
+        self.sum += took;
     }
 
-    pub(super) fn merge(&mut self, other: &Histogram) {
+    pub(crate) fn merge(&mut self, other: &Histogram) {
         self.buckets.iter_mut().zip(&other.buckets).for_each(|(ours, theirs)| *ours += theirs);
         self.count += other.count;
         self.max = self.max.max(other.max);
+        self.sum += other.sum;
     }
 
     /// How many were added.
-    pub(super) fn count(&self) -> u64 {
+    pub(crate) fn count(&self) -> u64 {
         self.count
     }
 
+    /// The mean.
+    pub(crate) fn mean(&self) -> Duration {
+        Duration::from_secs_f64(self.sum.as_secs_f64() / self.count.max(1) as f64)
+    }
+
     /// The longest.
-    pub(super) fn max(&self) -> Duration {
+    pub(crate) fn max(&self) -> Duration {
         self.max
     }
 
     /// So long took this share of them at most.
-    pub(super) fn percentile(&self, percent: f64) -> Duration {
+    pub(crate) fn percentile(&self, percent: f64) -> Duration {
         let wanted = ((self.count as f64 * percent / 100.0).ceil() as u64).max(1);
         let mut seen = 0;
         for (index, count) in self.buckets.iter().enumerate() {

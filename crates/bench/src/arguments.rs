@@ -1,0 +1,270 @@
+//! `leasehold bench`: the comparison as a command line.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use client::Url;
+use tokio::runtime::Handle as Runtime;
+
+use crate::quick::{self, Baseline};
+use crate::relay::{self, parse_rtt};
+use crate::report::Report;
+use crate::run::{self, Options, Progress};
+use crate::system::{Ground, Kind};
+use crate::workload::{self, Plan, Workload};
+
+/// Runs the papers' workloads on a direct connection, our proxy and mount, and the peers, and reports.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Arguments {
+    /// What to run; may be given several times; `--list` tells what there is [default: everything]
+    #[arg(long = "workload", value_name = "NAME", value_parser = workload::named)]
+    pub workloads: Vec<Workload>,
+    /// On what: local, direct, proxy, mount, ganesha, ganesha-proxy; may be given several times [default: all that run here]
+    #[arg(long = "system", value_name = "NAME")]
+    pub systems: Vec<Kind>,
+    /// Round trip to the origin: lan (0.2 ms), metro (5), region (20), wan (75), far (200), or milliseconds; may be given
+    /// several times
+    #[arg(long = "rtt", value_name = "RTT", value_parser = parse_rtt, default_value = "wan")]
+    pub rtts: Vec<Duration>,
+    /// The most that a round trip takes beyond that, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 0)]
+    pub jitter_ms: u32,
+    /// Bandwidth to the origin and back, in megabits a second
+    #[arg(long, value_name = "MBIT", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub bandwidth: Option<u32>,
+    /// Sizes and numbers against those of the papers
+    #[arg(long, value_name = "FACTOR", default_value = "0.02", value_parser = scale)]
+    pub scale: f64,
+    /// Everything random comes from it
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// How often to measure each; medians count
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100))]
+    pub rounds: u16,
+    /// Version of NFS
+    #[arg(long, value_name = "VERS", default_value = "4.2", value_parser = ["3", "4.1", "4.2"])]
+    pub vers: String,
+    /// Use this server as the origin: files are made in directories of its export whose names begin with
+    /// `leasehold-bench`, and removed
+    #[arg(long, value_name = "URL")]
+    pub against: Option<Url>,
+    /// Where to keep files meanwhile: on a file system with handles, which overlayfs is not
+    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
+    pub directory: PathBuf,
+    /// Print the report as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Write the report as a page
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Write the papers' tables as Markdown
+    #[arg(long, value_name = "FILE")]
+    pub markdown: Option<PathBuf>,
+    /// Measure nothing: take the report from JSON that was printed before
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["quick", "against"])]
+    pub from: Option<PathBuf>,
+    /// Tell what there is to run
+    #[arg(long)]
+    pub list: bool,
+    /// Hold counts to this baseline, with workloads and systems of its own choice; a count above it is a failure
+    #[arg(long, value_name = "BASELINE")]
+    pub quick: Option<PathBuf>,
+    /// Make what `--quick` measures the new baseline
+    #[arg(long, requires = "quick")]
+    pub accept: bool,
+}
+
+fn scale(text: &str) -> Result<f64, String> {
+    let scale = text.parse::<f64>().ok().filter(|scale| *scale > 0.0 && *scale <= 10.0);
+    scale.ok_or_else(|| format!("`{text}` is no scale: write a number above 0 and at most 10"))
+}
+
+/// A directory that goes with the value.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn make(under: &Path) -> Result<Scratch, String> {
+        let path = under.join(format!("leasehold-bench-{}", std::process::id()));
+        std::fs::create_dir_all(&path).map_err(|error| {
+            format!("cannot make {}: {error}; give --directory another place", path.display())
+        })?;
+        Ok(Scratch(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Arguments {
+    /// Does what they ask for, with servers of this program; false where counts are above the baseline.
+    ///
+    /// # Errors
+    /// One line.
+    pub async fn run(
+        self,
+        leasehold: PathBuf,
+        progress: impl FnMut(Progress<'_>) + Send + 'static,
+    ) -> Result<bool, String> {
+        if self.list {
+            print!("{}", list());
+            return Ok(true);
+        }
+        let runtime = Runtime::current();
+        // Workloads block, as programs do.
+        let working = tokio::task::spawn_blocking(move || self.work(runtime, leasehold, progress));
+        working.await.map_err(|error| format!("the benchmark ended before its time: {error}"))?
+    }
+
+    fn work(
+        self,
+        runtime: Runtime,
+        leasehold: PathBuf,
+        progress: impl FnMut(Progress<'_>),
+    ) -> Result<bool, String> {
+        if let Some(file) = &self.from {
+            let text = read(file)?;
+            let report = serde_json::from_str::<Report>(&text)
+                .map_err(|error| format!("{} is no report: {error}", file.display()))?;
+            return self.tell(&report).map(|()| true);
+        }
+        let scratch = Scratch::make(&self.directory)?;
+        if let Some(baseline) = &self.quick {
+            let options = quick::options()?;
+            let ground = self.ground(runtime, leasehold, &scratch, options.plan.scale, Some(quick::ACTIMEO));
+            let report = run::run(&ground, &options, progress).map_err(|error| error.to_string())?;
+            return self.hold(&report, baseline);
+        }
+        let ground = self.ground(runtime, leasehold, &scratch, self.scale, None);
+        let report = run::run(&ground, &self.options(), progress).map_err(|error| error.to_string())?;
+        self.tell(&report)?;
+        Ok(true)
+    }
+
+    fn ground(
+        &self,
+        runtime: Runtime,
+        leasehold: PathBuf,
+        scratch: &Scratch,
+        scale: f64,
+        actimeo: Option<Duration>,
+    ) -> Ground {
+        let bytes_per_second =
+            self.bandwidth.and_then(|mbit| std::num::NonZeroU64::new(u64::from(mbit) * 125_000));
+        let jitter = Duration::from_millis(self.jitter_ms.into());
+        let network =
+            relay::Options { jitter, bytes_per_second, seed: self.seed, ..relay::Options::default() };
+        Ground {
+            runtime,
+            leasehold,
+            directory: scratch.0.clone(),
+            vers: self.vers.clone(),
+            network,
+            actimeo,
+            // As small beside the files as a machine of the papers: 64 MiB at their sizes.
+            memory_bytes: ((64 << 20) as f64 * scale).clamp((1 << 20) as f64, (64 << 20) as f64) as usize,
+        }
+    }
+
+    fn options(&self) -> Options {
+        let all_if_none = |workloads: &[Workload]| match workloads {
+            [] => workload::ALL.to_vec(),
+            _ => workloads.to_vec(),
+        };
+        let command: Vec<String> = std::env::args().skip(1).collect();
+        Options {
+            workloads: all_if_none(&self.workloads),
+            systems: if self.systems.is_empty() { Kind::ALL.to_vec() } else { self.systems.clone() },
+            rtts: self.rtts.clone(),
+            plan: Plan { seed: self.seed, scale: self.scale },
+            rounds: self.rounds.into(),
+            together: false,
+            against: self.against.clone(),
+            command: format!("leasehold {}", command.join(" ")),
+        }
+    }
+
+    fn tell(&self, report: &Report) -> Result<(), String> {
+        if let Some(file) = &self.html {
+            write(file, &report.html())?;
+        }
+        if let Some(file) = &self.markdown {
+            write(file, &report.markdown())?;
+        }
+        if self.json {
+            println!("{}", report.json());
+        } else {
+            print!("{}", report.table());
+        }
+        Ok(())
+    }
+
+    fn hold(&self, report: &Report, file: &Path) -> Result<bool, String> {
+        if !report.left_out.is_empty() {
+            let what: Vec<String> =
+                report.left_out.iter().map(|left| format!("{}: {}", left.what, left.why)).collect();
+            return Err(format!("not everything could be measured: {}", what.join("; ")));
+        }
+        let measured = Baseline::of(report);
+        print!("{}", report.table());
+        if self.accept {
+            write(file, &measured.json())?;
+            return Ok(true);
+        }
+        let verdict = quick::compare(&measured, &Baseline::parse(&read(file)?)?);
+        print!("\n{verdict}");
+        Ok(verdict.passed())
+    }
+}
+
+fn list() -> String {
+    let line = |workload: &Workload| {
+        format!("{:<20} {} ({}, {})\n", workload.name, workload.about, workload.paper, workload.section)
+    };
+    workload::ALL.iter().map(line).collect()
+}
+
+fn read(file: &Path) -> Result<String, String> {
+    std::fs::read_to_string(file).map_err(|error| format!("cannot read {}: {error}", file.display()))
+}
+
+fn write(file: &Path, text: &str) -> Result<(), String> {
+    std::fs::write(file, text).map_err(|error| format!("cannot write {}: {error}", file.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    fn parse(words: &str) -> Result<Arguments, clap::Error> {
+        Line::try_parse_from(["bench"].into_iter().chain(words.split_whitespace())).map(|line| line.arguments)
+    }
+
+    #[test]
+    fn everything_at_75_ms_unless_said_otherwise() {
+        let options = parse("").unwrap().options();
+        assert_eq!((options.workloads.len(), options.systems.len()), (workload::ALL.len(), Kind::ALL.len()));
+        assert_eq!(options.rtts, [Duration::from_millis(75)]);
+        let words = "--workload build --workload oltp --system proxy --rtt lan --rtt 12 --scale 0.5 --against nfs://h/x";
+        let options = parse(words).unwrap().options();
+        assert_eq!((options.workloads.len(), options.systems.as_slice()), (2, &[Kind::Proxy][..]));
+        assert_eq!(options.rtts, [Duration::from_micros(200), Duration::from_millis(12)]);
+    }
+
+    #[test]
+    fn what_there_is_not_is_told() {
+        for words in ["--workload oltq", "--system prox", "--rtt moon", "--scale 0", "--vers 5", "--accept"] {
+            assert!(parse(words).is_err(), "{words}");
+        }
+        assert_eq!(list().lines().count(), workload::ALL.len());
+    }
+}

@@ -1,0 +1,53 @@
+//! A network that is lost now and then.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Cut, Shared};
+
+/// Loss of the connection, again and again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outages {
+    /// How long the network is there before it is lost.
+    pub every: Duration,
+    /// How long it is lost.
+    pub lasting: Duration,
+    /// How.
+    pub cut: Cut,
+}
+
+impl Outages {
+    /// Is the network lost this long after the start?
+    pub fn lost_at(&self, since_start: Duration) -> bool {
+        let period = (self.every + self.lasting).as_nanos().max(1);
+        since_start.as_nanos() % period >= self.every.as_nanos()
+    }
+}
+
+/// Cuts and restores until the task is aborted.
+pub(super) async fn keep_losing(shared: Arc<Shared>, outages: Outages) {
+    let started = tokio::time::Instant::now();
+    let mut next = started;
+    loop {
+        next += outages.every;
+        tokio::time::sleep_until(next).await;
+        shared.cut(outages.cut);
+        next += outages.lasting;
+        tokio::time::sleep_until(next).await;
+        shared.restore();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_network_is_lost_on_time() {
+        let ms = Duration::from_millis;
+        let outages = Outages { every: ms(90), lasting: ms(10), cut: Cut::Reset };
+        let lost: Vec<u64> = (0..300).filter(|&at| outages.lost_at(ms(at))).collect();
+        let expected: Vec<u64> = (90..100).chain(190..200).chain(290..300).collect();
+        assert_eq!(lost, expected);
+    }
+}

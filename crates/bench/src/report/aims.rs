@@ -1,0 +1,116 @@
+//! What this project set itself, against what the papers reached: met or missed, and by how much.
+
+use super::{Report, Rounds};
+
+/// One aim.
+#[derive(Clone, Debug)]
+pub(super) struct Aim {
+    pub(super) what: &'static str,
+    pub(super) paper: &'static str,
+    pub(super) wanted: &'static str,
+    pub(super) measured: String,
+    pub(super) met: bool,
+}
+
+/// Those for which there are measurements, at the farthest distance of each.
+pub(super) fn all(report: &Report) -> Vec<Aim> {
+    let rtts = report.rtts();
+    let (Some(&near), Some(&far)) = (rtts.first(), rtts.last()) else { return Vec::new() };
+    let fewer = |workload, wanted: f64, what, paper, aim| {
+        let (direct, warm) = pair(report, workload, far)?;
+        let saved = 100.0 * (1.0 - warm.calls().median / direct.calls().median.max(1e-9));
+        Some(Aim {
+            what,
+            paper,
+            wanted: aim,
+            measured: format!("-{saved:.1} % at {far} ms"),
+            met: saved >= wanted,
+        })
+    };
+    let phase_ratio = |workload, phase: &str, wanted: f64, what, paper, aim| {
+        let (direct, warm) = pair(report, workload, far)?;
+        let ratio = direct.phase(phase)?.median / warm.phase(phase)?.median.max(1e-9);
+        Some(Aim {
+            what,
+            paper,
+            wanted: aim,
+            measured: format!("{ratio:.1} x faster at {far} ms"),
+            met: ratio >= wanted,
+        })
+    };
+    [
+        fewer("build", 95.0, "build, 2 clients, calls at the origin", "-50 % and more", "-95 %"),
+        phase_ratio("build", "build", 10.0, "build, 2 clients, time", "3.5 x faster", "10 x faster"),
+        near_local(report, far),
+        fewer("webserver", 98.0, "webserver, 4 clients, calls at the origin", "-38 %", "-98 % once warm"),
+        fewer("oltp", 60.0, "OLTP, 2 clients, calls at the origin", "-12.5 %", "-60 %"),
+        random_reads(report, near),
+        create(report, near),
+        phase_ratio(
+            "badros",
+            "read a big file again",
+            14.0,
+            "a big file read again (Badros)",
+            "14 x faster",
+            "at the speed of the local disk; here: 14 x",
+        ),
+        phase_ratio(
+            "badros",
+            "small writes x 4",
+            100.0,
+            "small writes x 4 (Badros)",
+            "about 100 x faster",
+            "100 x",
+        ),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+fn pair<'r>(report: &'r Report, workload: &str, rtt: f64) -> Option<(Rounds<'r>, Rounds<'r>)> {
+    Some((report.rounds(workload, "direct", rtt)?, report.rounds(workload, "proxy warm", rtt)?))
+}
+
+fn near_local(report: &Report, rtt: f64) -> Option<Aim> {
+    let (_, warm) = pair(report, "build", rtt)?;
+    let local = report.rounds("build", "local", rtt)?;
+    let ratio = warm.seconds().median / local.seconds().median.max(1e-9);
+    Some(Aim {
+        what: "build, 2 clients, against a local disk",
+        paper: "",
+        wanted: "within 1.2 x",
+        measured: format!("{ratio:.2} x at {rtt} ms"),
+        met: ratio <= 1.2,
+    })
+}
+
+/// A miss against direct, and a hit against it.
+fn random_reads(report: &Report, rtt: f64) -> Option<Aim> {
+    let (direct, warm) = pair(report, "random-reads", rtt)?;
+    let cold = report.rounds("random-reads", "proxy cold", rtt)?;
+    let mean = |rounds: &Rounds<'_>| {
+        rounds.median(|measurement| measurement.latencies.get("read").map_or(0.0, |read| read.mean)).median
+    };
+    let (miss, hit) = (mean(&cold) / mean(&direct).max(1e-9), mean(&direct) / mean(&warm).max(1e-9));
+    Some(Aim {
+        what: "random reads with no sharing, latency",
+        paper: "1.3 against 7.8 ms (LAN)",
+        wanted: "a miss at most 1.05 x, a hit 10 x better",
+        measured: format!("a miss {miss:.2} x, a hit {hit:.1} x better at {rtt} ms"),
+        met: miss <= 1.05 && hit >= 10.0,
+    })
+}
+
+fn create(report: &Report, rtt: f64) -> Option<Aim> {
+    let direct = report.rounds("create", "direct", rtt)?;
+    let through = report.rounds("create", "proxy cold", rtt)?;
+    let slower = 100.0 * (through.seconds().median / direct.seconds().median.max(1e-9) - 1.0);
+    Some(Aim {
+        what: "create files through the proxy",
+        paper: "7 to 40 % slower (LAN)",
+        wanted: "at most 5 % slower",
+        measured: format!("{slower:+.1} % at {rtt} ms"),
+        met: slower <= 5.0,
+    })
+}

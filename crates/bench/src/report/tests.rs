@@ -1,0 +1,139 @@
+//! Reports of measurements that nobody made.
+
+use super::*;
+
+fn measurement(
+    workload: &str,
+    system: &str,
+    round: usize,
+    seconds: f64,
+    calls: &[(&str, u64)],
+) -> Measurement {
+    let calls: BTreeMap<String, u64> =
+        calls.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect();
+    let phase = |name: &str| Phase { name: name.to_owned(), seconds, operations: 10 };
+    Measurement {
+        workload: workload.to_owned(),
+        system: system.to_owned(),
+        round,
+        rtt_ms: 75.0,
+        clients: 2,
+        seconds,
+        phases: ["build", "write delegation", "read a big file again"].map(phase).to_vec(),
+        operations: 100,
+        latencies: BTreeMap::from([(
+            "read".to_owned(),
+            Latencies { count: 9, mean: seconds, ..Latencies::default() },
+        )]),
+        calls: Calls { operations: calls.clone(), calls },
+        bytes_up: 1000,
+        bytes_down: 2_000_000,
+        usage: vec![Usage { name: "proxy".to_owned(), cpu_seconds: 0.5, memory_bytes: 1 << 24 }],
+        client_cpu_seconds: 0.1,
+        hits: Some(Hits { attributes: (9, 1), names: (1, 0), data: (0, 0) }),
+    }
+}
+
+fn report() -> Report {
+    let mut report = Report {
+        date: date(UNIX_EPOCH),
+        machine: Machine { processors: 2, memory_bytes: 4 << 30, kernel: "Linux <6>".to_owned() },
+        command: "leasehold bench".to_owned(),
+        plan: Plan { seed: 1, scale: 0.5 },
+        vers: "4.2".to_owned(),
+        rounds: 3,
+        left_out: vec![LeftOut { what: "mount".to_owned(), why: "no <kernel>".to_owned() }],
+        measurements: Vec::new(),
+    };
+    for workload in crate::workload::ALL {
+        for (round, seconds) in [3.0, 1.0, 2.0].into_iter().enumerate() {
+            let direct = [("GETATTR", 900), ("READ", 100), ("SEQUENCE", 77)];
+            report.measurements.push(measurement(workload.name, "direct", round, 10.0 * seconds, &direct));
+            report.measurements.push(measurement(
+                workload.name,
+                "proxy cold",
+                round,
+                10.0 * seconds,
+                &direct,
+            ));
+            report.measurements.push(measurement(
+                workload.name,
+                "proxy warm",
+                round,
+                seconds,
+                &[("GETATTR", 30)],
+            ));
+            report.measurements.push(measurement(workload.name, "local", round, seconds, &[]));
+        }
+    }
+    report
+}
+
+#[test]
+fn medians_are_of_all_rounds_and_upkeep_is_no_work() {
+    let report = report();
+    let direct = report.rounds("build", "direct", 75.0).unwrap();
+    assert_eq!(direct.seconds(), Median { median: 20.0, low: 10.0, high: 30.0 });
+    assert!((direct.seconds().spread() - 1.0).abs() < 1e-9);
+    assert!((direct.calls().median - 1000.0).abs() < 1e-9);
+    assert_eq!(direct.middle().round, 2);
+    assert_eq!(Median::of([]), Median::default());
+}
+
+#[test]
+fn dates_are_civil() {
+    let at = |seconds| date(UNIX_EPOCH + std::time::Duration::from_secs(seconds));
+    assert_eq!(at(0), "1970-01-01 00:00 UTC");
+    assert_eq!(at(951_782_399), "2000-02-28 23:59 UTC");
+    assert_eq!(at(951_782_400), "2000-02-29 00:00 UTC");
+    assert_eq!(at(1_795_287_900), "2026-11-21 19:05 UTC");
+}
+
+#[test]
+fn aims_are_held_against_what_was_measured() {
+    let aims = aims::all(&report());
+    let verdict = |what: &str| {
+        let aim = aims.iter().find(|aim| aim.what.starts_with(what)).unwrap();
+        (aim.measured.as_str(), aim.met)
+    };
+    assert_eq!(verdict("build, 2 clients, calls"), ("-97.0 % at 75 ms", true));
+    assert_eq!(verdict("build, 2 clients, time"), ("10.0 x faster at 75 ms", true));
+    assert_eq!(verdict("build, 2 clients, against"), ("1.00 x at 75 ms", true));
+    assert_eq!(verdict("webserver"), ("-97.0 % at 75 ms", false));
+    assert_eq!(verdict("create"), ("+0.0 % at 75 ms", true));
+    assert_eq!(verdict("random reads"), ("a miss 1.00 x, a hit 10.0 x better at 75 ms", true));
+}
+
+#[test]
+fn every_workload_is_in_an_exhibit_with_the_papers_numbers() {
+    let exhibits = exhibits::all(&report());
+    for number in ["1718", "54405", "1007 ms", "800", "62.0 %", "87.5 %", "533 min", "1283", "14 x faster"] {
+        let shown = exhibits
+            .iter()
+            .any(|exhibit| exhibit.rows.iter().flat_map(|row| &row.cells).any(|cell| cell.contains(number)));
+        assert!(shown, "{number}");
+    }
+    for exhibit in &exhibits {
+        assert!(exhibit.rows.iter().all(|row| row.cells.len() == exhibit.head.len()), "{}", exhibit.title);
+    }
+}
+
+#[test]
+fn the_page_stands_alone_and_is_well_formed() {
+    let page = report().html();
+    assert!(page.contains("no &lt;kernel&gt;") && page.contains("prefers-color-scheme: dark"));
+    assert!(!page.contains("<script") && !page.contains("http"), "nothing comes from elsewhere");
+    for element in ["table", "tr", "td", "th", "section", "svg", "text", "div", "p", "ul", "li"] {
+        let opened =
+            page.matches(&format!("<{element} ")).count() + page.matches(&format!("<{element}>")).count();
+        assert_eq!(opened, page.matches(&format!("</{element}>")).count(), "{element}");
+    }
+    assert!(page.matches("<svg").count() >= 10);
+}
+
+#[test]
+fn json_comes_back_as_it_went() {
+    let report = report();
+    assert_eq!(serde_json::from_str::<Report>(&report.json()).unwrap(), report);
+    assert!(report.table().contains("proxy warm") && report.markdown().contains("| *paper: with Nache* |"));
+}

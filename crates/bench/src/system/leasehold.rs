@@ -1,0 +1,144 @@
+//! `leasehold serve`, `proxy` and `mount` as processes.
+
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::program::Program;
+use super::{Address, Error, Ground, free_port};
+
+/// What `serve` exports its directory as.
+pub(super) const EXPORT: &str = "/export";
+/// Longest answer of the admin socket.
+const STATUS_MAX_BYTES: u64 = 1 << 20;
+
+/// Answers from the cache and from beyond it, by kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Hits {
+    /// Of attributes: hits and misses.
+    pub attributes: (u64, u64),
+    /// Of names.
+    pub names: (u64, u64),
+    /// Of data.
+    pub data: (u64, u64),
+}
+
+impl Hits {
+    /// Those after `earlier`; a cache that was started again counts from zero.
+    #[must_use]
+    pub fn since(&self, earlier: Hits) -> Hits {
+        let subtract = |now: (u64, u64), then: (u64, u64)| {
+            if now.0 < then.0 || now.1 < then.1 { now } else { (now.0 - then.0, now.1 - then.1) }
+        };
+        Hits {
+            attributes: subtract(self.attributes, earlier.attributes),
+            names: subtract(self.names, earlier.names),
+            data: subtract(self.data, earlier.data),
+        }
+    }
+
+    /// From what `status` says.
+    fn parse(status: &Value) -> Option<Hits> {
+        let of = |kind: &str| {
+            let kind = status.get("cache")?.get(kind)?;
+            Some((kind.get("hits")?.as_u64()?, kind.get("misses")?.as_u64()?))
+        };
+        Some(Hits { attributes: of("attributes")?, names: of("names")?, data: of("data")? })
+    }
+}
+
+fn command(ground: &Ground, command: &str) -> Command {
+    let mut process = Command::new(&ground.leasehold);
+    process.arg(command);
+    process
+}
+
+fn serving(process: &mut Command, listen: std::net::SocketAddr) {
+    process.args(["--listen", &listen.to_string(), "--insecure", "--no-udp", "--no-rpcbind"]);
+    if rustix::process::geteuid().is_root() {
+        process.arg("--no-root-squash");
+    } else {
+        let uid = rustix::process::geteuid().as_raw().to_string();
+        let gid = rustix::process::getegid().as_raw().to_string();
+        process.args(["--all-squash", "--anonuid", &uid, "--anongid", &gid]);
+    }
+}
+
+/// A server of a directory.
+pub(super) fn serve(ground: &Ground, directory: &Path) -> Result<Program, Error> {
+    let (listen, state) = (free_port()?, ground.subdirectory("serve")?);
+    let mut process = command(ground, "serve");
+    process.arg(directory).args(["--export", EXPORT, "--state"]).arg(&state);
+    serving(&mut process, listen);
+    Program::start("serve", process, listen, &ground.directory.join("serve.log"))
+}
+
+/// Where a system of ours has its cache, in its directory.
+pub(super) fn cache_directory(directory: &Path) -> PathBuf {
+    directory.join("cache")
+}
+
+/// A proxy of an origin.
+pub(super) fn proxy(ground: &Ground, origin: &Address, directory: &Path) -> Result<Program, Error> {
+    let listen = free_port()?;
+    let mut process = command(ground, "proxy");
+    process.arg(origin.url(&ground.vers, ground.actimeo)).arg("--cache").arg(cache_directory(directory));
+    process.args(["--min-free", "0"]);
+    serving(&mut process, listen);
+    Program::start("proxy", process, listen, &directory.join("proxy.log"))
+}
+
+/// Can this build mount?
+pub(super) fn has_mount(program: &Path) -> bool {
+    let mut process = Command::new(program);
+    process.args(["mount", "--help"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    process.status().is_ok_and(|status| status.success())
+}
+
+/// A FUSE mount of an origin, and where it is.
+pub(super) fn mount(
+    ground: &Ground,
+    origin: &Address,
+    directory: &Path,
+) -> Result<(Program, PathBuf), Error> {
+    let mounted = directory.join("mounted");
+    std::fs::create_dir_all(&mounted).map_err(Error::io(format!("cannot make {}", mounted.display())))?;
+    let mut process = command(ground, "mount");
+    process.arg(origin.url(&ground.vers, ground.actimeo)).arg(&mounted);
+    process.arg("--cache").arg(cache_directory(directory));
+    let device = |path: &Path| path.metadata().map(|metadata| metadata.dev()).ok();
+    let is_mounted = || device(&mounted).is_some_and(|inside| Some(inside) != device(directory));
+    let program = Program::start_until("mount", process, &directory.join("mount.log"), is_mounted)?;
+    Ok((program, mounted))
+}
+
+/// What the cache in this directory has answered.
+pub(super) fn hits(cache: &Path) -> Option<Hits> {
+    let stream = UnixStream::connect(cache.join("admin.sock")).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
+    let mut answer = String::new();
+    stream.take(STATUS_MAX_BYTES).read_to_string(&mut answer).ok()?;
+    Hits::parse(&serde_json::from_str(&answer).ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hits_are_read_from_the_status() {
+        let of = |hits, misses| serde_json::json!({ "hits": hits, "misses": misses });
+        let status =
+            serde_json::json!({ "cache": { "attributes": of(5, 1), "names": of(6, 2), "data": of(7, 3) } });
+        let hits = Hits::parse(&status).unwrap();
+        assert_eq!(hits, Hits { attributes: (5, 1), names: (6, 2), data: (7, 3) });
+        let later = Hits { attributes: (8, 2), names: (6, 3), data: (1, 0) };
+        assert_eq!(later.since(hits), Hits { attributes: (3, 1), names: (0, 1), data: (1, 0) });
+        assert_eq!(Hits::parse(&serde_json::json!({})), None);
+    }
+}

@@ -1,0 +1,197 @@
+//! A server process: started, waited for, watched, ended.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::{Address, Error};
+
+/// How long a start may take.
+const START_PATIENCE: Duration = Duration::from_secs(30);
+/// How long an end in order may take.
+const END_PATIENCE: Duration = Duration::from_secs(10);
+/// `USER_HZ` of every Linux: the unit of /proc/PID/stat.
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// What a process has used.
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Usage {
+    /// The program.
+    pub name: String,
+    /// Of CPU, in user and kernel.
+    pub cpu_seconds: f64,
+    /// Resident at the most.
+    pub memory_bytes: u64,
+}
+
+impl Usage {
+    /// CPU time after `earlier`; memory is the most so far.
+    pub(super) fn since(&self, earlier: &Usage) -> Usage {
+        Usage { cpu_seconds: (self.cpu_seconds - earlier.cpu_seconds).max(0.0), ..self.clone() }
+    }
+
+    /// Of a process; nothing if it is gone.
+    pub(crate) fn of(name: &str, pid: u32) -> Usage {
+        let read = |file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
+        Usage {
+            name: name.to_owned(),
+            cpu_seconds: cpu_ticks(&read("stat")).unwrap_or(0) as f64 / TICKS_PER_SECOND,
+            memory_bytes: peak_kilobytes(&read("status")).unwrap_or(0) << 10,
+        }
+    }
+}
+
+/// `utime` and `stime`, the 14th and 15th field; the second, in parentheses, may contain anything.
+fn cpu_ticks(stat: &str) -> Option<u64> {
+    let (_, rest) = stat.rsplit_once(')')?;
+    let mut fields = rest.split_ascii_whitespace().skip(11).map(str::parse::<u64>);
+    Some(fields.next()?.ok()? + fields.next()?.ok()?)
+}
+
+fn peak_kilobytes(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.split_ascii_whitespace().next()?.parse().ok()
+}
+
+/// A process of ours; dropping it kills it.
+#[derive(Debug)]
+pub(super) struct Program {
+    name: String,
+    child: Child,
+    server: SocketAddr,
+    log: PathBuf,
+}
+
+impl Program {
+    /// Starts a server that will listen at `server`, and waits until it does. What it says goes to `log`.
+    pub(super) fn start(
+        name: &str,
+        mut command: Command,
+        server: SocketAddr,
+        log: &Path,
+    ) -> Result<Program, Error> {
+        let failed = |why: String| Error::Start { program: name.to_owned(), why };
+        let output = File::create(log).and_then(|file| Ok((file.try_clone()?, file)));
+        let (out, err) = output.map_err(|error| failed(format!("{}: {error}", log.display())))?;
+        command.stdin(Stdio::null()).stdout(out).stderr(err);
+        let child = command.spawn().map_err(|error| failed(error.to_string()))?;
+        let mut program = Program { name: name.to_owned(), child, server, log: log.to_owned() };
+        program.wait_until("answered", |program| {
+            TcpStream::connect_timeout(&program.server, Duration::from_secs(1)).is_ok()
+        })?;
+        Ok(program)
+    }
+
+    /// Starts a program that is ready when `ready` says so.
+    pub(super) fn start_until(
+        name: &str,
+        mut command: Command,
+        log: &Path,
+        ready: impl Fn() -> bool,
+    ) -> Result<Program, Error> {
+        let failed = |why: String| Error::Start { program: name.to_owned(), why };
+        let output = File::create(log).and_then(|file| Ok((file.try_clone()?, file)));
+        let (out, err) = output.map_err(|error| failed(format!("{}: {error}", log.display())))?;
+        command.stdin(Stdio::null()).stdout(out).stderr(err);
+        let child = command.spawn().map_err(|error| failed(error.to_string()))?;
+        let server = SocketAddr::from(([0, 0, 0, 0], 0));
+        let mut program = Program { name: name.to_owned(), child, server, log: log.to_owned() };
+        program.wait_until("was ready", |_| ready())?;
+        Ok(program)
+    }
+
+    fn wait_until(&mut self, what: &str, ready: impl Fn(&Program) -> bool) -> Result<(), Error> {
+        let started = Instant::now();
+        while !ready(self) {
+            let ended = self.child.try_wait().ok().flatten();
+            let why = match ended {
+                Some(status) => format!("it ended ({status}) before it {what}"),
+                None if started.elapsed() > START_PATIENCE => format!("it never {what}"),
+                None => {
+                    std::thread::sleep(Duration::from_millis(10));
+                    continue;
+                }
+            };
+            return Err(Error::Start {
+                program: self.name.clone(),
+                why: format!("{why}: {}", self.last_words()),
+            });
+        }
+        Ok(())
+    }
+
+    /// The end of its log, on one line.
+    fn last_words(&self) -> String {
+        let mut text = String::new();
+        let read = File::open(&self.log).and_then(|file| file.take(64 << 10).read_to_string(&mut text));
+        if read.is_err() || text.trim().is_empty() {
+            return "it said nothing".to_owned();
+        }
+        let lines: Vec<&str> = text.trim().lines().collect();
+        lines[lines.len().saturating_sub(2)..].join("; ")
+    }
+
+    /// What it exports under a path.
+    pub(super) fn address(&self, export: &str) -> Address {
+        Address { server: self.server, mountport: None, export: export.to_owned(), options: String::new() }
+    }
+
+    pub(super) fn usage(&self) -> Usage {
+        Usage::of(&self.name, self.child.id())
+    }
+
+    /// Ends it in order.
+    pub(super) fn end(mut self) {
+        self.signal(rustix::process::Signal::TERM);
+        let started = Instant::now();
+        while started.elapsed() < END_PATIENCE {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        // The child has not been waited for, so the id is its own.
+        let _: io::Result<()> =
+            rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal)
+                .map_err(Into::into);
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn usage_is_read_from_proc() {
+        let line = "12 (a) b (c) S 1 12 12 0 -1 4194304 100 0 0 0 250 50 0 0 20 0 1 0 5 0";
+        assert_eq!((cpu_ticks(line), cpu_ticks("12 (a) S 1")), (Some(300), None));
+        assert_eq!(peak_kilobytes("Name:\tx\nVmHWM:\t  1234 kB\n"), Some(1234));
+        let ours = Usage::of("bench", std::process::id());
+        assert!(ours.memory_bytes > 1 << 20, "{ours:?}");
+        assert_eq!(Usage::of("nobody", u32::MAX).memory_bytes, 0);
+    }
+
+    #[test]
+    fn a_program_that_does_not_start_is_told_with_its_last_words() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo one; echo two >&2; echo three; exit 3"]);
+        let server = super::super::free_port().unwrap();
+        let error =
+            Program::start("sh", command, server, &directory.path().join("log")).unwrap_err().to_string();
+        assert!(error.contains("cannot start sh") && error.contains("two; three"), "{error}");
+    }
+}

@@ -1,0 +1,62 @@
+//! A software build by several clients with a shared source tree (Nache, section 6.3.2, figures 15 to 18).
+//!
+//! The sources are on the server and objects on each client's own disk, all clients building at the same time. There it
+//! was Linux 2.6.17, GDB 6.5 and Emacs 21.3; here it is a generated tree of about GDB's number of files at scale 1.
+
+use std::io;
+
+use super::compile::{Build, Objects};
+use super::source::{Size, Source};
+use super::tree::put_source;
+use super::{Plan, Run, Workload, in_parallel};
+use crate::target::Target;
+
+pub(super) const WORKLOAD: Workload = Workload {
+    name: "build",
+    paper: "Nache",
+    section: "6.3.2, figures 15 to 18",
+    about: "clients build from a shared source tree, objects on their own disks",
+    clients: 2,
+    restart: false,
+    conflicts: false,
+    delegations: true,
+    prepare,
+    run,
+};
+
+const TREE: &str = "build";
+
+fn source(plan: &Plan) -> Source {
+    let size = Size {
+        units: plan.count(1000, 8) as usize,
+        headers: plan.count(800, 10) as usize,
+        directories: plan.count(40, 3) as usize,
+        functions: 10,
+    };
+    Source::generate(plan.seed ^ 1, size)
+}
+
+fn prepare(plan: &Plan, target: &dyn Target) -> io::Result<()> {
+    put_source(target, TREE, &source(plan))
+}
+
+fn run(run: &mut Run<'_>) -> io::Result<()> {
+    let source = source(&run.plan);
+    let name = |(name, _): &(String, String)| name.clone();
+    let units: Vec<String> = source.units.iter().map(name).collect();
+    let headers: Vec<String> = source.headers.iter().map(name).collect();
+    run.phase("build", |run| {
+        in_parallel(run.clients.iter().enumerate(), |&(number, client)| {
+            let local = run.local.join(format!("client{number}"));
+            std::fs::create_dir_all(&local)?;
+            let build = Build {
+                target: client,
+                tree: TREE,
+                objects: Objects::Local(&local),
+                units: units.clone(),
+                headers: headers.clone(),
+            };
+            build.make()
+        })
+    })
+}

@@ -1,0 +1,188 @@
+//! Compiling: really, where programs find the tree; elsewhere by the file operations that a compiler makes.
+//!
+//! The replay reads a unit and looks for each inclusion as the compiler does, beside the unit and then under `include/`,
+//! each header once, and writes an object in the pieces in which a compiler writes. It takes none of the compiler's time.
+
+use std::collections::HashSet;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use super::source::INCLUDE;
+use super::{STEP_BYTES, read_file, read_open, write_file};
+use crate::target::{How, Target};
+
+/// Bytes that a compiler writes at once.
+const PIECE_BYTES: usize = 4096;
+/// How much larger an object is than its source.
+const OBJECT_FACTOR: usize = 2;
+
+/// Where objects go.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Objects<'o> {
+    /// Into the target, below this directory.
+    Beside(&'o str),
+    /// To a directory of this machine.
+    Local(&'o Path),
+}
+
+/// A build of one tree.
+pub(super) struct Build<'b> {
+    pub(super) target: &'b dyn Target,
+    /// The source tree in it.
+    pub(super) tree: &'b str,
+    pub(super) objects: Objects<'b>,
+    /// Of the tree, with the main one last.
+    pub(super) units: Vec<String>,
+    pub(super) headers: Vec<String>,
+}
+
+impl Build<'_> {
+    /// What `make` does: looks at everything, compiles each unit, links.
+    pub(super) fn make(&self) -> io::Result<()> {
+        self.check_dates()?;
+        self.units.iter().try_for_each(|unit| match self.target.directory() {
+            Some(mounted) => self.compile(mounted, unit),
+            None => self.replay(unit),
+        })?;
+        self.link()
+    }
+
+    fn check_dates(&self) -> io::Result<()> {
+        for file in self.units.iter().chain(&self.headers) {
+            self.target.stat(&format!("{}/{file}", self.tree))?;
+        }
+        if let Objects::Beside(_) = self.objects {
+            for unit in &self.units {
+                match self.target.stat(&self.object(unit)) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The path of an object: in the target, or its name on this machine.
+    fn object(&self, unit: &str) -> String {
+        let name = unit.replace('/', "-").replace(".c", ".o");
+        match self.objects {
+            Objects::Beside(directory) => format!("{directory}/{name}"),
+            Objects::Local(_) => name,
+        }
+    }
+
+    fn object_on_disk(&self, mounted: &Path, unit: &str) -> PathBuf {
+        match self.objects {
+            Objects::Beside(_) => mounted.join(self.object(unit)),
+            Objects::Local(directory) => directory.join(self.object(unit)),
+        }
+    }
+
+    fn compile(&self, mounted: &Path, unit: &str) -> io::Result<()> {
+        let object = self.object_on_disk(mounted, unit);
+        let mut command = Command::new("cc");
+        command.args(["-w", "-I", INCLUDE, "-c", unit, "-o"]).arg(object);
+        run(command.current_dir(mounted.join(self.tree)))
+    }
+
+    fn replay(&self, unit: &str) -> io::Result<()> {
+        let path = format!("{}/{unit}", self.tree);
+        let text = read_file(self.target, &path)?;
+        let mut seen = HashSet::new();
+        let mut size = text.len() + self.include(parent(&path), &text, &mut seen)?;
+        size = (size / 4).max(text.len() * OBJECT_FACTOR);
+        let object = vec![0x7f; size];
+        match self.objects {
+            Objects::Beside(_) => write_file(self.target, &self.object(unit), &object, PIECE_BYTES),
+            Objects::Local(directory) => {
+                let file = std::fs::File::create(directory.join(self.object(unit)))?;
+                BufWriter::with_capacity(PIECE_BYTES, file).write_all(&object)
+            }
+        }
+    }
+
+    /// Reads what a text includes, and what that includes; how many bytes.
+    fn include(&self, beside: &str, text: &[u8], seen: &mut HashSet<String>) -> io::Result<usize> {
+        let mut size = 0;
+        for name in inclusions(text) {
+            let found = self.find(beside, name)?;
+            let Some((path, text)) = found else { continue };
+            // A header's guard ends it at once the second time, and compilers remember which have one.
+            if seen.insert(path.clone()) {
+                size += text.len() + self.include(parent(&path), &text, seen)?;
+            }
+        }
+        Ok(size)
+    }
+
+    fn find(&self, beside: &str, name: &str) -> io::Result<Option<(String, Vec<u8>)>> {
+        for path in [format!("{beside}/{name}"), format!("{}/{INCLUDE}/{name}", self.tree)] {
+            match self.target.open(&path, How::Read) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                opened => {
+                    let mut file = opened?;
+                    let text = read_open(&mut *file)?;
+                    file.close()?;
+                    return Ok(Some((path, text)));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn link(&self) -> io::Result<()> {
+        match (self.target.directory(), self.objects) {
+            (Some(mounted), _) => {
+                let objects = self.units.iter().map(|unit| self.object_on_disk(mounted, unit));
+                run(Command::new("cc").arg("-o").arg(self.object_on_disk(mounted, "program.c")).args(objects))
+            }
+            (None, Objects::Beside(directory)) => {
+                let mut program = Vec::new();
+                for unit in &self.units {
+                    program.extend(read_file(self.target, &self.object(unit))?);
+                }
+                write_file(self.target, &format!("{directory}/program"), &program, STEP_BYTES)
+            }
+            (None, Objects::Local(directory)) => {
+                let mut program = Vec::new();
+                for unit in &self.units {
+                    program.extend(std::fs::read(directory.join(self.object(unit)))?);
+                }
+                std::fs::write(directory.join("program"), program)
+            }
+        }
+    }
+}
+
+fn run(command: &mut Command) -> io::Result<()> {
+    let output = command.stdin(Stdio::null()).output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(io::Error::other(format!("cc: {}: {}", output.status, said.lines().next().unwrap_or("no word"))))
+}
+
+fn parent(path: &str) -> &str {
+    path.rsplit_once('/').map_or("", |(parent, _)| parent)
+}
+
+/// Names in `#include "…"`.
+fn inclusions(text: &[u8]) -> impl Iterator<Item = &str> {
+    text.split(|byte| *byte == b'\n').filter_map(|line| {
+        let name = line.strip_prefix(b"#include \"")?.split(|byte| *byte == b'"').next()?;
+        std::str::from_utf8(name).ok()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::inclusions;
+
+    #[test]
+    fn inclusions_are_found() {
+        let text = b"/* x */\n#include \"a.h\"\n#include <stdio.h>\n#include \"b/c.h\" // y\nint x;\n";
+        assert_eq!(inclusions(text).collect::<Vec<_>>(), ["a.h", "b/c.h"]);
+    }
+}

@@ -1,0 +1,36 @@
+//! A re-read after a restart: what is on disk is still good (Badros, section 3; a first aim of his).
+//!
+//! The client reads a tree; machine and system under test are started again; it reads the tree once more.
+
+use std::io;
+
+use super::tree::{FileSet, walk};
+use super::{Plan, Run, Workload, read_file};
+use crate::target::Target;
+
+pub(super) const WORKLOAD: Workload = Workload {
+    name: "reread",
+    paper: "Badros",
+    section: "3 (across reboots) and 5, \"read a big file again\"",
+    about: "reads a tree of 500 files and one of 6.1 MB; the warm pass after a restart of everything but the origin",
+    clients: 1,
+    restart: true,
+    conflicts: false,
+    delegations: true,
+    prepare,
+    run,
+};
+
+fn prepare(plan: &Plan, target: &dyn Target) -> io::Result<()> {
+    let (set, mut random) =
+        (FileSet { files: plan.count(500, 10), mean_bytes: 32 << 10, width: 25 }, plan.random(&[1]));
+    set.put(target, "reread", &mut random)?;
+    super::tree::put_large(target, "reread/big", plan.count(6_100_000, 1 << 20), &mut random)
+}
+
+fn run(run: &mut Run<'_>) -> io::Result<()> {
+    run.phase("read", |run| {
+        let (files, _) = walk(run.client(), "reread")?;
+        files.iter().try_for_each(|path| read_file(run.client(), path).map(drop))
+    })
+}

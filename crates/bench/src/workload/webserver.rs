@@ -1,0 +1,86 @@
+//! Filebench's web server, files chosen uniformly and by Zipf's law (Nache, section 6.3.1, figure 13).
+//!
+//! 500 files; ten threads on each client open, read whole and close ten of them, and write to a log. There it ran for 100
+//! seconds; here each thread does a number of rounds, so that operations are the same for every system.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::tree::FileSet;
+use super::{Plan, Run, Workload, in_parallel, read_file};
+use crate::random::Zipf;
+use crate::target::{How, Target};
+
+pub(super) const UNIFORM: Workload = Workload {
+    name: "webserver",
+    paper: "Nache",
+    section: "6.3.1, figure 13",
+    about: "filebench webserver: ten threads on each of four clients read whole files, chosen uniformly",
+    clients: 4,
+    restart: false,
+    conflicts: false,
+    delegations: true,
+    prepare,
+    run: |run| serve(run, false),
+};
+
+pub(super) const ZIPF: Workload = Workload {
+    name: "webserver-zipf",
+    about: "filebench webserver, files chosen by Zipf's law",
+    run: |run| serve(run, true),
+    ..UNIFORM
+};
+
+const FILES: &str = "htdocs";
+const THREADS: u64 = 10;
+const LOG_BYTES: usize = 16 << 10;
+const READ_FOR_EACH_LOG_ENTRY: u64 = 10;
+
+fn set(plan: &Plan) -> FileSet {
+    FileSet { files: plan.count(500, 20), mean_bytes: 16 << 10, width: 20 }
+}
+
+fn prepare(plan: &Plan, target: &dyn Target) -> io::Result<()> {
+    set(plan).put(target, FILES, &mut plan.random(&[1]))
+}
+
+fn serve(run: &mut Run<'_>, by_zipf: bool) -> io::Result<()> {
+    let set = set(&run.plan);
+    let zipf = Zipf::new(set.files as usize);
+    let rounds = run.plan.count(100, 1);
+    run.phase("serving", |run| {
+        in_parallel(run.clients.iter().enumerate(), |&(number, client)| {
+            let log = Log::open(client, &format!("log-{}-{number}", run.pass))?;
+            in_parallel(0..THREADS, |&thread| {
+                let mut random = run.plan.random(&[2, run.pass, number as u64, thread]);
+                for _ in 0..rounds {
+                    for _ in 0..READ_FOR_EACH_LOG_ENTRY {
+                        let file =
+                            if by_zipf { zipf.choose(&mut random) as u64 } else { random.below(set.files) };
+                        read_file(client, &set.path(FILES, file))?;
+                    }
+                    log.append()?;
+                }
+                Ok(())
+            })?;
+            log.file.into_inner().close()
+        })
+    })
+}
+
+/// The log of a client, open all the time.
+struct Log<'l> {
+    file: parking_lot::Mutex<Box<dyn crate::target::OpenFile + 'l>>,
+    end: AtomicU64,
+}
+
+impl<'l> Log<'l> {
+    fn open(client: &'l dyn Target, path: &str) -> io::Result<Log<'l>> {
+        Ok(Log { file: client.open(path, How::Create)?.into(), end: AtomicU64::new(0) })
+    }
+
+    fn append(&self) -> io::Result<()> {
+        let at = self.end.fetch_add(LOG_BYTES as u64, Ordering::Relaxed);
+        self.file.lock().write_at(&[b'.'; LOG_BYTES], at)
+    }
+}
