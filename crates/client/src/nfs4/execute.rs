@@ -106,7 +106,7 @@ enum Tried {
     Now,
     /// It was carried out, and the origin does not tell with what result.
     Untold,
-    /// The answer cannot be decoded.
+    /// The answer cannot be decoded, or contradicts itself.
     Garbled,
     /// The origin will never take it.
     Never(Wire),
@@ -119,9 +119,10 @@ impl Inner {
     /// recovery.
     ///
     /// Linux servers (6.1 was seen to) lay results out in pages, and where operation number and status of a result lie
-    /// in two of them, the status is written over what follows: the attributes behind a READ of 4,089 to 4,092 bytes
-    /// come damaged, each time. So if the answer to PUTFH, READ, GETATTR cannot be decoded, it is asked for once more as
-    /// PUTFH, READ and, when that is answered, PUTFH, GETATTR.
+    /// in two of them, the status is written over what follows, and where it should be is whatever was there before: the
+    /// attributes behind a READ of 4,089 to 4,092 bytes come damaged, each time. So if the answer to PUTFH, READ, GETATTR
+    /// cannot be decoded, or says success of the whole and failure of a part, it is asked for once more as PUTFH, READ
+    /// and, when that is answered, PUTFH, GETATTR.
     pub(super) async fn run<B>(&self, caller: &Caller, plan: Plan, build: B) -> Result<Ran>
     where
         B: Fn(&State) -> Result<(Vec<ArgOp>, Used)> + Send + Sync,
@@ -330,6 +331,12 @@ impl Inner {
         }
         slot.taken(&ok);
         self.renewed(sent, ok.status_flags);
+        if request.may_be_garbled
+            && compound.status.is_ok()
+            && results.iter().any(|one| one.status().is_err())
+        {
+            return Ok(Tried::Garbled);
+        }
         compound.resarray = List::new(results).unwrap_or_default();
         Ok(Tried::Answered(compound))
     }

@@ -26,6 +26,8 @@ pub enum Say {
     Usual,
     /// This.
     Result(Box<ResOp>),
+    /// This, and the whole compound is said to have succeeded.
+    Contradicted(Box<ResOp>),
     /// As usual, but the status overwrites what follows it: as Linux does where the two are in different pages.
     Overwritten,
     /// As usual, but the compound is answered only after this.
@@ -276,12 +278,17 @@ impl Scripted {
         }
         let mut hang_up = false;
         let mut overwritten = None;
+        let mut contradicted = false;
         let mut wait = None;
         let mut status = Ok(());
         for operation in &operations {
             let said = (self.script.lock())(operation, &operations);
             let result = match said {
                 Say::Result(result) => *result,
+                Say::Contradicted(result) => {
+                    contradicted = true;
+                    *result
+                }
                 Say::Usual => self.usual(operation, call),
                 Say::Wait(until) => {
                     wait = Some(until);
@@ -301,6 +308,9 @@ impl Scripted {
             if status.is_err() {
                 break;
             }
+        }
+        if contradicted {
+            status = Ok(());
         }
         let reply = match overwritten {
             None => encode(status, results),

@@ -149,6 +149,19 @@ async fn a_read_whose_attributes_come_damaged_is_made_again_without_them() {
 }
 
 #[tokio::test]
+async fn a_read_that_failed_in_part_and_succeeded_as_a_whole_is_made_again() {
+    let origin = Origin4::start(|operation, all| match (operation, all) {
+        (ArgOp::Getattr(_), [.., ArgOp::Read(_), ArgOp::Getattr(_)]) => {
+            Say::Contradicted(Box::new(ResOp::Getattr(Err(Wire::Perm))))
+        }
+        _ => Say::Usual,
+    })
+    .await;
+    let fs = origin.mount("").await;
+    assert_eq!(read(&fs, By::Anonymous).await.unwrap().to_bytes().unwrap(), "data");
+}
+
+#[tokio::test]
 async fn a_read_whose_answers_never_make_sense_is_an_io_error() {
     let origin = Origin4::start(|operation, all| match (operation, all) {
         (ArgOp::Getattr(_), [.., ArgOp::Getattr(_)]) if all.len() < 4 => Say::Overwritten,
