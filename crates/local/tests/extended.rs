@@ -8,8 +8,8 @@ use std::os::unix::fs::MetadataExt;
 use bytes::Bytes;
 use common::{Served, is_root, machine, name, serve, user};
 use vfs::{
-    By, Caller, Extent, Features, FileSystem, Handle, OpenId, OpenRequest, Owner, Place, SetAttributes,
-    Share, Status, Want, XattrHow, XattrName,
+    AccessMask, Ace, Acl, By, Caller, Extent, Features, FileSystem, Handle, OpenId, OpenRequest, Owner,
+    Place, SetAttributes, Share, Status, Want, XattrHow, XattrName,
 };
 
 fn xattr(name: &str) -> XattrName {
@@ -234,4 +234,60 @@ async fn ranges_are_cloned_where_blocks_can_be_shared() {
         assert_eq!(status(done).unwrap_err(), Status::NotSupp);
     }
     assert_eq!(served.fs.lookup(&machine(), &root, &name("to")).await.unwrap().node.handle, to);
+}
+
+fn ace(kind: u32, who: &'static str, mask: u32, flags: u32) -> Ace {
+    Ace { kind, flags, mask, who: Bytes::from_static(who.as_bytes()) }
+}
+
+#[tokio::test]
+async fn access_control_lists_are_kept_and_obeyed() {
+    let served = serve();
+    let root = served.root().await;
+    let file = served.create(&machine(), &root, "file").await.unwrap();
+    if !is_root() || !features(&served, &file).await.contains(Features::ACL) {
+        eprintln!("skipped: it takes root, and a file system with access control lists");
+        return;
+    }
+    let mode = SetAttributes { mode: Some(0o640), ..SetAttributes::default() };
+    served.fs.setattr(&machine(), &file, &mode, None).await.unwrap();
+    let may = async |uid: u32| {
+        let accessed = served.fs.access(&user(uid), &file, AccessMask::READ).await.unwrap();
+        accessed.granted == AccessMask::READ
+    };
+    assert!(!may(1001).await && !may(1002).await);
+    let told = served.fs.acl(&machine(), &file).await.unwrap();
+    assert!(told.0.iter().all(|ace| ace.who.ends_with(b"@")), "what the mode says: {told:?}");
+    // Allow 1001 to read, and deny it to 1002.
+    let acl = Acl(vec![
+        ace(0, "OWNER@", 0x7, 0),
+        ace(0, "1001", 0x1, 0),
+        ace(1, "1002", 0x1, 0),
+        ace(0, "EVERYONE@", 0x1, 0),
+    ]);
+    let before = served.fs.getattr(&machine(), &file).await.unwrap();
+    let wcc = served.fs.set_acl(&machine(), &file, &acl).await.unwrap();
+    assert_ne!(wcc.after.unwrap().change, before.change);
+    assert!(may(1001).await && !may(1002).await && may(1003).await);
+    // What is told can be set again and changes nothing.
+    let told = served.fs.acl(&machine(), &file).await.unwrap();
+    assert!(told.0.iter().any(|ace| ace.who == "1001"), "{told:?}");
+    served.fs.set_acl(&machine(), &file, &told).await.unwrap();
+    assert_eq!(served.fs.acl(&machine(), &file).await.unwrap(), told);
+    assert!(may(1001).await && !may(1002).await && may(1003).await);
+    let other = served.fs.set_acl(&user(1003), &file, &acl).await;
+    assert_eq!(status(other).unwrap_err(), Status::Perm, "that is the owner's");
+    // What a directory hands down.
+    let directory = served
+        .fs
+        .mkdir(&machine(), &root, &name("dir"), &SetAttributes::default())
+        .await
+        .unwrap()
+        .node
+        .handle;
+    let down = Acl(vec![ace(0, "OWNER@", 0x27, 0), ace(0, "1001", 0x21, 0x3)]);
+    served.fs.set_acl(&machine(), &directory, &down).await.unwrap();
+    let below = served.create(&machine(), &directory, "below").await.unwrap();
+    let inherited = served.fs.acl(&machine(), &below).await.unwrap();
+    assert!(inherited.0.iter().any(|ace| ace.who == "1001"), "{inherited:?}");
 }

@@ -29,8 +29,9 @@ impl Inner {
 
     /// One READ of at most the size that both sides do. The data shares the buffer of the record it came in.
     ///
-    /// The attributes are those of before, so that the data is theirs or newer. READ comes last: when data ends in the
-    /// middle of a word, Linux 6.1 writes the status of what follows a READ four bytes too late, over its results.
+    /// The attributes are those of before, so that the data is theirs or newer. READ comes last, as all long results do:
+    /// where operation number and status of what follows lie in two pages (behind data of 4,089 to 4,092 bytes, modulo
+    /// 4,096), Linux 6.1 writes the status four bytes too far.
     pub(super) async fn read_data(
         &self,
         caller: &Caller,
