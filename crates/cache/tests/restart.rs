@@ -267,7 +267,7 @@ async fn play(steps: &[Step], kind: LeaseKind) {
                 cache.getattr(&opener(0), &file).await.unwrap();
             }
             Step::Write(byte) => {
-                write(&cache, &opener(0), &file, u64::from(byte % 7), &[byte; 3]).await.ok();
+                write(&cache, &opener(0), &file, u64::from(byte % 7), &[byte; 3]).await;
             }
             Step::Cut(size) => cut(&cache, &file, size).await,
             Step::Rename => {
@@ -278,7 +278,9 @@ async fn play(steps: &[Step], kind: LeaseKind) {
                 let call = ["WRITE", "SETATTR", "RENAME"][usize::from(what % 3)];
                 let after = bench.killed_at_next(Some(call));
                 match what % 3 {
-                    0 => drop(write(&cache, &opener(0), &file, 2, &[what; 3]).await),
+                    0 => {
+                        write(&cache, &opener(0), &file, 2, &[what; 3]).await;
+                    }
                     1 => cut(&cache, &file, u64::from(what % 10)).await,
                     _ => {
                         rename(&cache, here, there).await;
