@@ -17,6 +17,7 @@
 //! | `names`, `listing` | what names lead to |
 //! | `filler`, `fetch`, `readahead` | bringing bytes from the origin |
 //! | `store` | index and files on this disk |
+//! | `writes` | writes that are delayed, and how they reach the origin |
 //! | `upkeep`, `cleaner` | what happens in the background |
 //! | `filesystem` | the operations |
 //!
@@ -53,6 +54,7 @@ mod testing;
 mod trust;
 mod upkeep;
 mod upstream;
+mod writes;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,7 +62,7 @@ use std::time::Duration;
 use tokio::task::AbortHandle;
 use vfs::FileSystem;
 
-pub use options::{Consistency, LookupCache, Options, Timeouts};
+pub use options::{Consistency, LookupCache, Options, Timeouts, WriteBehind};
 pub use stats::{Calls, HitsMisses, Stats};
 pub use store::OpenError;
 
@@ -90,6 +92,7 @@ impl Cache {
         let mut tasks = upkeep::start(&core);
         let weak = Arc::downgrade(&core);
         tasks.push(tokio::spawn(upstream::settler(weak.clone())).abort_handle());
+        tasks.push(tokio::spawn(writes::writer(weak.clone())).abort_handle());
         if let Some(callbacks) = core.below.callbacks() {
             tasks.push(tokio::spawn(callbacks::listener(weak, callbacks)).abort_handle());
         }
@@ -101,6 +104,10 @@ impl Cache {
         let mut stats = self.core.counters.snapshot();
         stats.used_bytes = self.core.objects.used_bytes();
         stats.objects_in_memory = self.core.table.len() as u64;
+        if let Some(delayed) = &self.core.delayed {
+            stats.dirty_bytes = delayed.bytes();
+            stats.dirty_age = delayed.oldest().map(|since| since.elapsed());
+        }
         (stats.leases_read, stats.leases_write) = self.core.leases.counts();
         stats
     }

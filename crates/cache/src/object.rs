@@ -33,6 +33,7 @@ use crate::readahead::Streams;
 use crate::rights::Rights;
 use crate::store::ObjectFile;
 use crate::trust::Sent;
+use crate::writes::Writes;
 
 /// Does a reply count as an open of the object? Those to GETATTR, LOOKUP and ACCESS do; those that merely carry
 /// attributes along do not.
@@ -100,6 +101,8 @@ pub struct State {
     pub rights_touched: u64,
     /// File data.
     pub data: Data,
+    /// Writes that are delayed, if any are.
+    pub writes: Option<Box<Writes>>,
     /// Sequential readers.
     pub streams: Streams,
     /// The target of a symbolic link.
@@ -158,6 +161,7 @@ impl State {
             rights_generation: 0,
             rights_touched: 0,
             data: Data::default(),
+            writes: None,
             streams: Streams::default(),
             link: None,
             names_generation: 0,
@@ -267,7 +271,8 @@ impl State {
 
     /// Is it held for more than what is known of it?
     pub fn is_held(&self) -> bool {
-        self.lease.is_some() || !self.opens.is_empty() || !self.locks.is_empty()
+        let used = self.lease.is_some() || !self.opens.is_empty() || !self.locks.is_empty();
+        used || self.writes.is_some()
     }
 
     /// Were the known attributes asked for after this event?
@@ -334,6 +339,7 @@ impl State {
             self.adopt(policy, attributes, sent);
             return Seen::Known;
         }
+        self.doubt_writes();
         self.drop_all(policy);
         self.adopt(policy, attributes, sent);
         if overtaken {
@@ -466,6 +472,13 @@ impl State {
         self.changed = true;
     }
 
+    /// It looks as if somebody else had changed it. Or the origin has lost what we wrote: a COMMIT will tell.
+    fn doubt_writes(&mut self) {
+        if let Some(writes) = &mut self.writes {
+            writes.doubt();
+        }
+    }
+
     /// An open: what is good until the next open only is good no more.
     fn open(&mut self) {
         self.changed |= self.data.distrust_young();
@@ -515,6 +528,9 @@ impl State {
             // What nothing explains may hide somebody else's change: that our own bytes are known does not help, since
             // together with the others they would be a file that never was.
             Verdict::Blind(latest) | Verdict::Foreign(latest) => {
+                if matches!(verdict, Verdict::Foreign(_)) {
+                    self.doubt_writes();
+                }
                 self.drop_all(policy);
                 if let Some(attributes) = latest {
                     self.adopt(policy, &attributes, sent);

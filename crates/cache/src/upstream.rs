@@ -23,6 +23,7 @@ use crate::object::{Opening, Seen, State};
 use crate::opens::{Keep, Shares, Step};
 use crate::table::Object;
 use crate::trust::Sent;
+use crate::writes::Cut;
 
 /// The owner of all opens of a cache at the origin.
 const OWNER: &[u8] = b"cache";
@@ -145,6 +146,10 @@ impl Core {
     }
 
     async fn run_open(&self, caller: &Caller, request: &OpenRequest) -> Result<Granted> {
+        let cut = match (&request.name, &request.create) {
+            (Some(name), Some((_, set))) => self.cut_named(caller, &request.handle, name, set.size).await,
+            _ => None,
+        };
         let naming = request.name.as_ref().map(|name| self.begin_naming(request, name)).transpose()?;
         let sent = self.policy.sending();
         let flight = self.leases.take_off();
@@ -152,7 +157,11 @@ impl Core {
         let result = self.below.open(caller, request).await;
         self.pace.lock().on_round_trip(sent.at.elapsed());
         let result = match result {
-            Ok(opened) => Ok(self.note_opened(caller, request, opened, naming, &sent)),
+            Ok(opened) => {
+                let is_cut = |cut: &Cut| cut.is_of(&opened.handle) && !opened.created;
+                cut.filter(is_cut).into_iter().for_each(Cut::done);
+                Ok(self.note_opened(caller, request, opened, naming, &sent))
+            }
             Err(error) => {
                 self.note_not_opened(caller, request, &error, naming, &sent);
                 Err(error)
@@ -448,9 +457,11 @@ impl Core {
         let _turn = object.turn.lock().await;
         let (step, useless) = self.with(object, |state| {
             state.opens.awaited = false;
-            let leased = state.lease.is_some();
+            // What is delayed goes under the open, too.
+            let delayed = state.writes.as_ref().is_some_and(|writes| !writes.is_clean());
+            let leased = state.lease.is_some() || delayed;
             let keep = Keep { leased, unlinked: state.unlinked, idle_max: self.options.close_delay };
-            let useless = leased && state.unlinked && !state.opens.is_local();
+            let useless = state.lease.is_some() && state.unlinked && !state.opens.is_local();
             (state.opens.step(keep), useless)
         });
         if useless && let Some(core) = self.share() {

@@ -18,6 +18,7 @@ use crate::object::{Opening, Seen, State};
 use crate::store::Batch;
 use crate::table::Object;
 use crate::trust::Sent;
+use crate::writes::{Cut, Level};
 
 /// A change of ours of one object, from before it is sent until its end is known.
 pub struct Change<'a> {
@@ -201,6 +202,7 @@ impl Core {
     ) -> Result<Wcc> {
         let object = self.object(handle);
         let rights = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
+        let cut = self.before_setattr(&object, set, guard.is_some()).await;
         let _cut = set.size.map(|size| OwnWrite::begin(self, &object, size..u64::MAX)).transpose()?;
         if rights {
             self.with(&object, |state| state.touch_rights(&self.policy));
@@ -212,7 +214,23 @@ impl Core {
         if rights {
             self.with(&object, |state| state.touch_rights(&self.policy));
         }
+        if result.is_ok() {
+            cut.into_iter().for_each(Cut::done);
+        }
         result
+    }
+
+    /// What is delayed comes before a SETATTR: it is sent, so that it does not undo what is set, or put aside where the
+    /// file is cut.
+    async fn before_setattr(&self, object: &Arc<Object>, set: &SetAttributes, guarded: bool) -> Option<Cut> {
+        if self.is_all_clean() {
+            return None;
+        }
+        let sizes_only = SetAttributes { size: set.size, ..SetAttributes::default() };
+        if guarded || *set != sizes_only {
+            self.flush_writes(object, Level::Sent).await;
+        }
+        Cut::begin(self, object, set.size?).await
     }
 
     /// CREATE, MKDIR, SYMLINK, MKNOD: whatever makes a new name.

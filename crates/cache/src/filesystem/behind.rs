@@ -1,0 +1,376 @@
+//! Delayed writes, as the operations see them: WRITE, COMMIT and CLOSE under `write_behind`, READ over what waits, and
+//! attributes with what waits. See [`crate::writes`].
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use vfs::{
+    AccessMask, Accessed, Attributes, By, Caller, Commit, Created, Data, FileType, Handle, LeaseKind,
+    Listing, Looked, Name, Node, OpenId, Opened, Read, Result, Share, Stability, Status, Wcc, Written,
+};
+
+use crate::core::Core;
+use crate::filler::to_bytes;
+use crate::lease::HeldLease;
+use crate::names::{Leads, NameEntry};
+use crate::object::State;
+use crate::table::Object;
+use crate::writes::{Cut, Delayed, Hold, Level, Writes};
+
+/// Where files of this machine end.
+const OFFSET_MAX: u64 = i64::MAX as u64;
+
+/// What is delayed of a range that is read.
+struct Waiting {
+    /// Older ones first.
+    pieces: Vec<(u64, Bytes)>,
+    /// They are all of the range.
+    whole: bool,
+    /// The file ends here at least.
+    end: u64,
+}
+
+impl Core {
+    /// WRITE: into memory, and to the origin later; through, if nothing may be delayed.
+    pub async fn write_delayed(
+        &self,
+        delayed: &Delayed,
+        (caller, by): (&Caller, By),
+        handle: &Handle,
+        offset: u64,
+        data: Bytes,
+        stability: Stability,
+    ) -> Result<Written> {
+        let object = self.object(handle);
+        self.know_limits(caller, handle).await;
+        let end = offset.saturating_add(data.len() as u64);
+        if end > OFFSET_MAX || !self.may_delay(caller, &object, by).await? {
+            return self.write_now(caller, &object, offset, data).await;
+        }
+        let count = data.len() as u32;
+        if count > 0 {
+            let room = self.room(delayed, &object, u64::from(count)).await;
+            self.take_in(delayed, caller, &object, offset, &data);
+            drop(room);
+            self.kick(&object);
+            self.press_if_much(delayed, &object);
+        }
+        if stability > Stability::Unstable {
+            self.flush_and_tell(&object, Level::Stable).await?;
+        }
+        let wcc = self.written_wcc(&object);
+        Ok(Written { count, stability, verifier: delayed.verifier, wcc })
+    }
+
+    /// May this writer's bytes wait? Who has opened the file for writing may write it; anybody else is asked for.
+    async fn may_delay(&self, caller: &Caller, object: &Arc<Object>, by: By) -> Result<bool> {
+        let may = match by {
+            By::Open(id) => {
+                let shares = self.with(object, |state| state.opens.shares(id)).ok_or(Status::BadStateId)?;
+                if !shares.access.contains(Share::WRITE) {
+                    return Err(Status::OpenMode.into());
+                }
+                true
+            }
+            By::Anonymous => {
+                let may =
+                    |core: &Core, state: &mut State| core.may(state, &caller.principal, AccessMask::MODIFY);
+                if self.with(object, |state| may(self, state)).is_none() {
+                    self.ask_access(caller, object).await?;
+                }
+                let regular = |known: &Attributes| known.file_type == FileType::Regular;
+                self.with(object, |state| {
+                    may(self, state) == Some(true) && state.attributes().is_some_and(regular)
+                })
+            }
+        };
+        let strict = self.with(object, |state| state.writes.as_ref().is_some_and(|w| w.is_strict()));
+        Ok(may && !strict)
+    }
+
+    /// Writes through, after what is delayed.
+    async fn write_now(
+        &self,
+        caller: &Caller,
+        object: &Arc<Object>,
+        offset: u64,
+        data: Bytes,
+    ) -> Result<Written> {
+        self.flush_writes(object, Level::Sent).await;
+        let written = self.write(caller, &object.handle, offset, data, Stability::FileSync).await?;
+        self.writes(object, Writes::relent);
+        Ok(written)
+    }
+
+    fn take_in(&self, delayed: &Delayed, caller: &Caller, object: &Arc<Object>, offset: u64, data: &[u8]) {
+        let time = (tokio::time::Instant::now(), self.policy.origin_wall());
+        loop {
+            self.with(object, |state| {
+                let fresh = || Box::new(Writes::new(self.write_chunk_bytes(), delayed.first_number()));
+                state.writes.get_or_insert_with(fresh);
+            });
+            // Whoever found it idle may have taken it away meanwhile.
+            let Some(merged) = self.writes(object, |writes| writes.write(offset, data, caller, time)) else {
+                continue;
+            };
+            if merged {
+                self.counters.merged_writes.bump();
+            }
+            return;
+        }
+    }
+
+    fn written_wcc(&self, object: &Arc<Object>) -> Wcc {
+        let after = self.with(object, |state| state.attributes().map(|known| overlay(state, *known)));
+        Wcc { before: None, after }
+    }
+
+    /// COMMIT: everything of the file, whatever the range.
+    pub async fn commit_delayed(&self, delayed: &Delayed, handle: &Handle) -> Result<Commit> {
+        let object = self.object(handle);
+        self.flush_and_tell(&object, Level::Stable).await?;
+        Ok(Commit { verifier: delayed.verifier, wcc: self.written_wcc(&object) })
+    }
+
+    /// An open is about to end, or to give up writing. Under a write lease nothing needs to be sent.
+    pub async fn flush_at_close(&self, open: OpenId) -> Result<()> {
+        if self.delayed.is_none() {
+            return Ok(());
+        }
+        let Ok(object) = self.opened_object(open) else { return Ok(()) };
+        let (writer, leased) = self.with(&object, |state| {
+            let writes = state.opens.shares(open).is_some_and(|shares| shares.access.contains(Share::WRITE));
+            let keeps = |lease: &HeldLease| lease.kind == LeaseKind::Write && lease.is_free();
+            (writes, state.lease.as_ref().is_some_and(keeps))
+        });
+        if !writer {
+            return Ok(());
+        }
+        if leased {
+            return self.writes(&object, Writes::take_error).flatten().map_or(Ok(()), |s| Err(s.into()));
+        }
+        self.flush_and_tell(&object, Level::Stable).await
+    }
+
+    /// READ over what is delayed.
+    pub async fn read_over(&self, caller: &Caller, handle: &Handle, offset: u64, count: u32) -> Result<Read> {
+        let object = self.object(handle);
+        let range = offset..offset.saturating_add(u64::from(count));
+        let read = self.read_over_once(caller, &object, &range).await;
+        if self.settle_doubt(&object).await {
+            return self.read_over_once(caller, &object, &range).await;
+        }
+        read
+    }
+
+    async fn read_over_once(
+        &self,
+        caller: &Caller,
+        object: &Arc<Object>,
+        range: &Range<u64>,
+    ) -> Result<Read> {
+        let count = (range.end - range.start) as u32;
+        // Taken before anything is read: what lands meanwhile is in what is read then.
+        let waiting = self.with(object, |state| {
+            let writes = state.writes.as_ref()?;
+            let end = writes.end()?;
+            let (pieces, whole) = writes.overlay(range);
+            Some(Waiting { pieces, whole, end })
+        });
+        let Some(waiting) = waiting else {
+            return self.read(caller, &object.handle, range.start, count).await;
+        };
+        if waiting.whole && self.may_read(caller, object).await? {
+            self.counters.data.hit();
+            self.counters.read_hit_bytes.add(u64::from(count));
+            let known = self.with(object, |state| state.attributes().map_or(0, |known| known.size));
+            let data = Data::Bytes(compose(range, &Bytes::new(), &waiting.pieces, range.end));
+            return Ok(Read { data, eof: range.end >= known.max(waiting.end), attributes: None });
+        }
+        let base = self.read(caller, &object.handle, range.start, count).await?;
+        let base_end = range.start + base.data.len() as u64;
+        let end = if base.eof { base_end.max(waiting.end.min(range.end)) } else { base_end };
+        let eof = base.eof && end >= waiting.end;
+        if end == base_end && waiting.pieces.is_empty() {
+            return Ok(Read { eof, ..base });
+        }
+        let bytes = to_bytes(&base.data).await?;
+        Ok(Read { data: Data::Bytes(compose(range, &bytes, &waiting.pieces, end)), eof, attributes: None })
+    }
+
+    async fn may_read(&self, caller: &Caller, object: &Arc<Object>) -> Result<bool> {
+        let may =
+            |core: &Core| core.with(object, |state| core.may(state, &caller.principal, AccessMask::READ));
+        if may(self).is_none() {
+            self.ask_access(caller, object).await?;
+        }
+        Ok(may(self) == Some(true))
+    }
+
+    /// Attributes of a file as they are here: with what the origin has not yet.
+    pub fn written(&self, handle: &Handle, attributes: Attributes) -> Attributes {
+        if self.is_all_clean() || attributes.file_type != FileType::Regular {
+            return attributes;
+        }
+        match self.table.peek(handle) {
+            Some(object) => self.with(&object, |state| overlay(state, attributes)),
+            None => attributes,
+        }
+    }
+
+    /// Is nothing delayed of any file?
+    pub fn is_all_clean(&self) -> bool {
+        self.delayed.as_ref().is_none_or(|delayed| delayed.bytes() == 0)
+    }
+
+    /// The same, asked again if it has to be known first whether the origin still has what we wrote.
+    pub async fn getattr_written(&self, caller: &Caller, handle: &Handle) -> Result<Attributes> {
+        let mut attributes = self.getattr(caller, handle).await?;
+        if !self.is_all_clean() && self.settle_doubt(&self.object(handle)).await {
+            attributes = self.getattr(caller, handle).await?;
+        }
+        Ok(self.written(handle, attributes))
+    }
+
+    fn written_node(&self, node: Node) -> Node {
+        Node { attributes: node.attributes.map(|known| self.written(&node.handle, known)), ..node }
+    }
+
+    /// The answer to a LOOKUP, with what the origin has not yet.
+    pub fn written_looked(&self, looked: Looked) -> Looked {
+        Looked { node: self.written_node(looked.node), ..looked }
+    }
+
+    /// The answer to an OPEN.
+    pub fn written_opened(&self, opened: Opened) -> Opened {
+        Opened { attributes: self.written(&opened.handle, opened.attributes), ..opened }
+    }
+
+    /// The answer to an ACCESS.
+    pub fn written_accessed(&self, handle: &Handle, accessed: Accessed) -> Accessed {
+        Accessed { attributes: accessed.attributes.map(|known| self.written(handle, known)), ..accessed }
+    }
+
+    /// The answer to a CREATE or LINK.
+    pub fn written_created(&self, created: Created) -> Created {
+        Created { node: self.written_node(created.node), ..created }
+    }
+
+    /// The answer to a SETATTR and its like.
+    pub fn written_after(&self, handle: &Handle, wcc: Wcc) -> Wcc {
+        Wcc { after: wcc.after.map(|known| self.written(handle, known)), ..wcc }
+    }
+
+    /// The answer to a READDIR.
+    pub fn written_listing(&self, mut listing: Listing) -> Listing {
+        if !self.is_all_clean() {
+            for entry in &mut listing.entries {
+                entry.node = entry.node.map(|node| self.written_node(node));
+            }
+        }
+        listing
+    }
+
+    /// A name is about to be opened or made so that its file is cut. What is delayed of that is put aside.
+    pub async fn cut_named(
+        &self,
+        caller: &Caller,
+        directory: &Handle,
+        name: &Name,
+        size: Option<u64>,
+    ) -> Option<Cut> {
+        let size = size.filter(|_| !self.is_all_clean())?;
+        let child = match self.name_entry(directory, name) {
+            Some(NameEntry { leads: Leads::To(child), .. }) => child,
+            _ => self.lookup(caller, directory, name).await.ok()?.node.handle,
+        };
+        Cut::begin(self, &self.object(&child), size).await
+    }
+
+    /// A name is about to be removed. What is delayed of its file is held back if it will certainly be gone then, and
+    /// sent otherwise.
+    pub async fn before_unlink(&self, directory: &Handle, name: &Name) -> Option<Hold> {
+        let (object, certain) = self.delayed_child(directory, name)?;
+        let last = self.with(&object, |state| {
+            let single = state.leased().is_some_and(|known| known.nlink <= 1);
+            if state.opens.is_local() { None } else { Some(single && certain) }
+        });
+        match last {
+            Some(true) => Hold::begin(self, &object),
+            Some(false) => {
+                self.flush_writes(&object, Level::Sent).await;
+                None
+            }
+            // Whoever has it open will send it.
+            None => None,
+        }
+    }
+
+    /// A name is about to be changed. What is delayed of its file is sent, so that whoever finds it under the new name
+    /// after we were killed does not find it empty.
+    pub async fn before_rename(&self, directory: &Handle, name: &Name) {
+        if let Some((object, _)) = self.delayed_child(directory, name)
+            && !self.with(&object, |state| state.opens.is_local())
+        {
+            self.flush_writes(&object, Level::Stable).await;
+        }
+    }
+
+    /// What a name leads to, if something of it is delayed; and whether that is certain.
+    fn delayed_child(&self, directory: &Handle, name: &Name) -> Option<(Arc<Object>, bool)> {
+        if self.is_all_clean() {
+            return None;
+        }
+        let Some(NameEntry { leads: Leads::To(child), epoch, young }) = self.name_entry(directory, name)
+        else {
+            return None;
+        };
+        let object = self.table.peek(&child)?;
+        let certain = self.with(&object, |state| {
+            state.writes.as_ref()?;
+            Some(state.leased().is_some() && state.epoch() == epoch && !young && !state.is_suspect())
+        })?;
+        Some((object, certain))
+    }
+}
+
+/// Attributes with what the origin has not yet.
+pub fn overlay(state: &State, attributes: Attributes) -> Attributes {
+    let Some((writes, end)) = state.writes.as_ref().and_then(|writes| Some((writes, writes.end()?))) else {
+        return attributes;
+    };
+    let modified = writes.modified().unwrap_or(attributes.mtime);
+    Attributes {
+        size: attributes.size.max(end),
+        used: attributes.used.saturating_add(writes.unsent()),
+        mtime: attributes.mtime.max(modified),
+        ctime: attributes.ctime.max(modified),
+        // RFC 8881, section 10.4.3: one more than at the grant is "modified".
+        change: attributes.change.wrapping_add(1),
+        ..attributes
+    }
+}
+
+/// The bytes of `range` up to `end`: those of `base`, which begin where it does, under the pieces; zeros elsewhere.
+fn compose(range: &Range<u64>, base: &Bytes, pieces: &[(u64, Bytes)], end: u64) -> Bytes {
+    if let [(at, bytes)] = pieces
+        && *at == range.start
+        && *at + bytes.len() as u64 == end
+    {
+        return bytes.clone();
+    }
+    let mut whole = BytesMut::zeroed((end - range.start) as usize);
+    let common = base.len().min(whole.len());
+    if let (Some(to), Some(from)) = (whole.get_mut(..common), base.get(..common)) {
+        to.copy_from_slice(from);
+    }
+    for (at, bytes) in pieces {
+        let from = (at - range.start) as usize;
+        let to = (from + bytes.len()).min(whole.len());
+        if let (Some(there), Some(bytes)) = (whole.get_mut(from..to), bytes.get(..to.saturating_sub(from))) {
+            there.copy_from_slice(bytes);
+        }
+    }
+    whole.freeze()
+}
