@@ -11,6 +11,7 @@ use vfs::{
 };
 
 use crate::core::Core;
+use crate::data::all_covered;
 use crate::filler::to_bytes;
 use crate::lease::HeldLease;
 use crate::names::{Leads, NameEntry};
@@ -25,8 +26,8 @@ const OFFSET_MAX: u64 = i64::MAX as u64;
 struct Waiting {
     /// Older ones first.
     pieces: Vec<(u64, Bytes)>,
-    /// They are all of the range.
-    whole: bool,
+    /// They are all of the range that the file has, as far as that is known, and where the file ends.
+    whole: Option<u64>,
     /// The file ends here at least.
     end: u64,
 }
@@ -175,18 +176,24 @@ impl Core {
         let waiting = self.with(object, |state| {
             let writes = state.writes.as_ref()?;
             let end = writes.end()?;
-            let (pieces, whole) = writes.overlay(range);
+            let pieces = writes.overlay(range);
+            let known = state.current().map(|known| known.size);
+            let asked = range.start..range.end.min(known.unwrap_or(u64::MAX)).max(range.start);
+            let covered = all_covered(&asked, pieces.iter().map(range_of));
+            let whole = covered.then(|| known.map_or(range.end, |size| size.max(end)));
             Some(Waiting { pieces, whole, end })
         });
         let Some(waiting) = waiting else {
             return self.read(caller, &object.handle, range.start, count).await;
         };
-        if waiting.whole && self.may_read(caller, object).await? {
+        if let Some(size) = waiting.whole
+            && self.may_read(caller, object).await?
+        {
+            let end = range.end.min(size).max(range.start);
             self.counters.data.hit();
-            self.counters.read_hit_bytes.add(u64::from(count));
-            let known = self.with(object, |state| state.attributes().map_or(0, |known| known.size));
-            let data = Data::Bytes(compose(range, &Bytes::new(), &waiting.pieces, range.end));
-            return Ok(Read { data, eof: range.end >= known.max(waiting.end), attributes: None });
+            self.counters.read_hit_bytes.add(end - range.start);
+            let data = Data::Bytes(compose(range, &Bytes::new(), &waiting.pieces, end));
+            return Ok(Read { data, eof: range.end >= size, attributes: None });
         }
         let base = self.read(caller, &object.handle, range.start, count).await?;
         let base_end = range.start + base.data.len() as u64;
@@ -333,6 +340,10 @@ impl Core {
         })?;
         Some((object, certain))
     }
+}
+
+fn range_of((at, bytes): &(u64, Bytes)) -> Range<u64> {
+    *at..*at + bytes.len() as u64
 }
 
 /// Attributes with what the origin has not yet.

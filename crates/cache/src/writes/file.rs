@@ -20,7 +20,7 @@ use vfs::{Caller, Stability, Status, Timestamp, Verifier};
 
 use super::flush::Level;
 use super::runs::{Joins, Runs};
-use crate::ranges::{RangeSet, overlap};
+use crate::ranges::overlap;
 
 /// What a run costs besides its bytes, counted against the limits.
 const RUN_BYTES: u64 = 256;
@@ -113,6 +113,8 @@ pub struct Writes {
     unstable: Runs<Bytes, Unstable>,
     /// Dirty bytes behind the end that a truncation under way will set.
     aside: Runs<BytesMut, Mark>,
+    /// Where that is.
+    cut: Option<u64>,
     /// Numbers writes, tickets and landings.
     events: u64,
     /// Writes up to this number are to be sent, and of those which are asked to be durable.
@@ -148,6 +150,7 @@ impl Writes {
             flying: Vec::new(),
             unstable: Runs::default(),
             aside: Runs::default(),
+            cut: None,
             events: first,
             urgent: 0,
             durable: 0,
@@ -286,15 +289,13 @@ impl Writes {
         }
     }
 
-    /// Bytes that the origin has not are dirty again, where nothing newer is.
+    /// Bytes that the origin has not are dirty again, where nothing newer is. A truncation under way is newer than they.
     fn put_back(&mut self, offset: u64, bytes: &[u8], mark: &Mark) {
         let end = offset + bytes.len() as u64;
-        for part in self.dirty.missing(&(offset..end)) {
-            let slice = (part.start - offset) as usize..(part.end - offset) as usize;
-            if let Some(bytes) = bytes.get(slice) {
-                self.dirty.write(part.start, bytes, mark, self.chunk);
-            }
-        }
+        let cut = self.cut.map_or(end, |cut| cut.clamp(offset, end));
+        let (kept, cut_off) = bytes.split_at((cut - offset) as usize);
+        write_under(&mut self.dirty, offset, kept, mark, self.chunk);
+        write_under(&mut self.aside, cut, cut_off, mark, self.chunk);
     }
 
     /// A COMMIT is about to be sent, in whose name. None if there is nothing to commit, or one is under way.
@@ -363,6 +364,7 @@ impl Writes {
     /// The file is about to be cut at `end`, and held. One at a time.
     pub fn begin_cut(&mut self, end: u64) {
         self.hold();
+        self.cut = Some(end);
         self.aside = self.dirty.take_from(end);
     }
 
@@ -374,6 +376,7 @@ impl Writes {
     /// The file was cut at `end`, or was not.
     pub fn end_cut(&mut self, end: u64, done: bool) {
         let aside = std::mem::take(&mut self.aside);
+        self.cut = None;
         if done {
             self.unstable.take_from(end);
         } else {
@@ -403,8 +406,8 @@ impl Writes {
         self.doubtful
     }
 
-    /// The bytes of a range that nobody else has, older ones first, and whether they are all of it.
-    pub fn overlay(&self, range: &Range<u64>) -> (Vec<(u64, Bytes)>, bool) {
+    /// The bytes of a range that nobody else has, older ones first.
+    pub fn overlay(&self, range: &Range<u64>) -> Vec<(u64, Bytes)> {
         let mut pieces = Vec::new();
         for flight in self.flying.iter().filter(|flight| overlap(&flight.range(), range)) {
             let (from, to) = (range.start.max(flight.offset), range.end.min(flight.range().end));
@@ -413,12 +416,7 @@ impl Writes {
         }
         pieces.extend(self.aside.present(range));
         pieces.extend(self.dirty.present(range));
-        let mut covered = RangeSet::default();
-        for (at, bytes) in &pieces {
-            covered.insert(*at..at + bytes.len() as u64);
-        }
-        let whole = covered.contains(range);
-        (pieces, whole)
+        pieces
     }
 
     /// Where the file ends at least, with what nobody else has.
@@ -466,6 +464,16 @@ impl Writes {
         let busy =
             self.draining || self.queued || self.pressed || self.holds > 0 || self.committing.is_some();
         self.is_clean() && !busy && self.error.is_none() && !self.strict
+    }
+}
+
+/// Writes bytes where no others are.
+fn write_under(runs: &mut Runs<BytesMut, Mark>, offset: u64, bytes: &[u8], mark: &Mark, chunk: u64) {
+    for part in runs.missing(&(offset..offset + bytes.len() as u64)) {
+        let slice = (part.start - offset) as usize..(part.end - offset) as usize;
+        if let Some(bytes) = bytes.get(slice) {
+            runs.write(part.start, bytes, mark, chunk);
+        }
     }
 }
 

@@ -215,6 +215,8 @@ impl Core {
                     state.writes.iter_mut().for_each(|writes| writes.pressed = false);
                 });
                 core.forget_writes(&object);
+                // Who came meanwhile has to ask again.
+                core.delayed.iter().for_each(|delayed| delayed.space.notify_waiters());
             });
         }
     }

@@ -5,33 +5,23 @@
 use std::collections::BTreeMap;
 use std::ops::{Deref, Range};
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 
 /// Bytes that can be cut in two without being copied.
 pub trait Payload: Deref<Target = [u8]> {
     /// Cuts off what begins at `at`.
     fn split_off(&mut self, at: usize) -> Self;
-    /// Drops so many from the front.
-    fn drop_front(&mut self, count: usize);
 }
 
 impl Payload for Bytes {
     fn split_off(&mut self, at: usize) -> Bytes {
         Bytes::split_off(self, at)
     }
-
-    fn drop_front(&mut self, count: usize) {
-        self.advance(count);
-    }
 }
 
 impl Payload for BytesMut {
     fn split_off(&mut self, at: usize) -> BytesMut {
         BytesMut::split_off(self, at)
-    }
-
-    fn drop_front(&mut self, count: usize) {
-        self.advance(count);
     }
 }
 
@@ -208,7 +198,11 @@ impl<T: Clone + Joins> Runs<BytesMut, T> {
         let Some(start) = left.map(|(start, _)| *start) else {
             self.remove(&(at..end));
             self.insert(at, BytesMut::from(data), tag.clone());
-            return self.join_next(at, chunk);
+            let joined = self.join_next(at, chunk);
+            // One that others had cut off from these bytes.
+            let before = self.runs.range(..at).next_back().map(|(start, _)| *start);
+            return before.is_some_and(|start| self.ends_at(start, at) && self.join_next(start, chunk))
+                || joined;
         };
         // What others have behind the end of the run that grows is overwritten.
         let grown_from = self.runs.get(&start).map_or(at, |run| start + run.bytes.len() as u64);
@@ -226,6 +220,10 @@ impl<T: Clone + Joins> Runs<BytesMut, T> {
         }
         self.join_next(start, chunk);
         true
+    }
+
+    fn ends_at(&self, start: u64, end: u64) -> bool {
+        self.runs.get(&start).is_some_and(|run| start + run.bytes.len() as u64 == end)
     }
 
     /// Lets a run take in the one that begins where it ends. True if there was one.

@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "each test program uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+pub mod durability;
 pub mod state;
 pub mod tree;
 
@@ -101,6 +102,8 @@ pub struct Origin {
     pub seed: AtomicU64,
     /// What happens after the next call has taken effect, and before its reply.
     pub after_effect: Mutex<Option<Hook>>,
+    /// What it would lose if it went down.
+    pub durability: durability::Durability,
     /// Opens, locks and leases, if it has state.
     pub state: Mutex<state::State>,
 }
@@ -126,6 +129,7 @@ impl Origin {
             jitter: AtomicU64::new(0),
             seed: AtomicU64::new(1),
             after_effect: Mutex::new(None),
+            durability: durability::Durability::default(),
             state: Mutex::default(),
         })
     }
@@ -242,7 +246,12 @@ impl FileSystem for Origin {
         set: &SetAttributes,
         guard: Option<Timestamp>,
     ) -> Result<Wcc> {
-        self.call("SETATTR", |tree| tree.setattr(handle, set, guard)).await.map(|wcc| self.told(wcc))
+        let work = |tree: &mut Tree| {
+            let wcc = tree.setattr(handle, set, guard)?;
+            self.durability.cut(handle, set.size);
+            Ok(wcc)
+        };
+        self.call("SETATTR", work).await.map(|wcc| self.told(wcc))
     }
 
     async fn access(&self, caller: &Caller, handle: &Handle, asked: AccessMask) -> Result<Accessed> {
@@ -280,29 +289,30 @@ impl FileSystem for Origin {
 
     async fn write(
         &self,
-        _: &Caller,
+        caller: &Caller,
         handle: &Handle,
         by: By,
         offset: u64,
         data: Bytes,
-        _: Stability,
+        stability: Stability,
     ) -> Result<Written> {
         let work = |tree: &mut Tree| {
             self.state.lock().check(by, handle, Share::WRITE)?;
-            tree.write(handle, offset, &data)
+            self.durability.write(tree, caller, handle, offset, &data, stability)
         };
-        let wcc = self.call("WRITE", work).await?;
-        let count = data.len() as u32;
-        Ok(Written { count, stability: Stability::FileSync, verifier: [0; 8], wcc: self.told(wcc) })
+        let written = self.call("WRITE", work).await?;
+        Ok(Written { wcc: self.told(written.wcc), ..written })
     }
 
     async fn commit(&self, _: &Caller, handle: &Handle, _: u64, _: u32) -> Result<Commit> {
         let work = |tree: &mut Tree| -> Result<Wcc> {
+            self.durability.commit(handle)?;
             let attributes = tree.get(handle)?.attributes;
             Ok(Wcc { before: Some(attributes.wcc()), after: Some(attributes) })
         };
-        let wcc = self.call("COMMIT", work).await?;
-        Ok(Commit { verifier: [0; 8], wcc: self.told(wcc) })
+        let work = |tree: &mut Tree| Ok::<_, vfs::Error>((work(tree)?, self.durability.verifier()));
+        let (wcc, verifier) = self.call("COMMIT", work).await?;
+        Ok(Commit { verifier, wcc: self.told(wcc) })
     }
 
     async fn create(
