@@ -72,11 +72,12 @@ impl FileSystem for Cache {
 
     async fn access(&self, caller: &Caller, handle: &Handle, asked: AccessMask) -> Result<Accessed> {
         let accessed = self.core.access(caller, handle, asked).await?;
-        Ok(self.core.written_accessed(handle, accessed))
+        Ok(self.core.written_accessed(caller, handle, accessed).await)
     }
 
     async fn lookup(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<Looked> {
-        Ok(self.core.written_looked(self.core.lookup(caller, directory, name).await?))
+        let looked = self.core.lookup(caller, directory, name).await?;
+        Ok(self.core.written_looked(caller, looked).await)
     }
 
     async fn parent(&self, caller: &Caller, directory: &Handle) -> Result<Looked> {
@@ -240,7 +241,8 @@ impl FileSystem for Cache {
     }
 
     async fn open(&self, caller: &Caller, request: &OpenRequest) -> Result<Opened> {
-        Ok(self.core.written_opened(self.core.open(caller, request).await?))
+        let opened = self.core.open(caller, request).await?;
+        Ok(self.core.written_opened(caller, opened).await)
     }
 
     async fn downgrade(&self, _: &Caller, open: OpenId, access: Share, deny: Share) -> Result<()> {

@@ -331,6 +331,9 @@ impl State {
         }
         if self.chain.is_under_way() {
             self.chain.observe(attributes);
+            if self.chain.is_suspect() && opening == Opening::Yes {
+                self.doubt_writes();
+            }
             return if self.chain.is_suspect() { Seen::Unclear } else { Seen::Late };
         }
         if self.ours && !overtaken && sent.sequence >= self.distrusted_before {
@@ -472,7 +475,8 @@ impl State {
         self.changed = true;
     }
 
-    /// It looks as if somebody else had changed it. Or the origin has lost what we wrote: a COMMIT will tell.
+    /// It looks as if somebody else had changed it, or may have been. Or the origin has lost what we wrote: a COMMIT
+    /// will tell.
     fn doubt_writes(&mut self) {
         if let Some(writes) = &mut self.writes {
             writes.doubt();
@@ -528,9 +532,7 @@ impl State {
             // What nothing explains may hide somebody else's change: that our own bytes are known does not help, since
             // together with the others they would be a file that never was.
             Verdict::Blind(latest) | Verdict::Foreign(latest) => {
-                if matches!(verdict, Verdict::Foreign(_)) {
-                    self.doubt_writes();
-                }
+                self.doubt_writes();
                 self.drop_all(policy);
                 if let Some(attributes) = latest {
                     self.adopt(policy, &attributes, sent);

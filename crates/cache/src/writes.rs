@@ -10,11 +10,11 @@
 //!
 //! A byte passes through three stages. It is **dirty** until a WRITE takes it; **in flight** until the reply; then
 //! **unstable**, if the origin took it without making it durable, until a COMMIT whose verifier is that of the WRITE.
-//! It is kept in memory through all three, so that an origin that goes down between WRITE and COMMIT loses nothing.
-//! Dirty and flying bytes are the file's contents to every reader here, whatever the origin has. Unstable ones are at
-//! the origin, and read as any others: from this disk, where weak cache consistency data or a lease proves that nothing
-//! else came between, else from there. Only if the file then looks changed while some are unstable (somebody else
-//! changed it, or the origin went down), they are committed before an answer is given.
+//! It is kept in memory through all three, so that an origin that goes down between WRITE and COMMIT loses nothing, and
+//! is the file's contents to every reader here. Dirty and flying bytes are that whatever the origin has. Unstable ones
+//! are as long as weak cache consistency data or a lease proves that nobody else has changed the file since. Where that
+//! proof is missing (somebody else changed it, the origin went down, or it does not give the data), they are **in
+//! doubt**: everything is committed before anything is said of the file, and then the origin is asked.
 //!
 //! **What is promised**, and to whom: fsync (`commit`) and the close of a writer return when everything written before
 //! is at the origin and durable there, or with the error, once. Under a write lease a close sends nothing: whoever wants

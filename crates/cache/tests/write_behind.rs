@@ -23,9 +23,9 @@ const BOTH: Share = Share::all();
 
 /// A cache that delays writes.
 async fn delaying(bench: &Bench, change: impl FnOnce(&mut WriteBehind)) -> Arc<Cache> {
-    let mut options = bench.options();
     let mut behind = WriteBehind::default();
     change(&mut behind);
+    let mut options = bench.options();
     options.write_behind = Some(behind);
     bench.open_with(options).await
 }

@@ -26,7 +26,7 @@ const OFFSET_MAX: u64 = i64::MAX as u64;
 struct Waiting {
     /// Older ones first.
     pieces: Vec<(u64, Bytes)>,
-    /// They are all of the range that the file has, as far as that is known, and where the file ends.
+    /// They are all of the range that the file has; it ends here, or elsewhere if that is not known.
     whole: Option<u64>,
     /// The file ends here at least.
     end: u64,
@@ -158,7 +158,9 @@ impl Core {
     pub async fn read_over(&self, caller: &Caller, handle: &Handle, offset: u64, count: u32) -> Result<Read> {
         let object = self.object(handle);
         let range = offset..offset.saturating_add(u64::from(count));
+        self.settle_doubt(&object).await;
         let read = self.read_over_once(caller, &object, &range).await;
+        // What was read just now may have told of a change.
         if self.settle_doubt(&object).await {
             return self.read_over_once(caller, &object, &range).await;
         }
@@ -180,7 +182,7 @@ impl Core {
             let known = state.current().map(|known| known.size);
             let asked = range.start..range.end.min(known.unwrap_or(u64::MAX)).max(range.start);
             let covered = all_covered(&asked, pieces.iter().map(range_of));
-            let whole = covered.then(|| known.map_or(range.end, |size| size.max(end)));
+            let whole = covered.then(|| known.map_or(u64::MAX, |size| size.max(end)));
             Some(Waiting { pieces, whole, end })
         });
         let Some(waiting) = waiting else {
@@ -232,31 +234,55 @@ impl Core {
     }
 
     /// The same, asked again if it has to be known first whether the origin still has what we wrote.
-    pub async fn getattr_written(&self, caller: &Caller, handle: &Handle) -> Result<Attributes> {
-        let mut attributes = self.getattr(caller, handle).await?;
-        if !self.is_all_clean() && self.settle_doubt(&self.object(handle)).await {
-            attributes = self.getattr(caller, handle).await?;
+    async fn settled(&self, caller: &Caller, handle: &Handle, attributes: Attributes) -> Attributes {
+        if self.is_all_clean() || attributes.file_type != FileType::Regular {
+            return attributes;
         }
-        Ok(self.written(handle, attributes))
+        let object = self.object(handle);
+        let mut attributes = attributes;
+        if self.settle_doubt(&object).await
+            && let Ok(known) = self.getattr(caller, handle).await
+        {
+            attributes = known;
+        }
+        self.with(&object, |state| overlay(state, attributes))
+    }
+
+    /// GETATTR, with what the origin has not yet.
+    pub async fn getattr_written(&self, caller: &Caller, handle: &Handle) -> Result<Attributes> {
+        let attributes = self.getattr(caller, handle).await?;
+        Ok(self.settled(caller, handle, attributes).await)
+    }
+
+    /// The answer to a LOOKUP.
+    pub async fn written_looked(&self, caller: &Caller, mut looked: Looked) -> Looked {
+        if let Some(known) = &mut looked.node.attributes {
+            *known = self.settled(caller, &looked.node.handle, *known).await;
+        }
+        looked
+    }
+
+    /// The answer to an OPEN.
+    pub async fn written_opened(&self, caller: &Caller, opened: Opened) -> Opened {
+        let attributes = self.settled(caller, &opened.handle, opened.attributes).await;
+        Opened { attributes, ..opened }
+    }
+
+    /// The answer to an ACCESS.
+    pub async fn written_accessed(
+        &self,
+        caller: &Caller,
+        handle: &Handle,
+        mut accessed: Accessed,
+    ) -> Accessed {
+        if let Some(known) = &mut accessed.attributes {
+            *known = self.settled(caller, handle, *known).await;
+        }
+        accessed
     }
 
     fn written_node(&self, node: Node) -> Node {
         Node { attributes: node.attributes.map(|known| self.written(&node.handle, known)), ..node }
-    }
-
-    /// The answer to a LOOKUP, with what the origin has not yet.
-    pub fn written_looked(&self, looked: Looked) -> Looked {
-        Looked { node: self.written_node(looked.node), ..looked }
-    }
-
-    /// The answer to an OPEN.
-    pub fn written_opened(&self, opened: Opened) -> Opened {
-        Opened { attributes: self.written(&opened.handle, opened.attributes), ..opened }
-    }
-
-    /// The answer to an ACCESS.
-    pub fn written_accessed(&self, handle: &Handle, accessed: Accessed) -> Accessed {
-        Accessed { attributes: accessed.attributes.map(|known| self.written(handle, known)), ..accessed }
     }
 
     /// The answer to a CREATE or LINK.

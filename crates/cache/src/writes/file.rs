@@ -396,19 +396,20 @@ impl Writes {
         self.gone = true;
     }
 
-    /// The file looks as if somebody else had changed it, or the origin had lost what it held unstable.
+    /// Nothing proves any more that what the origin holds unstable is still the file's contents: somebody else may have
+    /// changed them, or the origin may have lost them.
     pub fn doubt(&mut self) {
         self.doubtful = !self.unstable.is_empty();
     }
 
-    /// Has it to be committed before anything is said of it?
+    /// Has it to be committed before anything is said of the file?
     pub fn is_doubtful(&self) -> bool {
         self.doubtful
     }
 
-    /// The bytes of a range that nobody else has, older ones first.
+    /// The bytes of a range that are not durable at the origin, older ones first.
     pub fn overlay(&self, range: &Range<u64>) -> Vec<(u64, Bytes)> {
-        let mut pieces = Vec::new();
+        let mut pieces = self.unstable.present(range);
         for flight in self.flying.iter().filter(|flight| overlap(&flight.range(), range)) {
             let (from, to) = (range.start.max(flight.offset), range.end.min(flight.range().end));
             let slice = (from - flight.offset) as usize..(to - flight.offset) as usize;
@@ -419,15 +420,15 @@ impl Writes {
         pieces
     }
 
-    /// Where the file ends at least, with what nobody else has.
+    /// Where the file ends at least, with what is not durable at the origin.
     pub fn end(&self) -> Option<u64> {
         let flying = self.flying.iter().map(|flight| flight.range().end).max();
-        flying.max(self.aside.end()).max(self.dirty.end())
+        flying.max(self.unstable.end()).max(self.aside.end()).max(self.dirty.end())
     }
 
     /// When it was last changed here, if that is not at the origin yet.
     pub fn modified(&self) -> Option<Timestamp> {
-        self.modified.filter(|_| self.end().is_some())
+        self.modified.filter(|_| self.unsent() > 0 || !self.flying.is_empty())
     }
 
     /// Bytes that only this process has, with those that the origin may lose.

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use cache::{Cache, Options};
+use cache::{Cache, Options, WriteBehind};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Semaphore;
 use vfs::{
@@ -405,7 +405,12 @@ impl FileSystem for Origin {
     }
 
     async fn open(&self, caller: &Caller, request: &OpenRequest) -> Result<Opened> {
-        self.call("OPEN", |tree| self.state.lock().open(tree, caller, request)).await
+        let work = |tree: &mut Tree| {
+            let opened = self.state.lock().open(tree, caller, request)?;
+            self.durability.cut(&opened.handle, request.create.as_ref().and_then(|(_, set)| set.size));
+            Ok(opened)
+        };
+        self.call("OPEN", work).await
     }
 
     async fn downgrade(&self, _: &Caller, open: OpenId, access: Share, deny: Share) -> Result<()> {
@@ -442,6 +447,8 @@ impl FileSystem for Origin {
 pub struct Bench {
     pub origin: Arc<Origin>,
     pub directory: Scratch,
+    /// Whether and how the caches delay writes.
+    pub behind: Option<WriteBehind>,
 }
 
 impl Bench {
@@ -450,14 +457,14 @@ impl Bench {
     }
 
     pub fn over(origin: Arc<Origin>) -> Bench {
-        Bench { origin, directory: scratch() }
+        Bench { origin, directory: scratch(), behind: None }
     }
 
     /// What a process leaves behind that is killed at this moment.
     pub fn killed(&self) -> Bench {
         let directory = scratch();
         copy(self.directory.path(), directory.path());
-        Bench { origin: self.origin.clone(), directory }
+        Bench { origin: self.origin.clone(), directory, behind: self.behind }
     }
 
     /// What a process leaves behind that is killed after the next call has taken effect.
@@ -465,13 +472,14 @@ impl Bench {
         let directory = scratch();
         let (from, to) = (self.directory.path().to_owned(), directory.path().to_owned());
         *self.origin.after_effect.lock() = Some(Box::new(move || copy(&from, &to)));
-        Bench { origin: self.origin.clone(), directory }
+        Bench { origin: self.origin.clone(), directory, behind: self.behind }
     }
 
     pub fn options(&self) -> Options {
         let mut options = Options::new(self.directory.path().join("cache"), "nfs://origin/export");
         options.clock = Arc::new(TestClock { origin: self.origin.clone(), ahead_seconds: 0 });
         options.min_free_bytes = 0;
+        options.write_behind = self.behind;
         // Tests say when knowledge goes to the index.
         options.flush_interval = Duration::from_secs(3600);
         options

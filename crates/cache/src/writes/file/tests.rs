@@ -104,8 +104,6 @@ struct World {
     commit: Option<Option<Verifier>>,
     /// A truncation under way: where, and what the file will be if it is done.
     cut: Option<(usize, Vec<u8>)>,
-    /// The origin has lost something, and a COMMIT has not told yet.
-    lost: bool,
     byte: u8,
 }
 
@@ -118,7 +116,6 @@ impl World {
             flights: Vec::new(),
             commit: None,
             cut: None,
-            lost: false,
             byte: 0,
         }
     }
@@ -161,7 +158,6 @@ impl World {
             }
             Step::Crash => {
                 self.origin.crash();
-                self.lost = true;
                 self.writes.doubt();
             }
             Step::Cut { size } => {
@@ -220,12 +216,9 @@ impl World {
         self.cut = None;
     }
 
-    /// What is read here is what was written here.
-    fn check(&mut self) {
-        if self.writes.is_clean() {
-            self.lost = false;
-        }
-        if self.cut.is_some() || self.lost {
+    /// What is read here is what was written here, whatever the origin has lost.
+    fn check(&self) {
+        if self.cut.is_some() {
             return;
         }
         let mut view = self.origin.file.clone();
