@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use vfs::{Callback, Callbacks, Caller, Held, LeaseId, LockRequest, Locked, Query, Recall};
 
 use crate::core::Core;
-use crate::filesystem::behind::overlay;
+use crate::filesystem::overlay::overlay;
 use crate::lease::{Early, HeldLease};
 use crate::object::State;
 use crate::table::Object;

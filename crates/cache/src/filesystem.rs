@@ -1,7 +1,7 @@
 //! The cache as a file system: one part per kind of operation.
 
 mod attributes;
-pub mod behind;
+mod behind;
 mod data;
 pub mod directory;
 mod extended;
@@ -9,6 +9,7 @@ mod lock;
 pub mod modify;
 pub mod names;
 mod open;
+pub mod overlay;
 
 use std::future::Future;
 
@@ -64,20 +65,23 @@ impl FileSystem for Cache {
     ) -> Result<Wcc> {
         let (core, caller, handle, set) = (self.core.clone(), caller.clone(), *handle, *set);
         self.lasting(async move {
-            let wcc = core.setattr(&caller, &handle, &set, guard).await?;
-            Ok(core.written_after(&handle, wcc))
+            let mut wcc = core.setattr(&caller, &handle, &set, guard).await?;
+            core.written_after(&handle, &mut wcc);
+            Ok(wcc)
         })
         .await
     }
 
     async fn access(&self, caller: &Caller, handle: &Handle, asked: AccessMask) -> Result<Accessed> {
-        let accessed = self.core.access(caller, handle, asked).await?;
-        Ok(self.core.written_accessed(caller, handle, accessed).await)
+        let mut accessed = self.core.access(caller, handle, asked).await?;
+        self.core.written_accessed(caller, handle, &mut accessed).await;
+        Ok(accessed)
     }
 
     async fn lookup(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<Looked> {
-        let looked = self.core.lookup(caller, directory, name).await?;
-        Ok(self.core.written_looked(caller, looked).await)
+        let mut looked = self.core.lookup(caller, directory, name).await?;
+        self.core.written_looked(caller, &mut looked).await;
+        Ok(looked)
     }
 
     async fn parent(&self, caller: &Caller, directory: &Handle) -> Result<Looked> {
@@ -135,11 +139,12 @@ impl FileSystem for Cache {
             let size = set.size.filter(|_| how == CreateHow::Unchecked);
             let cut = core.cut_named(&caller, &directory, &name, size).await;
             let make = core.below.create(&caller, &directory, &name, how, &set);
-            let created = core.make(&directory, &name, make).await?;
+            let mut created = core.make(&directory, &name, make).await?;
             if let Some(cut) = cut.filter(|cut| cut.is_of(&created.node.handle)) {
                 cut.done();
             }
-            Ok(core.written_created(created))
+            core.written_created(&mut created);
+            Ok(created)
         })
         .await
     }
@@ -218,14 +223,18 @@ impl FileSystem for Cache {
     async fn link(&self, caller: &Caller, file: &Handle, directory: &Handle, name: &Name) -> Result<Created> {
         let (core, caller, file) = (self.core.clone(), caller.clone(), *file);
         let (directory, name) = (*directory, name.clone());
-        self.lasting(
-            async move { Ok(core.written_created(core.link(&caller, &file, &directory, &name).await?)) },
-        )
+        self.lasting(async move {
+            let mut created = core.link(&caller, &file, &directory, &name).await?;
+            core.written_created(&mut created);
+            Ok(created)
+        })
         .await
     }
 
     async fn readdir(&self, caller: &Caller, directory: &Handle, part: ReadDir) -> Result<Listing> {
-        Ok(self.core.written_listing(self.core.readdir(caller, directory, part).await?))
+        let mut listing = self.core.readdir(caller, directory, part).await?;
+        self.core.written_listing(&mut listing);
+        Ok(listing)
     }
 
     async fn fsstat(&self, caller: &Caller, handle: &Handle) -> Result<FsStat> {
@@ -241,8 +250,9 @@ impl FileSystem for Cache {
     }
 
     async fn open(&self, caller: &Caller, request: &OpenRequest) -> Result<Opened> {
-        let opened = self.core.open(caller, request).await?;
-        Ok(self.core.written_opened(caller, opened).await)
+        let mut opened = self.core.open(caller, request).await?;
+        self.core.written_opened(caller, &mut opened).await;
+        Ok(opened)
     }
 
     async fn downgrade(&self, _: &Caller, open: OpenId, access: Share, deny: Share) -> Result<()> {

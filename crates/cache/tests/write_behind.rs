@@ -216,7 +216,7 @@ async fn a_writer_waits_for_room_and_a_reader_does_not() {
         let cache = cache.clone();
         tokio::spawn(async move {
             for n in 0..32 {
-                put(&cache, id, &file, n << 15, &[n as u8; 32 << 10]).await;
+                put(&cache, id, &file, n << 15, &vec![n as u8; 32 << 10]).await;
             }
         })
     };

@@ -102,7 +102,8 @@ impl Writer {
         self.model.resize(self.model.len().max(end), 0);
         self.model[offset as usize..end].copy_from_slice(&data);
         if stability != Stability::Unstable {
-            self.check_origin(true).await;
+            self.origin.crash();
+            assert_eq!(self.origin.contents(&self.file)[offset as usize..end], data);
         }
     }
 

@@ -1,15 +1,16 @@
 //! Delayed writes, as the operations see them: WRITE, COMMIT and CLOSE under `write_behind`, READ over what waits, and
-//! attributes with what waits. See [`crate::writes`].
+//! what has to be done about it before names change. See [`crate::writes`].
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use vfs::{
-    AccessMask, Accessed, Attributes, By, Caller, Commit, Created, Data, FileType, Handle, LeaseKind,
-    Listing, Looked, Name, Node, OpenId, Opened, Read, Result, Share, Stability, Status, Wcc, Written,
+    AccessMask, Attributes, By, Caller, Commit, Data, FileType, Handle, LeaseKind, Name, OpenId, Read,
+    Result, Share, Stability, Status, Wcc, Written,
 };
 
+use super::overlay::overlay;
 use crate::core::Core;
 use crate::data::all_covered;
 use crate::filler::to_bytes;
@@ -90,7 +91,7 @@ impl Core {
         Ok(may && !strict)
     }
 
-    /// Writes through, after what is delayed.
+    /// Writes through, after what is delayed: all of that is durable first, so that it never comes after these bytes.
     async fn write_now(
         &self,
         caller: &Caller,
@@ -98,7 +99,7 @@ impl Core {
         offset: u64,
         data: Bytes,
     ) -> Result<Written> {
-        self.flush_writes(object, Level::Sent).await;
+        self.flush_writes(object, Level::Stable).await;
         let written = self.write(caller, &object.handle, offset, data, Stability::FileSync).await?;
         self.writes(object, Writes::relent);
         Ok(written)
@@ -217,94 +218,6 @@ impl Core {
         Ok(may(self) == Some(true))
     }
 
-    /// Attributes of a file as they are here: with what the origin has not yet.
-    pub fn written(&self, handle: &Handle, attributes: Attributes) -> Attributes {
-        if self.is_all_clean() || attributes.file_type != FileType::Regular {
-            return attributes;
-        }
-        match self.table.peek(handle) {
-            Some(object) => self.with(&object, |state| overlay(state, attributes)),
-            None => attributes,
-        }
-    }
-
-    /// Is nothing delayed of any file?
-    pub fn is_all_clean(&self) -> bool {
-        self.delayed.as_ref().is_none_or(|delayed| delayed.bytes() == 0)
-    }
-
-    /// The same, asked again if it has to be known first whether the origin still has what we wrote.
-    async fn settled(&self, caller: &Caller, handle: &Handle, attributes: Attributes) -> Attributes {
-        if self.is_all_clean() || attributes.file_type != FileType::Regular {
-            return attributes;
-        }
-        let object = self.object(handle);
-        let mut attributes = attributes;
-        if self.settle_doubt(&object).await
-            && let Ok(known) = self.getattr(caller, handle).await
-        {
-            attributes = known;
-        }
-        self.with(&object, |state| overlay(state, attributes))
-    }
-
-    /// GETATTR, with what the origin has not yet.
-    pub async fn getattr_written(&self, caller: &Caller, handle: &Handle) -> Result<Attributes> {
-        let attributes = self.getattr(caller, handle).await?;
-        Ok(self.settled(caller, handle, attributes).await)
-    }
-
-    /// The answer to a LOOKUP.
-    pub async fn written_looked(&self, caller: &Caller, mut looked: Looked) -> Looked {
-        if let Some(known) = &mut looked.node.attributes {
-            *known = self.settled(caller, &looked.node.handle, *known).await;
-        }
-        looked
-    }
-
-    /// The answer to an OPEN.
-    pub async fn written_opened(&self, caller: &Caller, opened: Opened) -> Opened {
-        let attributes = self.settled(caller, &opened.handle, opened.attributes).await;
-        Opened { attributes, ..opened }
-    }
-
-    /// The answer to an ACCESS.
-    pub async fn written_accessed(
-        &self,
-        caller: &Caller,
-        handle: &Handle,
-        mut accessed: Accessed,
-    ) -> Accessed {
-        if let Some(known) = &mut accessed.attributes {
-            *known = self.settled(caller, handle, *known).await;
-        }
-        accessed
-    }
-
-    fn written_node(&self, node: Node) -> Node {
-        Node { attributes: node.attributes.map(|known| self.written(&node.handle, known)), ..node }
-    }
-
-    /// The answer to a CREATE or LINK.
-    pub fn written_created(&self, created: Created) -> Created {
-        Created { node: self.written_node(created.node), ..created }
-    }
-
-    /// The answer to a SETATTR and its like.
-    pub fn written_after(&self, handle: &Handle, wcc: Wcc) -> Wcc {
-        Wcc { after: wcc.after.map(|known| self.written(handle, known)), ..wcc }
-    }
-
-    /// The answer to a READDIR.
-    pub fn written_listing(&self, mut listing: Listing) -> Listing {
-        if !self.is_all_clean() {
-            for entry in &mut listing.entries {
-                entry.node = entry.node.map(|node| self.written_node(node));
-            }
-        }
-        listing
-    }
-
     /// A name is about to be opened or made so that its file is cut. What is delayed of that is put aside.
     pub async fn cut_named(
         &self,
@@ -370,23 +283,6 @@ impl Core {
 
 fn range_of((at, bytes): &(u64, Bytes)) -> Range<u64> {
     *at..*at + bytes.len() as u64
-}
-
-/// Attributes with what the origin has not yet.
-pub fn overlay(state: &State, attributes: Attributes) -> Attributes {
-    let Some((writes, end)) = state.writes.as_ref().and_then(|writes| Some((writes, writes.end()?))) else {
-        return attributes;
-    };
-    let modified = writes.modified().unwrap_or(attributes.mtime);
-    Attributes {
-        size: attributes.size.max(end),
-        used: attributes.used.saturating_add(writes.unsent()),
-        mtime: attributes.mtime.max(modified),
-        ctime: attributes.ctime.max(modified),
-        // RFC 8881, section 10.4.3: one more than at the grant is "modified".
-        change: attributes.change.wrapping_add(1),
-        ..attributes
-    }
 }
 
 /// The bytes of `range` up to `end`: those of `base`, which begin where it does, under the pieces; zeros elsewhere.

@@ -1,5 +1,6 @@
 //! What v4 has and v3 has not: access control lists, extended attributes, extents and copies. They go to the origin;
-//! what they change of a file is treated as any change of ours, and the bytes they touch are no longer known. What is delayed of the files is sent first.
+//! what they change of a file is treated as any change of ours, and the bytes they touch are no longer known. What is delayed of
+//! the files is sent first, and made durable where its bytes are replaced: it must not come again after that.
 
 use bytes::Bytes;
 use vfs::{
@@ -86,7 +87,7 @@ impl Core {
     /// ALLOCATE.
     pub async fn allocate(&self, caller: &Caller, at: Place, length: u64) -> Result<Wcc> {
         let object = self.object(&at.handle);
-        self.flush_writes(&object, Level::Sent).await;
+        self.flush_writes(&object, Level::Stable).await;
         let usage = self.use_open(&object, Share::WRITE);
         let _own = OwnWrite::begin(self, &object, at.offset..at.offset.saturating_add(length))?;
         let change = Change::begin(self, &object);
@@ -100,7 +101,7 @@ impl Core {
     /// DEALLOCATE.
     pub async fn deallocate(&self, caller: &Caller, at: Place, length: u64) -> Result<Wcc> {
         let object = self.object(&at.handle);
-        self.flush_writes(&object, Level::Sent).await;
+        self.flush_writes(&object, Level::Stable).await;
         let usage = self.use_open(&object, Share::WRITE);
         let _own = OwnWrite::begin(self, &object, at.offset..at.offset.saturating_add(length))?;
         let change = Change::begin(self, &object);
@@ -116,7 +117,7 @@ impl Core {
         let object = self.object(&to.handle);
         let source = self.object(&from.handle);
         self.flush_writes(&source, Level::Sent).await;
-        self.flush_writes(&object, Level::Sent).await;
+        self.flush_writes(&object, Level::Stable).await;
         let reading = self.use_open(&source, Share::READ);
         let writing = self.use_open(&object, Share::WRITE);
         let _own = OwnWrite::begin(self, &object, to.offset..end(to.offset, count))?;
@@ -134,7 +135,7 @@ impl Core {
         let object = self.object(&to.handle);
         let source = self.object(&from.handle);
         self.flush_writes(&source, Level::Sent).await;
-        self.flush_writes(&object, Level::Sent).await;
+        self.flush_writes(&object, Level::Stable).await;
         let reading = self.use_open(&source, Share::READ);
         let writing = self.use_open(&object, Share::WRITE);
         let _own = OwnWrite::begin(self, &object, to.offset..end(to.offset, count))?;

@@ -100,8 +100,9 @@ struct World {
     /// What the file is to those who write it.
     ours: Vec<u8>,
     flights: Vec<(Flight, Option<Landed>)>,
-    /// The verifier of a COMMIT under way, once the origin has done it.
-    commit: Option<Option<Verifier>>,
+    /// A COMMIT is under way, and the verifier once the origin has done it.
+    committing: bool,
+    commit: Option<Verifier>,
     /// A truncation under way: where, and what the file will be if it is done.
     cut: Option<(usize, Vec<u8>)>,
     byte: u8,
@@ -114,6 +115,7 @@ impl World {
             origin: Origin::default(),
             ours: Vec::new(),
             flights: Vec::new(),
+            committing: false,
             commit: None,
             cut: None,
             byte: 0,
@@ -139,21 +141,17 @@ impl World {
             Step::Send => self.send(),
             Step::Do { which, short, better } => self.execute(which, short, better),
             Step::Land { which } => self.land(which),
-            Step::Commit => {
-                if self.commit.is_none() && self.writes.begin_commit().is_some() {
-                    self.commit = Some(None);
-                }
-            }
+            Step::Commit => self.committing |= self.writes.begin_commit().is_some(),
             Step::CommitDone => {
-                if let Some(done @ None) = &mut self.commit {
-                    *done = Some(self.origin.verifier());
+                if self.committing && self.commit.is_none() {
+                    self.commit = Some(self.origin.verifier());
                     self.origin.durable.clone_from(&self.origin.file);
                 }
             }
             Step::Committed => {
-                if let Some(Some(verifier)) = self.commit {
+                if let Some(verifier) = self.commit.take() {
                     self.writes.end_commit(Ok(verifier));
-                    self.commit = None;
+                    self.committing = false;
                 }
             }
             Step::Crash => {
@@ -237,10 +235,14 @@ impl World {
             match self.writes.progress(upto, Level::Stable) {
                 Progress::Done => break,
                 Progress::Commit => {
-                    [Step::Commit, Step::CommitDone, Step::Committed].iter().for_each(|s| self.step(s))
+                    for step in [Step::Commit, Step::CommitDone, Step::Committed] {
+                        self.step(&step);
+                    }
                 }
                 Progress::Wait => {
-                    [Step::CommitDone, Step::Committed, Step::Send].iter().for_each(|s| self.step(s));
+                    for step in [Step::CommitDone, Step::Committed, Step::Send] {
+                        self.step(&step);
+                    }
                     self.end_flights();
                 }
             }
