@@ -255,15 +255,15 @@ impl FileSystem for Cache {
         Ok(opened)
     }
 
-    async fn downgrade(&self, _: &Caller, open: OpenId, access: Share, deny: Share) -> Result<()> {
+    async fn downgrade(&self, caller: &Caller, open: OpenId, access: Share, deny: Share) -> Result<()> {
         let flushed =
-            if access.contains(Share::WRITE) { Ok(()) } else { self.core.flush_at_close(open).await };
+            if access.contains(Share::WRITE) { Ok(()) } else { self.core.flush_at_close(caller, open).await };
         self.core.downgrade(open, access, deny)?;
         flushed
     }
 
     async fn close(&self, caller: &Caller, open: OpenId) -> Result<()> {
-        let flushed = self.core.flush_at_close(open).await;
+        let flushed = self.core.flush_at_close(caller, open).await;
         self.core.close(caller, open).await?;
         flushed
     }

@@ -378,7 +378,46 @@ async fn times_that_are_set_stay_set() {
     assert_eq!(bench.origin.tree().get(&file).unwrap().attributes.mtime, then);
     let calls = bench.origin.calls();
     let of = |kind| calls.iter().find(|(call, _)| *call == kind).map_or(0, |(_, count)| *count);
-    assert_eq!((of("WRITE"), of("SETATTR")), (1, 1), "{calls:?}");
+    assert_eq!((of("WRITE"), of("SETATTR"), of("COMMIT")), (1, 1, 0), "{calls:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn under_a_write_lease_a_file_is_made_with_one_call_and_its_times_do_not_move() {
+    let bench = Bench::with_state(Policy::Always(LeaseKind::Write));
+    let (bench, cache, _) = over(bench, b"").await;
+    let then = Timestamp::new(1_000_000_000, 0);
+    let set = SetAttributes { mtime: Some(SetTime::Client(then)), ..SetAttributes::default() };
+    let mut files = Vec::new();
+    for text in ["extracted", "made"] {
+        let create = Some(unchecked(None));
+        let request = OpenRequest { create, ..open_request(&root(), text, 1, BOTH) };
+        let opened = cache.open(&v4_opener(0, 1), &request).await.unwrap();
+        put(&cache, opened.id, &opened.handle, 0, text.as_bytes()).await;
+        if text == "extracted" {
+            cache.setattr(&user(), &opened.handle, &set, None).await.unwrap();
+        }
+        cache.close(&user(), opened.id).await.unwrap();
+        assert_eq!(bench.origin.calls(), [("OPEN", 1)]);
+        files.push(opened.handle);
+    }
+    let mut seen = Vec::new();
+    for file in &files {
+        seen.push(cache.getattr(&opener(0), file).await.unwrap().mtime);
+    }
+    assert_eq!(seen[0], then);
+    tokio::time::sleep(20 * SECOND).await;
+    assert_eq!(bench.origin.calls(), []);
+    until(|| cache.stats().dirty_bytes == 0).await;
+    tokio::time::sleep(SECOND).await;
+    assert_eq!(bench.origin.calls(), [("SETATTR", 2), ("WRITE", 2)]);
+    for (file, seen) in files.iter().zip(seen) {
+        assert_eq!(cache.getattr(&opener(0), file).await.unwrap().mtime, seen);
+        assert_eq!(bench.origin.tree().get(file).unwrap().attributes.mtime, seen);
+    }
+    // Written again, it is the origin's time that counts.
+    let id = open(&cache, &open_request(&root(), "extracted", 1, BOTH)).await;
+    put(&cache, id, &files[0], 0, b"E").await;
+    assert!(cache.getattr(&opener(0), &files[0]).await.unwrap().mtime > then);
 }
 
 #[tokio::test(start_paused = true)]

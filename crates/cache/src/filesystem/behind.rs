@@ -6,19 +6,18 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use vfs::{
-    AccessMask, Attributes, By, Caller, Commit, Data, FileType, Handle, LeaseKind, Name, OpenId, Read,
-    Result, Share, Stability, Status, Wcc, Written,
+    AccessMask, Attributes, By, Caller, Commit, Data, FileType, Handle, LeaseKind, Name, OpenId, Principal,
+    Read, Result, SetAttributes, Share, Stability, Status, Timestamp, Wcc, Written,
 };
 
 use super::overlay::overlay;
 use crate::core::Core;
 use crate::data::all_covered;
 use crate::filler::to_bytes;
-use crate::lease::HeldLease;
 use crate::names::{Leads, NameEntry};
 use crate::object::State;
 use crate::table::Object;
-use crate::writes::{Cut, Delayed, Hold, Level, Writes};
+use crate::writes::{Cut, Delayed, Hold, Level, Times, Writes};
 
 /// Where files of this machine end.
 const OFFSET_MAX: u64 = i64::MAX as u64;
@@ -136,23 +135,59 @@ impl Core {
     }
 
     /// An open is about to end, or to give up writing. Under a write lease nothing needs to be sent.
-    pub async fn flush_at_close(&self, open: OpenId) -> Result<()> {
+    pub async fn flush_at_close(&self, caller: &Caller, open: OpenId) -> Result<()> {
         if self.delayed.is_none() {
             return Ok(());
         }
         let Ok(object) = self.opened_object(open) else { return Ok(()) };
         let (writer, leased) = self.with(&object, |state| {
             let writes = state.opens.shares(open).is_some_and(|shares| shares.access.contains(Share::WRITE));
-            let keeps = |lease: &HeldLease| lease.kind == LeaseKind::Write && lease.is_free();
-            (writes, state.lease.as_ref().is_some_and(keeps))
+            (writes, keeps_writes(state))
         });
         if !writer {
             return Ok(());
         }
         if leased {
+            self.keep_mtime(caller, &object);
             return self.writes(&object, Writes::take_error).flatten().map_or(Ok(()), |s| Err(s.into()));
         }
         self.flush_and_tell(&object, Level::Stable).await
+    }
+
+    /// The time of modification that programs see now stays what it is, although the origin will stamp another one.
+    fn keep_mtime(&self, caller: &Caller, object: &Arc<Object>) {
+        let mtime = self.with(object, |state| {
+            let unset = |writes: &&Box<Writes>| writes.times().is_none_or(|times| times.mtime.is_none());
+            let modified = state.writes.as_ref().filter(unset)?.modified()?;
+            let known = state.attributes().filter(|known| owns(caller, known))?;
+            Some(modified.max(known.mtime))
+        });
+        if mtime.is_some() {
+            self.put_times(caller, object, (None, mtime), false);
+        }
+    }
+
+    /// SETATTR of times alone, by the owner, of a file of which something is delayed under a write lease: it waits with
+    /// that.
+    pub fn delay_times(&self, caller: &Caller, object: &Arc<Object>, set: &SetAttributes) -> Option<Wcc> {
+        let times = Times::of(set, self.policy.origin_wall()).filter(|_| !self.is_all_clean())?;
+        let may = self.with(object, |state| {
+            let delayed = state.writes.as_ref().is_some_and(|w| w.modified().is_some() && !w.is_strict());
+            delayed && keeps_writes(state) && state.attributes().is_some_and(|known| owns(caller, known))
+        });
+        (may && self.put_times(caller, object, times, true)).then(|| self.written_wcc(object))
+    }
+
+    fn put_times(
+        &self,
+        caller: &Caller,
+        object: &Arc<Object>,
+        (atime, mtime): (Option<Timestamp>, Option<Timestamp>),
+        asked: bool,
+    ) -> bool {
+        let (caller, since) = (caller.clone(), tokio::time::Instant::now());
+        let times = Times { caller, atime, mtime, asked, first: 0, since };
+        self.writes(object, |writes| writes.set_times(times)).is_some()
     }
 
     /// READ over what is delayed.
@@ -279,6 +314,16 @@ impl Core {
         })?;
         Some((object, certain))
     }
+}
+
+/// Need what is delayed not be sent before somebody else wants the file?
+fn keeps_writes(state: &State) -> bool {
+    state.lease.as_ref().is_some_and(|lease| lease.kind == LeaseKind::Write && lease.is_free())
+}
+
+/// Will the origin let the caller set any times?
+fn owns(caller: &Caller, known: &Attributes) -> bool {
+    matches!(&caller.principal, Principal::Unix(credential) if credential.uid == known.uid)
 }
 
 fn range_of((at, bytes): &(u64, Bytes)) -> Range<u64> {

@@ -201,21 +201,38 @@ impl Core {
         guard: Option<Timestamp>,
     ) -> Result<Wcc> {
         let object = self.object(handle);
-        let rights = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
+        if guard.is_none()
+            && let Some(wcc) = self.delay_times(caller, &object, set)
+        {
+            return Ok(wcc);
+        }
         let cut = self.before_setattr(&object, set, guard.is_some()).await;
-        let _cut = set.size.map(|size| OwnWrite::begin(self, &object, size..u64::MAX)).transpose()?;
-        if rights {
-            self.with(&object, |state| state.touch_rights(&self.policy));
-        }
-        let change = Change::begin(self, &object);
-        self.counters.setattr.bump();
-        let result = self.below.setattr(caller, handle, set, guard).await;
-        change.ended(result.as_ref());
-        if rights {
-            self.with(&object, |state| state.touch_rights(&self.policy));
-        }
+        let result = self.setattr_below(caller, &object, set, guard).await;
         if result.is_ok() {
             cut.into_iter().for_each(Cut::done);
+        }
+        result
+    }
+
+    /// SETATTR at the origin.
+    pub async fn setattr_below(
+        &self,
+        caller: &Caller,
+        object: &Arc<Object>,
+        set: &SetAttributes,
+        guard: Option<Timestamp>,
+    ) -> Result<Wcc> {
+        let rights = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
+        let _cut = set.size.map(|size| OwnWrite::begin(self, object, size..u64::MAX)).transpose()?;
+        if rights {
+            self.with(object, |state| state.touch_rights(&self.policy));
+        }
+        let change = Change::begin(self, object);
+        self.counters.setattr.bump();
+        let result = self.below.setattr(caller, &object.handle, set, guard).await;
+        change.ended(result.as_ref());
+        if rights {
+            self.with(object, |state| state.touch_rights(&self.policy));
         }
         result
     }
@@ -227,8 +244,11 @@ impl Core {
             return None;
         }
         let sizes_only = SetAttributes { size: set.size, ..SetAttributes::default() };
+        let times = set.atime.is_some() || set.mtime.is_some();
         if guarded || *set != sizes_only {
-            self.flush_writes(object, Level::Sent).await;
+            // Times that are to be set are older, too.
+            let level = if times { Level::Stable } else { Level::Sent };
+            self.flush_writes(object, level).await;
         }
         Cut::begin(self, object, set.size?).await
     }

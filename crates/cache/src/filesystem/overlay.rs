@@ -6,11 +6,12 @@ use vfs::{
 
 use crate::core::Core;
 use crate::object::State;
+use crate::writes::Delayed;
 
 impl Core {
     /// Is nothing delayed of any file?
     pub fn is_all_clean(&self) -> bool {
-        self.delayed.as_ref().is_none_or(|delayed| delayed.bytes() == 0)
+        self.delayed.as_ref().is_none_or(Delayed::is_clean)
     }
 
     /// Attributes of a file as they are here.
@@ -95,17 +96,17 @@ impl Core {
 
 /// Attributes with what the origin has not yet.
 pub fn overlay(state: &State, attributes: Attributes) -> Attributes {
-    let Some((writes, end)) = state.writes.as_ref().and_then(|writes| Some((writes, writes.end()?))) else {
-        return attributes;
-    };
+    let Some(writes) = state.writes.as_ref().filter(|writes| !writes.is_clean()) else { return attributes };
     let modified = writes.modified().unwrap_or(attributes.mtime);
-    Attributes {
-        size: attributes.size.max(end),
+    let mut shown = Attributes {
+        size: attributes.size.max(writes.end().unwrap_or(0)),
         used: attributes.used.saturating_add(writes.unsent()),
         mtime: attributes.mtime.max(modified),
         ctime: attributes.ctime.max(modified),
         // RFC 8881, section 10.4.3: one more than at the grant is "modified".
         change: attributes.change.wrapping_add(1),
         ..attributes
-    }
+    };
+    writes.times().into_iter().for_each(|times| times.show(&mut shown));
+    shown
 }

@@ -8,8 +8,8 @@
 //! - A truncation **holds** the file: nothing new is sent until it is done. What is dirty behind the new end is put
 //!   aside, and comes back only if the origin refuses.
 //!
-//! A WRITE asks for FILE_SYNC if it is all there is and somebody waits for it to be durable: one call in the place of
-//! two. Else it asks for UNSTABLE, and one COMMIT follows them all. A full chunk goes as soon as it is not the only
+//! A WRITE asks for FILE_SYNC if it is all there is and somebody wants it sent: one call in the place of two, as Linux
+//! does. Else it asks for UNSTABLE, and one COMMIT follows them all. A full chunk goes as soon as it is not the only
 //! one, anything else when it is asked for.
 
 use std::ops::Range;
@@ -20,6 +20,7 @@ use vfs::{Caller, Stability, Status, Timestamp, Verifier};
 
 use super::flush::Level;
 use super::runs::{Joins, Runs};
+use super::times::Times;
 use crate::ranges::overlap;
 
 /// What a run costs besides its bytes, counted against the limits.
@@ -102,6 +103,8 @@ pub enum Progress {
     Wait,
     /// A COMMIT is due.
     Commit,
+    /// Times are to be set.
+    SetTimes,
 }
 
 /// What is delayed of one file.
@@ -117,12 +120,16 @@ pub struct Writes {
     cut: Option<u64>,
     /// Numbers writes, tickets and landings.
     events: u64,
-    /// Writes up to this number are to be sent, and of those which are asked to be durable.
+    /// Writes up to this number are to be sent.
     urgent: u64,
-    durable: u64,
     /// The landings that the COMMIT under way speaks of.
     committing: Option<u64>,
+    times: Option<Times>,
+    /// They are being set.
+    timing: bool,
     holds: u32,
+    /// A chunk is full, and was the only one.
+    full: bool,
     /// There may be something to be sent.
     ripe: bool,
     /// A task is at it.
@@ -153,9 +160,11 @@ impl Writes {
             cut: None,
             events: first,
             urgent: 0,
-            durable: 0,
             committing: None,
+            times: None,
+            timing: false,
             holds: 0,
+            full: false,
             ripe: false,
             draining: false,
             modified: None,
@@ -181,19 +190,17 @@ impl Writes {
         self.gone = false;
         self.unstable.remove(&range);
         let mark = Mark { writer: writer.clone(), first: self.events, since: now };
-        let merged = self.dirty.write(offset, data, &mark, self.chunk);
+        let wrote = self.dirty.write(offset, data, &mark, self.chunk);
         self.modified = self.modified.max(Some(stamp));
-        // Only a full chunk goes unasked, and those that this one has filled are not the only ones if it goes on.
-        self.ripe |= self.bytes() >= self.chunk;
-        merged
+        self.forget_mtime();
+        // Only a full chunk goes unasked, if it is not the only one.
+        self.ripe |= wrote.filled || self.full;
+        wrote.merged
     }
 
     /// Asks for everything that has been written by now. Its number.
-    pub fn demand(&mut self, level: Level) -> u64 {
+    pub fn demand(&mut self) -> u64 {
         self.urgent = self.events;
-        if level == Level::Stable {
-            self.durable = self.events;
-        }
         self.ripe = true;
         self.events
     }
@@ -204,10 +211,17 @@ impl Writes {
         if dirty || self.flying.iter().any(|flight| flight.mark.first <= upto) {
             return Progress::Wait;
         }
-        if level == Level::Sent || !self.unstable.iter().any(|(_, run)| run.tag.mark.first <= upto) {
+        if level == Level::Sent {
             return Progress::Done;
         }
-        if self.committing.is_some() { Progress::Wait } else { Progress::Commit }
+        if self.unstable.iter().any(|(_, run)| run.tag.mark.first <= upto) {
+            return if self.committing.is_some() { Progress::Wait } else { Progress::Commit };
+        }
+        match &self.times {
+            Some(times) if times.first <= upto && self.timing => Progress::Wait,
+            Some(times) if times.first <= upto => Progress::SetTimes,
+            _ => Progress::Done,
+        }
     }
 
     /// Should a task begin to send? It has to ask `next` until there is nothing.
@@ -241,11 +255,12 @@ impl Writes {
         });
         let Some(at) = due.map(|(at, _)| at) else {
             // One that is full and alone is looked at again with the next write.
+            self.full = alone && self.dirty.iter().any(|(_, run)| run.bytes.len() as u64 == chunk);
             self.ripe = blocked;
             return None;
         };
         let run = self.dirty.take(at)?;
-        let stability = if alone && run.tag.first <= self.durable && self.committing.is_none() {
+        let stability = if alone && run.tag.first <= urgent && self.committing.is_none() {
             Stability::FileSync
         } else {
             Stability::Unstable
@@ -326,6 +341,52 @@ impl Writes {
         self.doubtful &= !self.unstable.is_empty();
     }
 
+    /// Times are to be set when everything that was written before is durable.
+    pub fn set_times(&mut self, times: Times) {
+        self.events += 1;
+        let before = self.times.take();
+        let kept = |time: fn(&Times) -> Option<Timestamp>| before.as_ref().and_then(time);
+        self.times = Some(Times {
+            atime: times.atime.or(kept(|before| before.atime)),
+            mtime: times.mtime.or(kept(|before| before.mtime)),
+            asked: times.asked || before.as_ref().is_some_and(|before| before.asked),
+            first: self.events,
+            ..times
+        });
+    }
+
+    /// Those that are to be set.
+    pub fn times(&self) -> Option<&Times> {
+        self.times.as_ref()
+    }
+
+    /// The SETATTR for them is about to be sent. None if there are none, or it is under way.
+    pub fn begin_times(&mut self) -> Option<Times> {
+        let times = self.times.clone().filter(|_| !self.timing)?;
+        self.timing = true;
+        Some(times)
+    }
+
+    /// It has been answered.
+    pub fn end_times(&mut self, set: &Times, result: Result<(), Status>) {
+        self.timing = false;
+        if let Err(status) = result
+            && set.asked
+        {
+            self.error.get_or_insert(status);
+        }
+        // New ones may have come meanwhile.
+        self.times.take_if(|times| times.first == set.first);
+    }
+
+    /// The data has been changed since: its time of modification is the origin's to say.
+    fn forget_mtime(&mut self) {
+        if let Some(times) = &mut self.times {
+            times.mtime = None;
+        }
+        self.times.take_if(|times| times.atime.is_none());
+    }
+
     /// Some of what was written is lost.
     fn fail(&mut self, status: Status) {
         if self.gone {
@@ -379,6 +440,7 @@ impl Writes {
         self.cut = None;
         if done {
             self.unstable.take_from(end);
+            self.forget_mtime();
         } else {
             for (at, run) in aside.into_runs() {
                 self.put_back(at, &run.bytes, &run.tag);
@@ -392,6 +454,7 @@ impl Writes {
         self.dirty = Runs::default();
         self.unstable = Runs::default();
         self.aside = Runs::default();
+        self.times = None;
         self.error = None;
         self.gone = true;
     }
@@ -445,14 +508,15 @@ impl Writes {
     /// What counts against the limits.
     pub fn cost(&self) -> u64 {
         let runs = self.dirty.len() + self.unstable.len() + self.aside.len() + self.flying.len();
-        self.bytes() + runs as u64 * RUN_BYTES
+        self.bytes() + (runs + usize::from(self.times.is_some())) as u64 * RUN_BYTES
     }
 
     /// Since when the oldest of it waits.
     pub fn oldest(&self) -> Option<Instant> {
         let waiting = self.dirty.iter().chain(self.aside.iter()).map(|(_, run)| run.tag.since);
         let flying = self.flying.iter().map(|flight| flight.mark.since);
-        waiting.chain(flying).chain(self.unstable.iter().map(|(_, run)| run.tag.mark.since)).min()
+        let unstable = self.unstable.iter().map(|(_, run)| run.tag.mark.since);
+        waiting.chain(flying).chain(unstable).chain(self.times.iter().map(|times| times.since)).min()
     }
 
     /// Is everything at the origin, and durable there?
@@ -462,8 +526,12 @@ impl Writes {
 
     /// Is there nothing to be remembered?
     pub fn is_idle(&self) -> bool {
-        let busy =
-            self.draining || self.queued || self.pressed || self.holds > 0 || self.committing.is_some();
+        let busy = self.draining
+            || self.queued
+            || self.pressed
+            || self.timing
+            || self.holds > 0
+            || self.committing.is_some();
         self.is_clean() && !busy && self.error.is_none() && !self.strict
     }
 }

@@ -141,7 +141,7 @@ impl Core {
 
     /// Brings what has been written of a file by now this far. Errors wait for a writer to be told.
     pub async fn flush_writes(&self, object: &Arc<Object>, level: Level) {
-        let Some(upto) = self.writes(object, |writes| writes.demand(level)) else { return };
+        let Some(upto) = self.writes(object, Writes::demand) else { return };
         loop {
             let changed = object.written.notified();
             tokio::pin!(changed);
@@ -150,6 +150,7 @@ impl Core {
             match self.writes(object, |writes| writes.progress(upto, level)) {
                 None | Some(Progress::Done) => return,
                 Some(Progress::Commit) => self.start_commit(object),
+                Some(Progress::SetTimes) => self.start_times(object),
                 Some(Progress::Wait) => changed.await,
             }
         }
@@ -166,6 +167,28 @@ impl Core {
             }
             let result = result.map(|commit| commit.verifier).map_err(|error| error.status);
             core.writes(&object, |writes| writes.end_commit(result));
+            object.written.notify_waiters();
+        });
+    }
+
+    fn start_times(&self, object: &Arc<Object>) {
+        let Some(Some(times)) = self.writes(object, Writes::begin_times) else { return };
+        let Some(core) = self.share() else { return };
+        let object = object.clone();
+        tokio::spawn(async move {
+            let caller = messenger(&times.caller);
+            let mut patience = PATIENCE_MIN;
+            let result = loop {
+                match core.setattr_below(&caller, &object, &times.set(), None).await {
+                    Err(error) if wants_patience(&error) => wait(&mut patience).await,
+                    result => break result,
+                }
+            };
+            if let Err(error) = &result {
+                tracing::debug!("times of {}: {error}", object.handle);
+            }
+            let result = result.map(|_| ()).map_err(|error| error.status);
+            core.writes(&object, |writes| writes.end_times(&times, result));
             object.written.notify_waiters();
         });
     }

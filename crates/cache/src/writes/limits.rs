@@ -73,6 +73,11 @@ impl Delayed {
         self.bytes.load(Ordering::Relaxed)
     }
 
+    /// Is nothing delayed at all?
+    pub fn is_clean(&self) -> bool {
+        self.cost.load(Ordering::Relaxed) == 0
+    }
+
     /// Since when the oldest of them has been waiting.
     pub fn oldest(&self) -> Option<Instant> {
         let queue = self.queue.lock();

@@ -163,6 +163,15 @@ impl<B: Payload, T: Clone> Runs<B, T> {
     }
 }
 
+/// What became of written bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wrote {
+    /// All of them went to runs that were there already.
+    pub merged: bool,
+    /// A run that some of them are in is as long as it may be.
+    pub filled: bool,
+}
+
 /// Tags of runs that may grow together.
 pub trait Joins {
     /// May the bytes of both be one run?
@@ -172,19 +181,22 @@ pub trait Joins {
 }
 
 impl<T: Clone + Joins> Runs<BytesMut, T> {
-    /// Writes bytes over whatever is there. True if all of them went to runs that were there already.
-    pub fn write(&mut self, offset: u64, data: &[u8], tag: &T, chunk: u64) -> bool {
-        let mut merged = true;
+    /// Writes bytes over whatever is there.
+    pub fn write(&mut self, offset: u64, data: &[u8], tag: &T, chunk: u64) -> Wrote {
+        let mut wrote = Wrote { merged: true, filled: false };
         let mut at = offset;
         let mut rest = data;
         while !rest.is_empty() {
             let room = chunk - at % chunk;
             let (piece, more) = rest.split_at(rest.len().min(room as usize));
-            merged &= self.write_piece(at, piece, tag, chunk);
+            wrote.merged &= self.write_piece(at, piece, tag, chunk);
+            let full =
+                self.runs.get(&(at / chunk * chunk)).is_some_and(|run| run.bytes.len() as u64 == chunk);
+            wrote.filled |= full;
             at += piece.len() as u64;
             rest = more;
         }
-        merged
+        wrote
     }
 
     /// The same within one chunk.
@@ -331,8 +343,9 @@ mod tests {
     #[test]
     fn appends_are_one_run_with_the_earliest_mark() {
         let mut runs = Runs::<BytesMut, Tag>::default();
-        assert!(!runs.write(0, b"abc", &Tag(0, 5), 1 << 20));
-        assert!(runs.write(3, b"def", &Tag(0, 6), 1 << 20));
+        assert!(!runs.write(0, b"abc", &Tag(0, 5), 1 << 20).merged);
+        let wrote = runs.write(3, b"def", &Tag(0, 6), 6);
+        assert_eq!(wrote, Wrote { merged: true, filled: true });
         let (at, run) = runs.iter().next().unwrap();
         assert_eq!((at, &run.bytes[..], run.tag, runs.len()), (0, &b"abcdef"[..], Tag(0, 5), 1));
     }

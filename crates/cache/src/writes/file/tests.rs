@@ -14,6 +14,8 @@ const SPAN: usize = 64;
 struct Origin {
     durable: Vec<u8>,
     file: Vec<u8>,
+    /// If it was set since the last change.
+    mtime: Option<Timestamp>,
     life: u8,
 }
 
@@ -21,6 +23,7 @@ impl Origin {
     fn write(&mut self, flight: &Flight, count: usize, stability: Stability) {
         let offset = flight.offset as usize;
         put(&mut self.file, offset, &flight.bytes[..count]);
+        self.mtime = None;
         if stability != Stability::Unstable {
             put(&mut self.durable, offset, &flight.bytes[..count]);
         }
@@ -51,8 +54,9 @@ enum Step {
         at: usize,
         length: usize,
     },
-    Demand {
-        durable: bool,
+    Demand,
+    Times {
+        seconds: i64,
     },
     Send,
     /// The origin does one of those on their way, as far as it likes.
@@ -79,7 +83,8 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         8 => (0..2u32, 0..SPAN - 24, 1..24usize)
             .prop_map(|(writer, at, length)| Step::Write { writer, at, length }),
-        2 => any::<bool>().prop_map(|durable| Step::Demand { durable }),
+        2 => Just(Step::Demand),
+        1 => (1..1000i64).prop_map(|seconds| Step::Times { seconds }),
         5 => Just(Step::Send),
         4 => (0..4usize, any::<bool>(), any::<bool>())
             .prop_map(|(which, short, better)| Step::Do { which, short, better }),
@@ -99,6 +104,8 @@ struct World {
     origin: Origin,
     /// What the file is to those who write it.
     ours: Vec<u8>,
+    /// The time of modification that was set since the last change.
+    mtime: Option<Timestamp>,
     flights: Vec<(Flight, Option<Landed>)>,
     /// A COMMIT is under way, and the verifier once the origin has done it.
     committing: bool,
@@ -114,6 +121,7 @@ impl World {
             writes: Writes::new(CHUNK, 0),
             origin: Origin::default(),
             ours: Vec::new(),
+            mtime: None,
             flights: Vec::new(),
             committing: false,
             commit: None,
@@ -131,12 +139,17 @@ impl World {
                 let time = (Instant::now(), Timestamp::new(i64::from(self.byte), 0));
                 self.writes.write(at as u64, &data, &caller, time);
                 put(&mut self.ours, at, &data);
+                self.mtime = None;
                 if let Some((_, cut)) = &mut self.cut {
                     put(cut, at, &data);
                 }
             }
-            Step::Demand { durable } => {
-                self.writes.demand(if durable { Level::Stable } else { Level::Sent });
+            Step::Times { seconds } => {
+                self.mtime = Some(Timestamp::new(seconds, 0));
+                self.writes.set_times(times(seconds));
+            }
+            Step::Demand => {
+                self.writes.demand();
             }
             Step::Send => self.send(),
             Step::Do { which, short, better } => self.execute(which, short, better),
@@ -206,6 +219,7 @@ impl World {
         }
         if done {
             self.ours.clone_from(cut);
+            (self.mtime, self.origin.mtime) = (None, None);
             self.origin.file.resize(size, 0);
             // A truncation is durable when it is answered; what is unstable below it need not be.
             self.origin.durable.resize(size, 0);
@@ -230,7 +244,7 @@ impl World {
     fn finish(&mut self) {
         self.end_flights();
         self.end_cut(true);
-        let upto = self.writes.demand(Level::Stable);
+        let upto = self.writes.demand();
         for _ in 0..1000 {
             match self.writes.progress(upto, Level::Stable) {
                 Progress::Done => break,
@@ -238,6 +252,12 @@ impl World {
                     for step in [Step::Commit, Step::CommitDone, Step::Committed] {
                         self.step(&step);
                     }
+                }
+                Progress::SetTimes => {
+                    let times = self.writes.begin_times().unwrap();
+                    assert!(self.writes.begin_times().is_none());
+                    self.origin.mtime = times.mtime;
+                    self.writes.end_times(&times, Ok(()));
                 }
                 Progress::Wait => {
                     for step in [Step::CommitDone, Step::Committed, Step::Send] {
@@ -252,6 +272,9 @@ impl World {
         assert_eq!((self.writes.bytes(), self.writes.end()), (0, None));
         self.origin.crash();
         assert_eq!(self.origin.file, self.ours, "durable after fsync");
+        if let Some(mtime) = self.mtime {
+            assert_eq!(self.origin.mtime, Some(mtime), "stamped by the origin after it was set");
+        }
     }
 
     fn end_flights(&mut self) {
@@ -274,6 +297,11 @@ proptest! {
     }
 }
 
+fn times(seconds: i64) -> Times {
+    let mtime = Some(Timestamp::new(seconds, 0));
+    Times { caller: user(), atime: None, mtime, asked: true, first: 0, since: Instant::now() }
+}
+
 fn user() -> Caller {
     Caller::unix(1, 1, &[])
 }
@@ -293,7 +321,7 @@ fn what_is_small_is_one_stable_write_and_what_is_large_is_many_and_a_commit() {
         assert_eq!(writes.write(n * 100, &[1; 100], &user(), now()), n > 0);
         assert!(writes.next(8).is_none(), "nobody has asked, and it may go on");
     }
-    writes.demand(Level::Stable);
+    writes.demand();
     let flight = writes.next(8).unwrap();
     assert_eq!((flight.bytes.len(), flight.stability), (1000, Stability::FileSync));
     writes.landed(flight.ticket, taken(&flight));
@@ -308,7 +336,7 @@ fn what_is_small_is_one_stable_write_and_what_is_large_is_many_and_a_commit() {
     assert_eq!((first.stability, second.stability), (Stability::Unstable, Stability::Unstable));
     writes.landed(first.ticket, taken(&first));
     writes.landed(second.ticket, taken(&second));
-    let upto = writes.demand(Level::Stable);
+    let upto = writes.demand();
     let last = writes.next(8).unwrap();
     assert_eq!((last.bytes.len(), last.stability), (500, Stability::Unstable));
     assert_eq!(writes.progress(upto, Level::Stable), Progress::Wait);
@@ -327,7 +355,7 @@ fn each_writer_is_sent_in_its_own_name_and_the_last_one_has_the_byte() {
     writes.write(0, b"aaaa", &Caller::unix(1, 1, &[]), now());
     writes.write(2, b"bbbb", &Caller::unix(2, 2, &[]), now());
     writes.write(0, b"A", &Caller::unix(1, 1, &[]), now());
-    writes.demand(Level::Sent);
+    writes.demand();
     let sent: Vec<_> = std::iter::from_fn(|| writes.next(8)).collect();
     let told: Vec<_> = sent.iter().map(|flight| (flight.offset, &flight.bytes[..])).collect();
     assert_eq!(told, [(0, &b"Aa"[..]), (2, &b"bbbb"[..])]);
@@ -338,7 +366,7 @@ fn each_writer_is_sent_in_its_own_name_and_the_last_one_has_the_byte() {
 fn an_error_is_told_once_and_ends_delaying_until_something_is_taken() {
     let mut writes = Writes::new(1000, 0);
     writes.write(0, b"aaaa", &user(), now());
-    writes.demand(Level::Stable);
+    writes.demand();
     let flight = writes.next(8).unwrap();
     writes.landed(flight.ticket, Landed::Refused(Status::NoSpc));
     assert!(writes.is_clean() && !writes.is_idle() && writes.is_strict());
@@ -352,7 +380,7 @@ fn an_error_is_told_once_and_ends_delaying_until_something_is_taken() {
 fn a_file_that_is_gone_is_not_written_and_complains_no_more() {
     let mut writes = Writes::new(10, 0);
     writes.write(0, &[1; 25], &user(), now());
-    writes.demand(Level::Stable);
+    writes.demand();
     let flight = writes.next(1).unwrap();
     writes.discard();
     writes.landed(flight.ticket, Landed::Refused(Status::Stale));
