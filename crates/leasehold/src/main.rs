@@ -6,6 +6,8 @@
 mod admin;
 mod cli;
 mod config;
+#[cfg(test)]
+mod delayed;
 mod demo;
 mod owner;
 mod proxy;
