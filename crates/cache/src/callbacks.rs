@@ -12,9 +12,11 @@ use tokio::time::Instant;
 use vfs::{Callback, Callbacks, Caller, Held, LeaseId, LockRequest, Locked, Query, Recall};
 
 use crate::core::Core;
+use crate::filesystem::overlay::overlay;
 use crate::lease::{Early, HeldLease};
 use crate::object::State;
 use crate::table::Object;
+use crate::writes::Level;
 
 /// How long the layer above has for a lease that we want to be rid of ourselves.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -79,6 +81,7 @@ impl Core {
         let time = recall.deadline.saturating_duration_since(now);
         let deadline = now + time.saturating_sub(MARGIN.min(time / 4));
         self.call_in(object, recall.id, deadline).await;
+        self.send_before(object, deadline).await;
         self.give_back(object, recall.id).await;
         self.settle_soon(object);
     }
@@ -105,6 +108,18 @@ impl Core {
         };
         if tokio::time::timeout_at(deadline, wait).await.is_err() {
             let _ = self.above.try_send(Callback::Revoked { id, handle });
+        }
+    }
+
+    /// What is delayed under a lease reaches the origin before it is returned, if there is time.
+    async fn send_before(&self, object: &Arc<Object>, deadline: Instant) {
+        let sent = tokio::time::timeout_at(deadline, self.flush_writes(object, Level::Stable)).await;
+        if sent.is_err() {
+            tracing::warn!(
+                "{} did not take what was written to {} before its lease had to be returned; it is sent after",
+                self.options.origin,
+                object.handle
+            );
         }
     }
 
@@ -184,14 +199,14 @@ impl Core {
         self.settle_soon(object);
     }
 
-    /// The origin asks what the holder of a write lease has made of a file. Writes go through, so that what is known
-    /// here is what the origin has, unless the layer above knows better.
+    /// The origin asks what the holder of a write lease has made of a file: what is known here, with what is delayed,
+    /// unless the layer above knows better.
     async fn on_query(&self, query: Query) {
         let Some(object) = self.leases.holder(query.id) else { return };
         let (known, above) = self.with(&object, |state| {
             let held = |known: &vfs::Attributes| Held { change: known.change, size: known.size };
             let above = state.lease.as_ref().filter(|lease| lease.given).map(|lease| lease.above);
-            (state.leased().map(held), above)
+            (state.leased().map(|known| held(&overlay(state, *known))), above)
         });
         match (above.filter(|_| self.is_heard()), known) {
             (Some(id), _) => self.tell_above(Callback::Getattr(Query { id, ..query })).await,
@@ -219,6 +234,7 @@ impl Core {
                 let id = core.with(&object, |state| state.lease.as_ref().map(|lease| lease.id));
                 let Some(id) = id else { return };
                 core.call_in(&object, id, Instant::now() + PATIENCE).await;
+                core.send_before(&object, Instant::now() + PATIENCE).await;
                 core.give_back(&object, id).await;
                 core.settle_soon(&object);
             });

@@ -26,6 +26,7 @@ use crate::store::{Batch, DataRecord, Directory, Index, ObjectFile, Objects, Rec
 use crate::table::{Object, ObjectTable};
 use crate::trust::Sent;
 use crate::upstream::settle::Settling;
+use crate::writes::Delayed;
 
 /// Fetches ahead of readers that are under way at a time, over all files.
 const AHEAD_MAX: usize = 64;
@@ -78,6 +79,8 @@ pub struct Core {
     pub opens: Mutex<HashMap<OpenId, Arc<Object>>>,
     /// The next of them.
     pub open_ids: AtomicU64,
+    /// Writes that are delayed, if they are.
+    pub delayed: Option<Delayed>,
     /// Files whose open at the origin may no longer be needed.
     pub settling: Settling,
     /// To the layer above.
@@ -139,6 +142,7 @@ impl Core {
             adopting: Adopting::default(),
             opens: Mutex::default(),
             open_ids: AtomicU64::new(1),
+            delayed: start.options.write_behind.map(|options| Delayed::new(options, start.nonce)),
             settling: Settling::default(),
             above,
             callbacks: Mutex::new(Some(callbacks)),
@@ -273,6 +277,13 @@ impl Core {
     pub fn learn_limits(&self, limits: FsLimits) {
         self.policy.origin.learn_granule(limits.time_delta_nanoseconds);
         let _ = self.limits.set(limits);
+    }
+
+    /// Most bytes that one WRITE of the origin takes, of those that are delayed.
+    pub fn write_chunk_bytes(&self) -> u64 {
+        let max = self.limits.get().map_or(FsLimits::default().write_max, |limits| limits.write_max);
+        let ours = self.options.write_behind.map_or(max, |options| options.wsize);
+        u64::from(max.min(ours)).clamp(1, CHUNK_MAX_BYTES)
     }
 
     /// Most bytes that one READ of the origin asks for.

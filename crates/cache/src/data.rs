@@ -354,13 +354,13 @@ fn split(range: Range<u64>, chunk: u64) -> impl Iterator<Item = Range<u64>> {
 }
 
 /// Do these ranges together cover all of `want`?
-pub fn all_covered<'a>(want: &Range<u64>, parts: impl Iterator<Item = &'a Range<u64>>) -> bool {
+pub fn all_covered(want: &Range<u64>, parts: impl Iterator<Item = Range<u64>>) -> bool {
     let mut set = RangeSet::default();
     for part in parts {
-        if covers(part, want) {
+        if covers(&part, want) {
             return true;
         }
-        set.insert(part.clone());
+        set.insert(part);
     }
     set.contains(want)
 }

@@ -1,6 +1,7 @@
 //! The cache as a file system: one part per kind of operation.
 
 mod attributes;
+mod behind;
 mod data;
 pub mod directory;
 mod extended;
@@ -8,6 +9,7 @@ pub mod lock;
 pub mod modify;
 pub mod names;
 pub mod open;
+pub mod overlay;
 
 use std::future::Future;
 
@@ -23,6 +25,7 @@ use vfs::{
 
 use crate::Cache;
 use crate::object::Opening;
+use crate::writes::Hold;
 
 impl Cache {
     /// Does something that changes a file, to its end even if nobody waits for it any more: under a lease, a change of
@@ -50,7 +53,7 @@ impl FileSystem for Cache {
     }
 
     async fn getattr(&self, caller: &Caller, handle: &Handle) -> Result<Attributes> {
-        self.core.getattr(caller, handle).await
+        self.core.getattr_written(caller, handle).await
     }
 
     async fn setattr(
@@ -61,15 +64,24 @@ impl FileSystem for Cache {
         guard: Option<Timestamp>,
     ) -> Result<Wcc> {
         let (core, caller, handle, set) = (self.core.clone(), caller.clone(), *handle, *set);
-        self.lasting(async move { core.setattr(&caller, &handle, &set, guard).await }).await
+        self.lasting(async move {
+            let mut wcc = core.setattr(&caller, &handle, &set, guard).await?;
+            core.written_after(&handle, &mut wcc);
+            Ok(wcc)
+        })
+        .await
     }
 
     async fn access(&self, caller: &Caller, handle: &Handle, asked: AccessMask) -> Result<Accessed> {
-        self.core.access(caller, handle, asked).await
+        let mut accessed = self.core.access(caller, handle, asked).await?;
+        self.core.written_accessed(caller, handle, &mut accessed).await;
+        Ok(accessed)
     }
 
     async fn lookup(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<Looked> {
-        self.core.lookup(caller, directory, name).await
+        let mut looked = self.core.lookup(caller, directory, name).await?;
+        self.core.written_looked(caller, &mut looked).await;
+        Ok(looked)
     }
 
     async fn parent(&self, caller: &Caller, directory: &Handle) -> Result<Looked> {
@@ -81,7 +93,11 @@ impl FileSystem for Cache {
     }
 
     async fn read(&self, caller: &Caller, handle: &Handle, _: By, offset: u64, count: u32) -> Result<Read> {
-        let read = self.core.read(caller, handle, offset, count).await?;
+        let read = if self.core.delayed.is_some() {
+            self.core.read_over(caller, handle, offset, count).await?
+        } else {
+            self.core.read(caller, handle, offset, count).await?
+        };
         // Hits have none that are news, so no READ has any: see `vfs::Read::attributes`.
         Ok(Read { attributes: None, ..read })
     }
@@ -90,17 +106,23 @@ impl FileSystem for Cache {
         &self,
         caller: &Caller,
         handle: &Handle,
-        _: By,
+        by: By,
         offset: u64,
         data: Bytes,
         stability: Stability,
     ) -> Result<Written> {
+        if let Some(delayed) = &self.core.delayed {
+            return self.core.write_delayed(delayed, (caller, by), handle, offset, data, stability).await;
+        }
         let (core, caller, handle) = (self.core.clone(), caller.clone(), *handle);
         self.lasting(async move { core.write(&caller, &handle, offset, data, stability).await }).await
     }
 
     async fn commit(&self, caller: &Caller, handle: &Handle, offset: u64, count: u32) -> Result<Commit> {
-        self.core.commit(caller, handle, offset, count).await
+        match &self.core.delayed {
+            Some(delayed) => self.core.commit_delayed(delayed, handle).await,
+            None => self.core.commit(caller, handle, offset, count).await,
+        }
     }
 
     async fn create(
@@ -114,7 +136,15 @@ impl FileSystem for Cache {
         let (core, caller, set) = (self.core.clone(), caller.clone(), *set);
         let (directory, name) = (*directory, name.clone());
         self.lasting(async move {
-            core.make(&directory, &name, core.below.create(&caller, &directory, &name, how, &set)).await
+            let size = set.size.filter(|_| how == CreateHow::Unchecked);
+            let cut = core.cut_named(&caller, &directory, &name, size).await;
+            let make = core.below.create(&caller, &directory, &name, how, &set);
+            let mut created = core.make(&directory, &name, make).await?;
+            if let Some(cut) = cut.filter(|cut| cut.is_of(&created.node.handle)) {
+                cut.done();
+            }
+            core.written_created(&mut created);
+            Ok(created)
         })
         .await
     }
@@ -157,7 +187,11 @@ impl FileSystem for Cache {
         let (core, caller, directory, name) = (self.core.clone(), caller.clone(), *directory, name.clone());
         self.lasting(async move {
             let victim = core.victim(&caller, &directory, &name).await;
-            core.remove(&directory, &name, victim, core.below.remove(&caller, &directory, &name)).await
+            let hold = core.before_unlink(&directory, &name).await;
+            let remove = core.below.remove(&caller, &directory, &name);
+            let removed = core.remove(&directory, &name, victim, remove).await?;
+            hold.into_iter().for_each(Hold::gone);
+            Ok(removed)
         })
         .await
     }
@@ -176,17 +210,31 @@ impl FileSystem for Cache {
     ) -> Result<Renamed> {
         let (core, caller) = (self.core.clone(), caller.clone());
         let (from, from_name, to, to_name) = (*from, from_name.clone(), *to, to_name.clone());
-        self.lasting(async move { core.rename(&caller, (&from, &from_name), (&to, &to_name)).await }).await
+        self.lasting(async move {
+            core.before_rename(&from, &from_name).await;
+            let hold = core.before_unlink(&to, &to_name).await;
+            let renamed = core.rename(&caller, (&from, &from_name), (&to, &to_name)).await?;
+            hold.into_iter().for_each(Hold::gone);
+            Ok(renamed)
+        })
+        .await
     }
 
     async fn link(&self, caller: &Caller, file: &Handle, directory: &Handle, name: &Name) -> Result<Created> {
         let (core, caller, file) = (self.core.clone(), caller.clone(), *file);
         let (directory, name) = (*directory, name.clone());
-        self.lasting(async move { core.link(&caller, &file, &directory, &name).await }).await
+        self.lasting(async move {
+            let mut created = core.link(&caller, &file, &directory, &name).await?;
+            core.written_created(&mut created);
+            Ok(created)
+        })
+        .await
     }
 
     async fn readdir(&self, caller: &Caller, directory: &Handle, part: ReadDir) -> Result<Listing> {
-        self.core.readdir(caller, directory, part).await
+        let mut listing = self.core.readdir(caller, directory, part).await?;
+        self.core.written_listing(&mut listing);
+        Ok(listing)
     }
 
     async fn fsstat(&self, caller: &Caller, handle: &Handle) -> Result<FsStat> {
@@ -202,15 +250,22 @@ impl FileSystem for Cache {
     }
 
     async fn open(&self, caller: &Caller, request: &OpenRequest) -> Result<Opened> {
-        self.core.open(caller, request).await
+        let mut opened = self.core.open(caller, request).await?;
+        self.core.written_opened(caller, &mut opened).await;
+        Ok(opened)
     }
 
-    async fn downgrade(&self, _: &Caller, open: OpenId, access: Share, deny: Share) -> Result<()> {
-        self.core.downgrade(open, access, deny).await
+    async fn downgrade(&self, caller: &Caller, open: OpenId, access: Share, deny: Share) -> Result<()> {
+        let flushed =
+            if access.contains(Share::WRITE) { Ok(()) } else { self.core.flush_at_close(caller, open).await };
+        self.core.downgrade(open, access, deny).await?;
+        flushed
     }
 
     async fn close(&self, caller: &Caller, open: OpenId) -> Result<()> {
-        self.core.close(caller, open).await
+        let flushed = self.core.flush_at_close(caller, open).await;
+        self.core.close(caller, open).await?;
+        flushed
     }
 
     async fn lock(&self, caller: &Caller, open: OpenId, request: &LockRequest) -> Result<Locked> {

@@ -93,6 +93,15 @@ impl Core {
         });
     }
 
+    /// The same, to its end.
+    pub async fn store_written(&self, own: &OwnWrite, offset: u64, bytes: &Bytes) {
+        let range = offset..offset.saturating_add(bytes.len() as u64);
+        let ticket = own.ticket;
+        if !bytes.is_empty() && self.may_store() {
+            self.store(&own.object, range, bytes, false, |data| data.wants_write(ticket)).await;
+        }
+    }
+
     /// Writes bytes to the object's file where they are missing, and marks them valid if they are `wanted` before and
     /// after.
     async fn store(
@@ -209,7 +218,7 @@ impl Core {
 }
 
 /// The bytes of a READ, off the async worker if a disk has to be asked.
-async fn to_bytes(data: &vfs::Data) -> Result<Bytes> {
+pub async fn to_bytes(data: &vfs::Data) -> Result<Bytes> {
     match data {
         vfs::Data::Bytes(bytes) => Ok(bytes.clone()),
         vfs::Data::File(_) => {

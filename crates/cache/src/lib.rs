@@ -18,6 +18,7 @@
 //! | `names`, `listing` | what names lead to |
 //! | `filler`, `fetch`, `readahead` | bringing bytes from the origin |
 //! | `store` | index and files on this disk |
+//! | `writes` | writes that are delayed, and how they reach the origin |
 //! | `upkeep`, `cleaner` | what happens in the background |
 //! | `filesystem` | the operations |
 //!
@@ -55,6 +56,7 @@ mod testing;
 mod trust;
 mod upkeep;
 mod upstream;
+mod writes;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,7 +64,7 @@ use std::time::Duration;
 use tokio::task::AbortHandle;
 use vfs::FileSystem;
 
-pub use options::{Consistency, LookupCache, Options, Timeouts};
+pub use options::{Consistency, LookupCache, Options, Timeouts, WriteBehind};
 pub use stats::{Calls, HitsMisses, Stats};
 pub use store::OpenError;
 
@@ -92,6 +94,7 @@ impl Cache {
         let mut tasks = upkeep::start(&core);
         let weak = Arc::downgrade(&core);
         tasks.push(tokio::spawn(upstream::settle::settler(weak.clone())).abort_handle());
+        tasks.push(tokio::spawn(writes::writer(weak.clone())).abort_handle());
         // A recall of what is adopted waits for its turn behind that.
         let callbacks = core.below.callbacks();
         let adopting = core.clone();
@@ -108,6 +111,10 @@ impl Cache {
         let mut stats = self.core.counters.snapshot();
         stats.used_bytes = self.core.objects.used_bytes();
         stats.objects_in_memory = self.core.table.len() as u64;
+        if let Some(delayed) = &self.core.delayed {
+            stats.dirty_bytes = delayed.bytes();
+            stats.dirty_age = delayed.oldest().map(|since| since.elapsed());
+        }
         (stats.leases_read, stats.leases_write) = self.core.leases.counts();
         stats
     }

@@ -37,6 +37,7 @@ use crate::readahead::Streams;
 use crate::rights::Rights;
 use crate::store::ObjectFile;
 use crate::trust::Sent;
+use crate::writes::Writes;
 
 /// Does a reply count as an open of the object? Those to GETATTR, LOOKUP and ACCESS do; those that merely carry
 /// attributes along do not.
@@ -108,6 +109,8 @@ pub struct State {
     pub rights_touched: u64,
     /// File data.
     pub data: Data,
+    /// Writes that are delayed, if any are.
+    pub writes: Option<Box<Writes>>,
     /// Sequential readers.
     pub streams: Streams,
     /// The target of a symbolic link.
@@ -168,6 +171,7 @@ impl State {
             rights_generation: 0,
             rights_touched: 0,
             data: Data::default(),
+            writes: None,
             streams: Streams::default(),
             link: None,
             names_generation: 0,
@@ -312,7 +316,8 @@ impl State {
 
     /// Is it held for more than what is known of it?
     pub fn is_held(&self) -> bool {
-        self.lease.is_some() || !self.opens.is_empty() || !self.locks.is_empty()
+        let used = self.lease.is_some() || !self.opens.is_empty() || !self.locks.is_empty();
+        used || self.writes.is_some()
     }
 
     /// Were the known attributes asked for after this event?
@@ -371,6 +376,9 @@ impl State {
         }
         if self.chain.is_under_way() {
             self.chain.observe(attributes);
+            if self.chain.is_suspect() && opening == Opening::Yes {
+                self.doubt_writes();
+            }
             return if self.chain.is_suspect() { Seen::Unclear } else { Seen::Late };
         }
         if self.ours && !overtaken && sent.sequence >= self.distrusted_before {
@@ -379,6 +387,7 @@ impl State {
             self.adopt(policy, attributes, sent);
             return Seen::Known;
         }
+        self.doubt_writes();
         self.drop_all(policy);
         self.adopt(policy, attributes, sent);
         if overtaken {
@@ -516,6 +525,14 @@ impl State {
         self.changed = true;
     }
 
+    /// It looks as if somebody else had changed it, or may have been. Or the origin has lost what we wrote: a COMMIT
+    /// will tell.
+    fn doubt_writes(&mut self) {
+        if let Some(writes) = &mut self.writes {
+            writes.doubt();
+        }
+    }
+
     /// An open: what is good until the next open only is good no more.
     fn open(&mut self) {
         self.changed |= self.data.distrust_young();
@@ -566,6 +583,7 @@ impl State {
             // What nothing explains may hide somebody else's change: that our own bytes are known does not help, since
             // together with the others they would be a file that never was.
             Verdict::Blind(latest) | Verdict::Foreign(latest) => {
+                self.doubt_writes();
                 self.drop_all(policy);
                 if let Some(attributes) = latest {
                     self.adopt(policy, &attributes, sent);

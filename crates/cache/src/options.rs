@@ -71,6 +71,39 @@ impl Timeouts {
     }
 }
 
+/// Delayed writes: how much, how long, and how they are sent. Off where clients delay their writes themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WriteBehind {
+    /// How long bytes may wait before they are sent unasked.
+    pub age: Duration,
+    /// Bytes of one file that are not durable at the origin. A writer waits beyond it; from half of it on, they are
+    /// sent.
+    pub file_max_bytes: u64,
+    /// The same, of all files together.
+    pub dirty_max_bytes: u64,
+    /// The mount option `wsize`: most bytes in a WRITE, if the origin takes as many.
+    pub wsize: u32,
+    /// WRITEs that are under way at a time, over all files.
+    pub in_flight_max: usize,
+    /// How long the end of the process may be put off for what has not been sent.
+    pub unmount_max: Duration,
+}
+
+impl Default for WriteBehind {
+    /// 30 s (nfs(5)'s kernel and Badros' threshold alike), 128 MiB a file, 256 MiB in all, WRITEs of 1 MiB, 16 of them
+    /// at a time, and 60 s at the end.
+    fn default() -> WriteBehind {
+        WriteBehind {
+            age: Duration::from_secs(30),
+            file_max_bytes: 128 << 20,
+            dirty_max_bytes: 256 << 20,
+            wsize: 1 << 20,
+            in_flight_max: 16,
+            unmount_max: Duration::from_secs(60),
+        }
+    }
+}
+
 /// How a cache is set up.
 #[derive(Clone)]
 pub struct Options {
@@ -105,6 +138,8 @@ pub struct Options {
     pub close_delay: Duration,
     /// How long new knowledge may wait before it goes to the index: what a killed process loses.
     pub flush_interval: Duration,
+    /// Whether and how writes are delayed.
+    pub write_behind: Option<WriteBehind>,
     /// The time of day.
     pub clock: Arc<dyn Clock>,
 }
@@ -128,6 +163,7 @@ impl Options {
             leases_max: 50_000,
             close_delay: Duration::from_secs(1),
             flush_interval: Duration::from_millis(150),
+            write_behind: None,
             clock: Arc::new(SystemClock),
         }
     }

@@ -57,6 +57,11 @@ impl Policy {
         self.clock.wall()
     }
 
+    /// The time of day at the origin, or a little earlier, as far as is known.
+    pub fn origin_wall(&self) -> Timestamp {
+        self.origin.estimate(self.wall())
+    }
+
     /// Shortest and longest time that attributes are believed.
     pub fn timeouts(&self, is_dir: bool) -> (Duration, Duration) {
         self.timeouts.bounds(is_dir)

@@ -64,7 +64,7 @@ impl Calls {
     }
 }
 
-/// The counters at one moment. All count from the start of the process, but for the two gauges.
+/// The counters at one moment. All count from the start of the process, but for the gauges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// GETATTR.
@@ -97,6 +97,16 @@ pub struct Stats {
     pub recalls: u64,
     /// Leases that were taken away.
     pub revoked: u64,
+    /// WRITEs of clients whose bytes joined others that waited to be sent.
+    pub merged_writes: u64,
+    /// Bytes of delayed writes that the origin has taken.
+    pub flushed_bytes: u64,
+    /// WRITEs of clients that had to wait because too much was delayed.
+    pub writers_held: u64,
+    /// Gauge: bytes of delayed writes that are not durable at the origin.
+    pub dirty_bytes: u64,
+    /// Gauge: how long the oldest of them has been waiting, about.
+    pub dirty_age: Option<std::time::Duration>,
     /// Gauge: leases held for reading.
     pub leases_read: u64,
     /// Gauge: leases held for reading and writing.
@@ -188,6 +198,9 @@ pub struct Counters {
     pub evictions: Counter,
     pub revalidations: Counter,
     pub distrusted: Counter,
+    pub merged_writes: Counter,
+    pub flushed_bytes: Counter,
+    pub writers_held: Counter,
 }
 
 impl Counters {
@@ -230,6 +243,11 @@ impl Counters {
             opens_shared: self.opens_shared.get(),
             recalls: self.recalls.get(),
             revoked: self.revoked.get(),
+            merged_writes: self.merged_writes.get(),
+            flushed_bytes: self.flushed_bytes.get(),
+            writers_held: self.writers_held.get(),
+            dirty_bytes: 0,
+            dirty_age: None,
             leases_read: 0,
             leases_write: 0,
             used_bytes: 0,

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 use vfs::{Attributes, Handle, Result};
 
 use crate::object::State;
@@ -34,6 +35,10 @@ pub struct Object {
     pub turn: Arc<tokio::sync::Mutex<()>>,
     /// Held while locks are told to the origin.
     pub locking: tokio::sync::Mutex<()>,
+    /// Held while the file is being cut, and writes of it are delayed.
+    pub cutting: Arc<tokio::sync::Mutex<()>>,
+    /// Something has become of what is delayed of it.
+    pub written: Notify,
     /// Held while names in it are changed in the index.
     pub names: Mutex<()>,
     /// When it was last used, in uses of the cache.
@@ -54,6 +59,8 @@ impl Object {
             revalidation: tokio::sync::Mutex::new(None),
             turn: Arc::default(),
             locking: tokio::sync::Mutex::new(()),
+            cutting: Arc::default(),
+            written: Notify::new(),
             names: Mutex::new(()),
             used: AtomicU64::new(used_in_index),
             used_in_index: AtomicU64::new(used_in_index),

@@ -60,6 +60,11 @@ impl OriginClock {
         self.offset.store(offset, Ordering::Relaxed);
     }
 
+    /// What the origin's clock showed at least when ours showed this.
+    pub fn estimate(&self, wall: Timestamp) -> Timestamp {
+        Timestamp::from_nanos(wall.as_nanos() + i128::from(self.offset.load(Ordering::Relaxed)))
+    }
+
     /// Would every change of the file after `sent` show in its time stamps? `seen` is when the state was first seen.
     pub fn settled(&self, state: &WccAttributes, seen: Option<Instant>, sent: &Sent) -> bool {
         let granule = self.granule.load(Ordering::Relaxed);

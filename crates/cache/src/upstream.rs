@@ -22,6 +22,7 @@ use crate::object::{Opening, Seen, State};
 use crate::opens::Shares;
 use crate::table::Object;
 use crate::trust::Sent;
+use crate::writes::Cut;
 
 /// The owner of all opens of a cache at the origin.
 const OWNER: &[u8] = b"cache";
@@ -96,6 +97,10 @@ impl Core {
     }
 
     async fn run_open(&self, caller: &Caller, request: &OpenRequest) -> Result<Granted> {
+        let cut = match (&request.name, &request.create) {
+            (Some(name), Some((_, set))) => self.cut_named(caller, &request.handle, name, set.size).await,
+            _ => None,
+        };
         let naming = request.name.as_ref().map(|name| self.begin_naming(request, name)).transpose()?;
         let sent = self.policy.sending();
         let flight = self.leases.take_off();
@@ -103,7 +108,11 @@ impl Core {
         let result = self.below.open(caller, request).await;
         self.pace.lock().on_round_trip(sent.at.elapsed());
         let result = match result {
-            Ok(opened) => Ok(self.note_opened(caller, request, opened, naming, &sent)),
+            Ok(opened) => {
+                let is_cut = |cut: &Cut| cut.is_of(&opened.handle) && !opened.created;
+                cut.filter(is_cut).into_iter().for_each(Cut::done);
+                Ok(self.note_opened(caller, request, opened, naming, &sent))
+            }
             Err(error) => {
                 self.note_not_opened(caller, request, &error, naming, &sent);
                 Err(error)

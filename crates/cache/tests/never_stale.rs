@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cache::Cache;
+use cache::{Cache, WriteBehind};
 use origin::tree::Version;
 use origin::{Bench, Origin, handle, name, opener, read, root, write};
 use proptest::prelude::*;
@@ -150,8 +150,8 @@ struct World {
 }
 
 impl World {
-    async fn new() -> World {
-        let bench = Bench::over(Origin::with_granule(GRANULE));
+    async fn new(behind: Option<WriteBehind>) -> World {
+        let bench = Bench { behind, ..Bench::over(Origin::with_granule(GRANULE)) };
         bench.origin.put(&root(), NAMES[0], &vec![1; 10_000]);
         let cache = Some(bench.open().await);
         World { bench, cache, opened: HashMap::new() }
@@ -264,6 +264,9 @@ impl World {
             Change::Write { file, offset, byte, length } => {
                 if let Some(file) = self.truth(*file) {
                     write(cache, &user, &file, *offset, &vec![*byte; *length]).await;
+                    if self.bench.behind.is_some() {
+                        cache.commit(&user, &file, 0, 0).await.unwrap();
+                    }
                 }
             }
             Change::Cut { file, size } => {
@@ -427,11 +430,11 @@ fn summary(bytes: &[u8]) -> String {
     runs.collect::<Vec<_>>().join(" ")
 }
 
-fn run(steps: &[Step]) {
+fn run(steps: &[Step], behind: Option<WriteBehind>) {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
     runtime.block_on(async {
-        let mut world = World::new().await;
+        let mut world = World::new(behind).await;
         for step in steps {
             world.step(step).await;
         }
@@ -450,6 +453,12 @@ proptest! {
 
     #[test]
     fn an_open_shows_what_is_there(steps in prop::collection::vec(step(), 1..150)) {
-        run(&steps);
+        run(&steps, None);
+    }
+
+    /// The same of a cache that delays writes, if each is followed by fsync.
+    #[test]
+    fn an_open_shows_what_is_there_behind_delayed_writes(steps in prop::collection::vec(step(), 1..150)) {
+        run(&steps, Some(WriteBehind { wsize: 4096, ..WriteBehind::default() }));
     }
 }

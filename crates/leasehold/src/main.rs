@@ -7,6 +7,8 @@ mod admin;
 mod bench;
 mod cli;
 mod config;
+#[cfg(test)]
+mod delayed;
 mod demo;
 mod owner;
 mod proxy;

@@ -299,7 +299,8 @@ pub trait FileSystem: Send + Sync + 'static {
         stability: Stability,
     ) -> Result<Written>;
 
-    /// Makes unstable writes of `count` bytes at `offset` durable; a `count` of zero is to the end of the file.
+    /// Makes unstable writes of `count` bytes at `offset` durable; a `count` of zero is to the end of the file. Where
+    /// writes are delayed, their errors are told here or by `close`, once.
     async fn commit(&self, caller: &Caller, handle: &Handle, offset: u64, count: u32) -> Result<Commit>;
 
     /// Makes a regular file.
@@ -380,7 +381,7 @@ pub trait FileSystem: Send + Sync + 'static {
         Err(Status::NotSupp.into())
     }
 
-    /// Ends an open.
+    /// Ends an open; it is over even with an error, which is that of a delayed write.
     async fn close(&self, _caller: &Caller, _open: OpenId) -> Result<()> {
         Err(Status::NotSupp.into())
     }

@@ -393,7 +393,7 @@ async fn assemble(fill: &Fill, parts: &[(Arc<Fetch>, Fetched)]) -> std::io::Resu
     };
     let ranges: Vec<Range<u64>> =
         fill.present.iter().map(Pin::range).chain(parts.iter().map(brought)).collect();
-    if !all_covered(&fill.want, ranges.iter()) {
+    if !all_covered(&fill.want, ranges.into_iter()) {
         return Ok(None);
     }
     let mut whole = vec![0; (fill.want.end - fill.want.start) as usize];

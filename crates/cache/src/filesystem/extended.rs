@@ -1,5 +1,6 @@
 //! What v4 has and v3 has not: access control lists, extended attributes, extents and copies. They go to the origin;
-//! what they change of a file is treated as any change of ours, and the bytes they touch are no longer known.
+//! what they change of a file is treated as any change of ours, and the bytes they touch are no longer known. What is delayed of
+//! the files is sent first, and made durable where its bytes are replaced: it must not come again after that.
 
 use bytes::Bytes;
 use vfs::{
@@ -9,6 +10,7 @@ use vfs::{
 use super::modify::Change;
 use crate::core::Core;
 use crate::filler::OwnWrite;
+use crate::writes::Level;
 
 impl Core {
     /// The access control list.
@@ -20,6 +22,7 @@ impl Core {
     /// Sets the access control list.
     pub async fn set_acl(&self, caller: &Caller, handle: &Handle, acl: &Acl) -> Result<Wcc> {
         let object = self.object(handle);
+        self.flush_writes(&object, Level::Sent).await;
         self.with(&object, |state| state.touch_rights(&self.policy));
         let change = Change::begin(self, &object);
         self.counters.extended.bump();
@@ -74,7 +77,9 @@ impl Core {
 
     /// SEEK.
     pub async fn seek(&self, caller: &Caller, handle: &Handle, offset: u64, what: Extent) -> Result<Sought> {
-        let usage = self.use_open(&self.object(handle), Share::READ);
+        let object = self.object(handle);
+        self.flush_writes(&object, Level::Sent).await;
+        let usage = self.use_open(&object, Share::READ);
         self.counters.extended.bump();
         self.below.seek(caller, handle, Core::ground(usage.as_ref()), offset, what).await
     }
@@ -82,6 +87,7 @@ impl Core {
     /// ALLOCATE.
     pub async fn allocate(&self, caller: &Caller, at: Place, length: u64) -> Result<Wcc> {
         let object = self.object(&at.handle);
+        self.flush_writes(&object, Level::Stable).await;
         let usage = self.use_open(&object, Share::WRITE);
         let _own = OwnWrite::begin(self, &object, at.offset..at.offset.saturating_add(length))?;
         let change = Change::begin(self, &object);
@@ -95,6 +101,7 @@ impl Core {
     /// DEALLOCATE.
     pub async fn deallocate(&self, caller: &Caller, at: Place, length: u64) -> Result<Wcc> {
         let object = self.object(&at.handle);
+        self.flush_writes(&object, Level::Stable).await;
         let usage = self.use_open(&object, Share::WRITE);
         let _own = OwnWrite::begin(self, &object, at.offset..at.offset.saturating_add(length))?;
         let change = Change::begin(self, &object);
@@ -108,7 +115,10 @@ impl Core {
     /// COPY.
     pub async fn copy(&self, caller: &Caller, from: Place, to: Place, count: u64) -> Result<Copied> {
         let object = self.object(&to.handle);
-        let reading = self.use_open(&self.object(&from.handle), Share::READ);
+        let source = self.object(&from.handle);
+        self.flush_writes(&source, Level::Sent).await;
+        self.flush_writes(&object, Level::Stable).await;
+        let reading = self.use_open(&source, Share::READ);
         let writing = self.use_open(&object, Share::WRITE);
         let _own = OwnWrite::begin(self, &object, to.offset..end(to.offset, count))?;
         let change = Change::begin(self, &object);
@@ -123,7 +133,10 @@ impl Core {
     /// CLONE.
     pub async fn clone_range(&self, caller: &Caller, from: Place, to: Place, count: u64) -> Result<Wcc> {
         let object = self.object(&to.handle);
-        let reading = self.use_open(&self.object(&from.handle), Share::READ);
+        let source = self.object(&from.handle);
+        self.flush_writes(&source, Level::Sent).await;
+        self.flush_writes(&object, Level::Stable).await;
+        let reading = self.use_open(&source, Share::READ);
         let writing = self.use_open(&object, Share::WRITE);
         let _own = OwnWrite::begin(self, &object, to.offset..end(to.offset, count))?;
         let change = Change::begin(self, &object);

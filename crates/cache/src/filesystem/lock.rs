@@ -13,6 +13,7 @@ use crate::object::State;
 use crate::opens::Shares;
 use crate::table::Object;
 use crate::upstream::Use;
+use crate::writes::Level;
 
 impl Core {
     /// LOCK.
@@ -138,6 +139,10 @@ impl Core {
         range: (u64, u64),
     ) -> Result<()> {
         let object = self.opened_object(open)?;
+        // Whoever gets the lock next finds what was written under it.
+        if !self.with(&object, |state| keeps_locks(state)) {
+            self.flush_writes(&object, Level::Stable).await;
+        }
         if self.unlock_here(&object, owner, range) {
             return Ok(());
         }

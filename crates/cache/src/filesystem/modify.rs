@@ -18,6 +18,7 @@ use crate::object::{Opening, Seen, State};
 use crate::store::Batch;
 use crate::table::Object;
 use crate::trust::Sent;
+use crate::writes::{Cut, Level};
 
 /// A change of ours of one object, from before it is sent until its end is known.
 pub struct Change<'a> {
@@ -209,19 +210,56 @@ impl Core {
         guard: Option<Timestamp>,
     ) -> Result<Wcc> {
         let object = self.object(handle);
-        let rights = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
-        let _cut = set.size.map(|size| OwnWrite::begin(self, &object, size..u64::MAX)).transpose()?;
-        if rights {
-            self.with(&object, |state| state.touch_rights(&self.policy));
+        if guard.is_none()
+            && let Some(wcc) = self.delay_times(caller, &object, set)
+        {
+            return Ok(wcc);
         }
-        let change = Change::begin(self, &object);
-        self.counters.setattr.bump();
-        let result = self.below.setattr(caller, handle, set, guard).await;
-        change.ended(result.as_ref());
-        if rights {
-            self.with(&object, |state| state.touch_rights(&self.policy));
+        let cut = self.before_setattr(&object, set, guard.is_some()).await;
+        let result = self.setattr_below(caller, &object, set, guard).await;
+        if result.is_ok() {
+            cut.into_iter().for_each(Cut::done);
         }
         result
+    }
+
+    /// SETATTR at the origin.
+    pub async fn setattr_below(
+        &self,
+        caller: &Caller,
+        object: &Arc<Object>,
+        set: &SetAttributes,
+        guard: Option<Timestamp>,
+    ) -> Result<Wcc> {
+        let rights = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
+        let _cut = set.size.map(|size| OwnWrite::begin(self, object, size..u64::MAX)).transpose()?;
+        if rights {
+            self.with(object, |state| state.touch_rights(&self.policy));
+        }
+        let change = Change::begin(self, object);
+        self.counters.setattr.bump();
+        let result = self.below.setattr(caller, &object.handle, set, guard).await;
+        change.ended(result.as_ref());
+        if rights {
+            self.with(object, |state| state.touch_rights(&self.policy));
+        }
+        result
+    }
+
+    /// What is delayed comes before a SETATTR: it is sent, so that it does not undo what is set, or put aside where the
+    /// file is cut.
+    async fn before_setattr(&self, object: &Arc<Object>, set: &SetAttributes, guarded: bool) -> Option<Cut> {
+        if self.is_all_clean() {
+            return None;
+        }
+        let sizes_only = SetAttributes { size: set.size, ..SetAttributes::default() };
+        let times = set.atime.is_some() || set.mtime.is_some();
+        if guarded || *set != sizes_only {
+            // Times that are to be set are older, too.
+            let level = if times { Level::Stable } else { Level::Sent };
+            self.flush_writes(object, level).await;
+        }
+        Cut::begin(self, object, set.size?).await
     }
 
     /// CREATE, MKDIR, SYMLINK, MKNOD: whatever makes a new name.

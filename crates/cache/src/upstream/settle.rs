@@ -103,7 +103,9 @@ impl Core {
         let mut may_name = true;
         loop {
             let step = self.with(object, |state| {
-                let (leased, unlinked) = (state.lease.is_some(), state.unlinked);
+                // What is delayed goes under the open, too.
+                let delayed = state.writes.as_ref().is_some_and(|writes| !writes.is_clean());
+                let (leased, unlinked) = (state.lease.is_some() || delayed, state.unlinked);
                 let idle_max = self.options.close_delay;
                 state.opens.step(Keep { leased, unlinked, idle_max, yields, may_name })
             });

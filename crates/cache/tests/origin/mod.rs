@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "each test program uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+pub mod durability;
 pub mod state;
 pub mod tree;
 
@@ -14,7 +15,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use cache::{Cache, Options};
+use cache::{Cache, Options, WriteBehind};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Semaphore;
 use vfs::{
@@ -101,6 +102,8 @@ pub struct Origin {
     pub seed: AtomicU64,
     /// What happens after the next call, or the next of one kind, has taken effect, and before its reply.
     pub after_effect: Mutex<Option<(Option<&'static str>, Hook)>>,
+    /// What it would lose if it went down.
+    pub durability: durability::Durability,
     /// Opens, locks and leases, if it has state.
     pub state: Mutex<state::State>,
 }
@@ -126,6 +129,7 @@ impl Origin {
             jitter: AtomicU64::new(0),
             seed: AtomicU64::new(1),
             after_effect: Mutex::new(None),
+            durability: durability::Durability::default(),
             state: Mutex::default(),
         })
     }
@@ -243,7 +247,12 @@ impl FileSystem for Origin {
         set: &SetAttributes,
         guard: Option<Timestamp>,
     ) -> Result<Wcc> {
-        self.call("SETATTR", |tree| tree.setattr(handle, set, guard)).await.map(|wcc| self.told(wcc))
+        let work = |tree: &mut Tree| {
+            let wcc = tree.setattr(handle, set, guard)?;
+            self.durability.cut(handle, set.size);
+            Ok(wcc)
+        };
+        self.call("SETATTR", work).await.map(|wcc| self.told(wcc))
     }
 
     async fn access(&self, caller: &Caller, handle: &Handle, asked: AccessMask) -> Result<Accessed> {
@@ -281,29 +290,30 @@ impl FileSystem for Origin {
 
     async fn write(
         &self,
-        _: &Caller,
+        caller: &Caller,
         handle: &Handle,
         by: By,
         offset: u64,
         data: Bytes,
-        _: Stability,
+        stability: Stability,
     ) -> Result<Written> {
         let work = |tree: &mut Tree| {
             self.state.lock().check(by, handle, Share::WRITE)?;
-            tree.write(handle, offset, &data)
+            self.durability.write(tree, caller, handle, offset, &data, stability)
         };
-        let wcc = self.call("WRITE", work).await?;
-        let count = data.len() as u32;
-        Ok(Written { count, stability: Stability::FileSync, verifier: [0; 8], wcc: self.told(wcc) })
+        let written = self.call("WRITE", work).await?;
+        Ok(Written { wcc: self.told(written.wcc), ..written })
     }
 
     async fn commit(&self, _: &Caller, handle: &Handle, _: u64, _: u32) -> Result<Commit> {
         let work = |tree: &mut Tree| -> Result<Wcc> {
+            self.durability.commit(handle)?;
             let attributes = tree.get(handle)?.attributes;
             Ok(Wcc { before: Some(attributes.wcc()), after: Some(attributes) })
         };
-        let wcc = self.call("COMMIT", work).await?;
-        Ok(Commit { verifier: [0; 8], wcc: self.told(wcc) })
+        let work = |tree: &mut Tree| Ok::<_, vfs::Error>((work(tree)?, self.durability.verifier()));
+        let (wcc, verifier) = self.call("COMMIT", work).await?;
+        Ok(Commit { verifier, wcc: self.told(wcc) })
     }
 
     async fn create(
@@ -396,7 +406,12 @@ impl FileSystem for Origin {
     }
 
     async fn open(&self, caller: &Caller, request: &OpenRequest) -> Result<Opened> {
-        self.call("OPEN", |tree| self.state.lock().open(tree, caller, request)).await
+        let work = |tree: &mut Tree| {
+            let opened = self.state.lock().open(tree, caller, request)?;
+            self.durability.cut(&opened.handle, request.create.as_ref().and_then(|(_, set)| set.size));
+            Ok(opened)
+        };
+        self.call("OPEN", work).await
     }
 
     async fn downgrade(&self, _: &Caller, open: OpenId, access: Share, deny: Share) -> Result<()> {
@@ -437,6 +452,8 @@ impl FileSystem for Origin {
 pub struct Bench {
     pub origin: Arc<Origin>,
     pub directory: Scratch,
+    /// Whether and how the caches delay writes.
+    pub behind: Option<WriteBehind>,
 }
 
 impl Bench {
@@ -445,14 +462,14 @@ impl Bench {
     }
 
     pub fn over(origin: Arc<Origin>) -> Bench {
-        Bench { origin, directory: scratch() }
+        Bench { origin, directory: scratch(), behind: None }
     }
 
     /// What a process leaves behind that is killed at this moment.
     pub fn killed(&self) -> Bench {
         let directory = scratch();
         copy(self.directory.path(), directory.path());
-        Bench { origin: self.origin.clone(), directory }
+        Bench { origin: self.origin.clone(), directory, behind: self.behind }
     }
 
     /// What a process leaves behind that is killed after the next call has taken effect.
@@ -465,13 +482,14 @@ impl Bench {
         let directory = scratch();
         let (from, to) = (self.directory.path().to_owned(), directory.path().to_owned());
         *self.origin.after_effect.lock() = Some((call, Box::new(move || copy(&from, &to))));
-        Bench { origin: self.origin.clone(), directory }
+        Bench { origin: self.origin.clone(), directory, behind: self.behind }
     }
 
     pub fn options(&self) -> Options {
         let mut options = Options::new(self.directory.path().join("cache"), "nfs://origin/export");
         options.clock = Arc::new(TestClock { origin: self.origin.clone(), ahead_seconds: 0 });
         options.min_free_bytes = 0;
+        options.write_behind = self.behind;
         // Tests say when knowledge goes to the index.
         options.flush_interval = Duration::from_secs(3600);
         options

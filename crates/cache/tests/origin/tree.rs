@@ -30,6 +30,8 @@ pub struct Tree {
     pub granule_nanos: i128,
     /// Every change moves the clock by a granule, so that no two share their time stamps.
     pub ticks: bool,
+    /// What files have held is not remembered: there is a lot of it.
+    pub forgetful: bool,
     /// What each file has held, one after the other.
     pub history: BTreeMap<u64, Vec<Version>>,
     /// What the names in the root have led to, one after the other.
@@ -63,6 +65,7 @@ impl Tree {
             now_nanos,
             granule_nanos,
             ticks: false,
+            forgetful: false,
             history: BTreeMap::new(),
             names_history: vec![BTreeMap::new()],
         };
@@ -137,6 +140,10 @@ impl Tree {
             inode.attributes.size = inode.data.len() as u64;
         }
         inode.attributes.change = time.as_nanos() as u64;
+        if self.forgetful {
+            return;
+        }
+        let inode = &self.inodes[&id];
         let version = Version { data: inode.data.clone(), attributes: inode.attributes };
         if id == ROOT {
             let names = inode.names.iter().map(|(name, (id, _))| (name.clone(), *id)).collect();

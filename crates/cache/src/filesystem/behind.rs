@@ -1,0 +1,354 @@
+//! Delayed writes, as the operations see them: WRITE, COMMIT and CLOSE under `write_behind`, READ over what waits, and
+//! what has to be done about it before names change. See [`crate::writes`].
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use vfs::{
+    AccessMask, Attributes, By, Caller, Commit, Data, FileType, Handle, LeaseKind, Name, OpenId, Principal,
+    Read, Result, SetAttributes, Share, Stability, Status, Timestamp, Wcc, Written,
+};
+
+use super::overlay::overlay;
+use crate::core::Core;
+use crate::data::all_covered;
+use crate::filler::to_bytes;
+use crate::names::{Leads, NameEntry};
+use crate::object::State;
+use crate::table::Object;
+use crate::writes::{Cut, Delayed, Hold, Level, Times, Writes};
+
+/// Where files of this machine end.
+const OFFSET_MAX: u64 = i64::MAX as u64;
+
+/// What is delayed of a range that is read.
+struct Waiting {
+    /// Older ones first.
+    pieces: Vec<(u64, Bytes)>,
+    /// They are all of the range that the file has; it ends here, or elsewhere if that is not known.
+    whole: Option<u64>,
+    /// The file ends here at least.
+    end: u64,
+}
+
+impl Core {
+    /// WRITE: into memory, and to the origin later; through, if nothing may be delayed.
+    pub async fn write_delayed(
+        &self,
+        delayed: &Delayed,
+        (caller, by): (&Caller, By),
+        handle: &Handle,
+        offset: u64,
+        data: Bytes,
+        stability: Stability,
+    ) -> Result<Written> {
+        let object = self.object(handle);
+        self.know_limits(caller, handle).await;
+        let end = offset.saturating_add(data.len() as u64);
+        if end > OFFSET_MAX || !self.may_delay(caller, &object, by).await? {
+            return self.write_now(caller, &object, offset, data).await;
+        }
+        let count = data.len() as u32;
+        if count > 0 {
+            let room = self.room(delayed, &object, u64::from(count)).await;
+            self.take_in(delayed, caller, &object, offset, &data);
+            drop(room);
+            self.kick(&object);
+            self.press_if_much(delayed, &object);
+        }
+        if stability > Stability::Unstable {
+            self.flush_and_tell(&object, Level::Stable).await?;
+        }
+        let wcc = self.written_wcc(&object);
+        Ok(Written { count, stability, verifier: delayed.verifier, wcc })
+    }
+
+    /// May this writer's bytes wait? Who has opened the file for writing may write it; anybody else is asked for.
+    async fn may_delay(&self, caller: &Caller, object: &Arc<Object>, by: By) -> Result<bool> {
+        let may = match by {
+            By::Open(id) => {
+                let shares = self.with(object, |state| state.opens.shares(id)).ok_or(Status::BadStateId)?;
+                if !shares.access.contains(Share::WRITE) {
+                    return Err(Status::OpenMode.into());
+                }
+                true
+            }
+            By::Anonymous => {
+                let may =
+                    |core: &Core, state: &mut State| core.may(state, &caller.principal, AccessMask::MODIFY);
+                if self.with(object, |state| may(self, state)).is_none() {
+                    self.ask_access(caller, object).await?;
+                }
+                let regular = |known: &Attributes| known.file_type == FileType::Regular;
+                self.with(object, |state| {
+                    may(self, state) == Some(true) && state.attributes().is_some_and(regular)
+                })
+            }
+        };
+        let strict = self.with(object, |state| state.writes.as_ref().is_some_and(|w| w.is_strict()));
+        Ok(may && !strict)
+    }
+
+    /// Writes through, after what is delayed: all of that is durable first, so that it never comes after these bytes.
+    async fn write_now(
+        &self,
+        caller: &Caller,
+        object: &Arc<Object>,
+        offset: u64,
+        data: Bytes,
+    ) -> Result<Written> {
+        self.flush_writes(object, Level::Stable).await;
+        let written = self.write(caller, &object.handle, offset, data, Stability::FileSync).await?;
+        self.writes(object, Writes::relent);
+        Ok(written)
+    }
+
+    fn take_in(&self, delayed: &Delayed, caller: &Caller, object: &Arc<Object>, offset: u64, data: &[u8]) {
+        let time = (tokio::time::Instant::now(), self.policy.origin_wall());
+        loop {
+            self.with(object, |state| {
+                let fresh = || Box::new(Writes::new(self.write_chunk_bytes(), delayed.first_number()));
+                state.writes.get_or_insert_with(fresh);
+            });
+            // Whoever found it idle may have taken it away meanwhile.
+            let Some(merged) = self.writes(object, |writes| writes.write(offset, data, caller, time)) else {
+                continue;
+            };
+            if merged {
+                self.counters.merged_writes.bump();
+            }
+            return;
+        }
+    }
+
+    fn written_wcc(&self, object: &Arc<Object>) -> Wcc {
+        let after = self.with(object, |state| state.attributes().map(|known| overlay(state, *known)));
+        Wcc { before: None, after }
+    }
+
+    /// COMMIT: everything of the file, whatever the range.
+    pub async fn commit_delayed(&self, delayed: &Delayed, handle: &Handle) -> Result<Commit> {
+        let object = self.object(handle);
+        self.flush_and_tell(&object, Level::Stable).await?;
+        Ok(Commit { verifier: delayed.verifier, wcc: self.written_wcc(&object) })
+    }
+
+    /// An open is about to end, or to give up writing. Under a write lease nothing needs to be sent.
+    pub async fn flush_at_close(&self, caller: &Caller, open: OpenId) -> Result<()> {
+        if self.delayed.is_none() {
+            return Ok(());
+        }
+        let Ok(object) = self.opened_object(open) else { return Ok(()) };
+        let (writer, leased) = self.with(&object, |state| {
+            let writes = state.opens.shares(open).is_some_and(|shares| shares.access.contains(Share::WRITE));
+            (writes, keeps_writes(state))
+        });
+        if !writer {
+            return Ok(());
+        }
+        if leased {
+            self.keep_mtime(caller, &object);
+            return self.writes(&object, Writes::take_error).flatten().map_or(Ok(()), |s| Err(s.into()));
+        }
+        self.flush_and_tell(&object, Level::Stable).await
+    }
+
+    /// The time of modification that programs see now stays what it is, although the origin will stamp another one.
+    fn keep_mtime(&self, caller: &Caller, object: &Arc<Object>) {
+        let mtime = self.with(object, |state| {
+            let unset = |writes: &&Box<Writes>| writes.times().is_none_or(|times| times.mtime.is_none());
+            let modified = state.writes.as_ref().filter(unset)?.modified()?;
+            let known = state.attributes().filter(|known| owns(caller, known))?;
+            Some(modified.max(known.mtime))
+        });
+        if mtime.is_some() {
+            self.put_times(caller, object, (None, mtime), false);
+        }
+    }
+
+    /// SETATTR of times alone, by the owner, of a file of which something is delayed under a write lease: it waits with
+    /// that.
+    pub fn delay_times(&self, caller: &Caller, object: &Arc<Object>, set: &SetAttributes) -> Option<Wcc> {
+        let times = Times::of(set, self.policy.origin_wall()).filter(|_| !self.is_all_clean())?;
+        let may = self.with(object, |state| {
+            let delayed = state.writes.as_ref().is_some_and(|w| w.modified().is_some() && !w.is_strict());
+            delayed && keeps_writes(state) && state.attributes().is_some_and(|known| owns(caller, known))
+        });
+        (may && self.put_times(caller, object, times, true)).then(|| self.written_wcc(object))
+    }
+
+    fn put_times(
+        &self,
+        caller: &Caller,
+        object: &Arc<Object>,
+        (atime, mtime): (Option<Timestamp>, Option<Timestamp>),
+        asked: bool,
+    ) -> bool {
+        let (caller, since) = (caller.clone(), tokio::time::Instant::now());
+        let times = Times { caller, atime, mtime, asked, first: 0, since };
+        self.writes(object, |writes| writes.set_times(times)).is_some()
+    }
+
+    /// READ over what is delayed.
+    pub async fn read_over(&self, caller: &Caller, handle: &Handle, offset: u64, count: u32) -> Result<Read> {
+        let object = self.object(handle);
+        let range = offset..offset.saturating_add(u64::from(count));
+        self.settle_doubt(&object).await;
+        let read = self.read_over_once(caller, &object, &range).await;
+        // What was read just now may have told of a change.
+        if self.settle_doubt(&object).await {
+            return self.read_over_once(caller, &object, &range).await;
+        }
+        read
+    }
+
+    async fn read_over_once(
+        &self,
+        caller: &Caller,
+        object: &Arc<Object>,
+        range: &Range<u64>,
+    ) -> Result<Read> {
+        let count = (range.end - range.start) as u32;
+        // Taken before anything is read: what lands meanwhile is in what is read then.
+        let waiting = self.with(object, |state| {
+            let writes = state.writes.as_ref()?;
+            let end = writes.end()?;
+            let pieces = writes.overlay(range);
+            let known = state.current().map(|known| known.size);
+            let asked = range.start..range.end.min(known.unwrap_or(u64::MAX)).max(range.start);
+            let covered = all_covered(&asked, pieces.iter().map(range_of));
+            let whole = covered.then(|| known.map_or(u64::MAX, |size| size.max(end)));
+            Some(Waiting { pieces, whole, end })
+        });
+        let Some(waiting) = waiting else {
+            return self.read(caller, &object.handle, range.start, count).await;
+        };
+        if let Some(size) = waiting.whole
+            && self.may_read(caller, object).await?
+        {
+            let end = range.end.min(size).max(range.start);
+            self.counters.data.hit();
+            self.counters.read_hit_bytes.add(end - range.start);
+            let data = Data::Bytes(compose(range, &Bytes::new(), &waiting.pieces, end));
+            return Ok(Read { data, eof: range.end >= size, attributes: None });
+        }
+        let base = self.read(caller, &object.handle, range.start, count).await?;
+        let base_end = range.start + base.data.len() as u64;
+        let end = if base.eof { base_end.max(waiting.end.min(range.end)) } else { base_end };
+        let eof = base.eof && end >= waiting.end;
+        if end == base_end && waiting.pieces.is_empty() {
+            return Ok(Read { eof, ..base });
+        }
+        let bytes = to_bytes(&base.data).await?;
+        Ok(Read { data: Data::Bytes(compose(range, &bytes, &waiting.pieces, end)), eof, attributes: None })
+    }
+
+    async fn may_read(&self, caller: &Caller, object: &Arc<Object>) -> Result<bool> {
+        let may =
+            |core: &Core| core.with(object, |state| core.may(state, &caller.principal, AccessMask::READ));
+        if may(self).is_none() {
+            self.ask_access(caller, object).await?;
+        }
+        Ok(may(self) == Some(true))
+    }
+
+    /// A name is about to be opened or made so that its file is cut. What is delayed of that is put aside.
+    pub async fn cut_named(
+        &self,
+        caller: &Caller,
+        directory: &Handle,
+        name: &Name,
+        size: Option<u64>,
+    ) -> Option<Cut> {
+        let size = size.filter(|_| !self.is_all_clean())?;
+        let child = match self.name_entry(directory, name) {
+            Some(NameEntry { leads: Leads::To(child), .. }) => child,
+            _ => self.lookup(caller, directory, name).await.ok()?.node.handle,
+        };
+        Cut::begin(self, &self.object(&child), size).await
+    }
+
+    /// A name is about to be removed. What is delayed of its file is held back if it will certainly be gone then, and
+    /// sent otherwise.
+    pub async fn before_unlink(&self, directory: &Handle, name: &Name) -> Option<Hold> {
+        let (object, certain) = self.delayed_child(directory, name)?;
+        let last = self.with(&object, |state| {
+            let single = state.leased().is_some_and(|known| known.nlink <= 1);
+            if state.opens.is_local() { None } else { Some(single && certain) }
+        });
+        match last {
+            Some(true) => Hold::begin(self, &object),
+            Some(false) => {
+                self.flush_writes(&object, Level::Sent).await;
+                None
+            }
+            // Whoever has it open will send it.
+            None => None,
+        }
+    }
+
+    /// A name is about to be changed. What is delayed of its file is sent, so that whoever finds it under the new name
+    /// after we were killed does not find it empty.
+    pub async fn before_rename(&self, directory: &Handle, name: &Name) {
+        if let Some((object, _)) = self.delayed_child(directory, name)
+            && !self.with(&object, |state| state.opens.is_local())
+        {
+            self.flush_writes(&object, Level::Stable).await;
+        }
+    }
+
+    /// What a name leads to, if something of it is delayed; and whether that is certain.
+    fn delayed_child(&self, directory: &Handle, name: &Name) -> Option<(Arc<Object>, bool)> {
+        if self.is_all_clean() {
+            return None;
+        }
+        let Some(NameEntry { leads: Leads::To(child), epoch, young }) = self.name_entry(directory, name)
+        else {
+            return None;
+        };
+        let object = self.table.peek(&child)?;
+        let certain = self.with(&object, |state| {
+            state.writes.as_ref()?;
+            Some(state.leased().is_some() && state.epoch() == epoch && !young && !state.is_suspect())
+        })?;
+        Some((object, certain))
+    }
+}
+
+/// Need what is delayed not be sent before somebody else wants the file?
+fn keeps_writes(state: &State) -> bool {
+    state.lease.as_ref().is_some_and(|lease| lease.kind == LeaseKind::Write && lease.is_free())
+}
+
+/// Will the origin let the caller set any times?
+fn owns(caller: &Caller, known: &Attributes) -> bool {
+    matches!(&caller.principal, Principal::Unix(credential) if credential.uid == known.uid)
+}
+
+fn range_of((at, bytes): &(u64, Bytes)) -> Range<u64> {
+    *at..*at + bytes.len() as u64
+}
+
+/// The bytes of `range` up to `end`: those of `base`, which begin where it does, under the pieces; zeros elsewhere.
+fn compose(range: &Range<u64>, base: &Bytes, pieces: &[(u64, Bytes)], end: u64) -> Bytes {
+    if let [(at, bytes)] = pieces
+        && *at == range.start
+        && *at + bytes.len() as u64 == end
+    {
+        return bytes.clone();
+    }
+    let mut whole = BytesMut::zeroed((end - range.start) as usize);
+    let common = base.len().min(whole.len());
+    if let (Some(to), Some(from)) = (whole.get_mut(..common), base.get(..common)) {
+        to.copy_from_slice(from);
+    }
+    for (at, bytes) in pieces {
+        let from = (at - range.start) as usize;
+        let to = (from + bytes.len()).min(whole.len());
+        if let (Some(there), Some(bytes)) = (whole.get_mut(from..to), bytes.get(..to.saturating_sub(from))) {
+            there.copy_from_slice(bytes);
+        }
+    }
+    whole.freeze()
+}

@@ -1,0 +1,112 @@
+//! Attributes with what the origin has not yet: sizes and times of delayed writes, in whatever answer they come.
+
+use vfs::{
+    Accessed, Attributes, Caller, Created, FileType, Handle, Listing, Looked, Node, Opened, Result, Wcc,
+};
+
+use crate::core::Core;
+use crate::object::State;
+use crate::writes::Delayed;
+
+impl Core {
+    /// Is nothing delayed of any file?
+    pub fn is_all_clean(&self) -> bool {
+        self.delayed.as_ref().is_none_or(Delayed::is_clean)
+    }
+
+    /// Attributes of a file as they are here.
+    fn written(&self, handle: &Handle, attributes: &mut Attributes) {
+        if self.is_all_clean() || attributes.file_type != FileType::Regular {
+            return;
+        }
+        if let Some(object) = self.table.peek(handle) {
+            *attributes = self.with(&object, |state| overlay(state, *attributes));
+        }
+    }
+
+    /// The same. If it has to be known first whether the origin still has what we wrote, it is asked again.
+    async fn settled(&self, caller: &Caller, handle: &Handle, attributes: &mut Attributes) {
+        if self.is_all_clean() || attributes.file_type != FileType::Regular {
+            return;
+        }
+        let object = self.object(handle);
+        if self.settle_doubt(&object).await
+            && let Ok(known) = self.getattr(caller, handle).await
+        {
+            *attributes = known;
+        }
+        *attributes = self.with(&object, |state| overlay(state, *attributes));
+    }
+
+    /// GETATTR.
+    pub async fn getattr_written(&self, caller: &Caller, handle: &Handle) -> Result<Attributes> {
+        let mut attributes = self.getattr(caller, handle).await?;
+        self.settled(caller, handle, &mut attributes).await;
+        Ok(attributes)
+    }
+
+    /// In the answer to a LOOKUP.
+    pub async fn written_looked(&self, caller: &Caller, looked: &mut Looked) {
+        if let Some(known) = &mut looked.node.attributes {
+            self.settled(caller, &looked.node.handle, known).await;
+        }
+    }
+
+    /// In the answer to an OPEN.
+    pub async fn written_opened(&self, caller: &Caller, opened: &mut Opened) {
+        self.settled(caller, &opened.handle, &mut opened.attributes).await;
+    }
+
+    /// In the answer to an ACCESS.
+    pub async fn written_accessed(&self, caller: &Caller, handle: &Handle, accessed: &mut Accessed) {
+        if let Some(known) = &mut accessed.attributes {
+            self.settled(caller, handle, known).await;
+        }
+    }
+
+    /// In the answer to a CREATE or LINK.
+    pub fn written_created(&self, created: &mut Created) {
+        self.written_node(&mut created.node);
+    }
+
+    /// In the answer to a SETATTR.
+    pub fn written_after(&self, handle: &Handle, wcc: &mut Wcc) {
+        if let Some(known) = &mut wcc.after {
+            self.written(handle, known);
+        }
+    }
+
+    /// In the answer to a READDIR. What is in doubt there is taken for what it was.
+    pub fn written_listing(&self, listing: &mut Listing) {
+        if !self.is_all_clean() {
+            listing
+                .entries
+                .iter_mut()
+                .filter_map(|entry| entry.node.as_mut())
+                .for_each(|node| self.written_node(node));
+        }
+    }
+
+    fn written_node(&self, node: &mut Node) {
+        if let Some(known) = &mut node.attributes {
+            self.written(&node.handle, known);
+        }
+    }
+}
+
+/// Attributes with what the origin has not yet.
+pub fn overlay(state: &State, attributes: Attributes) -> Attributes {
+    let Some(writes) = state.writes.as_ref().filter(|writes| !writes.is_clean()) else { return attributes };
+    let modified = writes.modified().unwrap_or(attributes.mtime);
+    let mut shown = Attributes {
+        size: attributes.size.max(writes.end().unwrap_or(0)),
+        used: attributes.used.saturating_add(writes.unsent()),
+        mtime: attributes.mtime.max(modified),
+        ctime: attributes.ctime.max(modified),
+        // RFC 8881, section 10.4.3: one more than at the grant is "modified".
+        change: attributes.change.wrapping_add(1),
+        ..attributes
+    };
+    writes.times().into_iter().for_each(|times| times.show(&mut shown));
+    shown
+}

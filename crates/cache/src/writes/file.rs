@@ -1,0 +1,550 @@
+//! What is delayed of one file, and what is to be sent next.
+//!
+//! Pure bookkeeping: it is told of writes, replies and time, and says which WRITE or COMMIT is due. Every write has a
+//! number; a run has that of the earliest write in it, so that "everything up to now" ends even while others go on
+//! writing. These rules keep the order right:
+//! - What is in flight is never changed; newer bytes of its range wait until it has landed.
+//! - The newest bytes of a range are the only ones that are sent: older ones that are not on their way are dropped.
+//! - A truncation **holds** the file: nothing new is sent until it is done. What is dirty behind the new end is put
+//!   aside, and comes back only if the origin refuses.
+//!
+//! A WRITE asks for FILE_SYNC if it is all there is and somebody wants it sent: one call in the place of two, as Linux
+//! does. Else it asks for UNSTABLE, and one COMMIT follows them all. A full chunk goes as soon as it is not the only
+//! one, anything else when it is asked for.
+
+use std::ops::Range;
+
+use bytes::{Bytes, BytesMut};
+use tokio::time::Instant;
+use vfs::{Caller, Stability, Status, Timestamp, Verifier};
+
+use super::flush::Level;
+use super::runs::{Joins, Runs};
+use super::times::Times;
+use crate::ranges::overlap;
+
+/// What a run costs besides its bytes, counted against the limits.
+const RUN_BYTES: u64 = 256;
+
+/// Who wrote, and when first.
+#[derive(Clone, Debug)]
+pub struct Mark {
+    /// In whose name it is sent.
+    pub writer: Caller,
+    /// The number of the earliest write.
+    pub first: u64,
+    /// When that was.
+    pub since: Instant,
+}
+
+impl Joins for Mark {
+    fn joins(&self, other: &Mark) -> bool {
+        self.writer.principal == other.writer.principal
+    }
+
+    fn join(&mut self, other: &Mark) {
+        self.first = self.first.min(other.first);
+        self.since = self.since.min(other.since);
+    }
+}
+
+/// A WRITE that is under way.
+#[derive(Clone, Debug)]
+pub struct Flight {
+    /// Its name.
+    pub ticket: u64,
+    /// Where to.
+    pub offset: u64,
+    /// What.
+    pub bytes: Bytes,
+    /// Whose.
+    pub mark: Mark,
+    /// What is asked for.
+    pub stability: Stability,
+}
+
+impl Flight {
+    fn range(&self) -> Range<u64> {
+        self.offset..self.offset + self.bytes.len() as u64
+    }
+}
+
+/// How a WRITE ended.
+#[derive(Clone, Copy, Debug)]
+pub enum Landed {
+    /// The origin took so many bytes, that far, under this verifier.
+    Taken {
+        /// At least one.
+        count: u32,
+        /// As the origin says.
+        stability: Stability,
+        /// Of the origin's life.
+        verifier: Verifier,
+    },
+    /// It refused.
+    Refused(Status),
+}
+
+/// Bytes that the origin has and may lose.
+#[derive(Clone, Debug)]
+struct Unstable {
+    mark: Mark,
+    verifier: Verifier,
+    /// The number of the landing.
+    landed: u64,
+}
+
+/// What is to be done for those who wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// It is done.
+    Done,
+    /// WRITEs, a COMMIT or a truncation are under way, or will be.
+    Wait,
+    /// A COMMIT is due.
+    Commit,
+    /// Times are to be set.
+    SetTimes,
+}
+
+/// What is delayed of one file.
+#[derive(Debug)]
+pub struct Writes {
+    chunk: u64,
+    dirty: Runs<BytesMut, Mark>,
+    flying: Vec<Flight>,
+    unstable: Runs<Bytes, Unstable>,
+    /// Dirty bytes behind the end that a truncation under way will set.
+    aside: Runs<BytesMut, Mark>,
+    /// Where that is.
+    cut: Option<u64>,
+    /// Numbers writes, tickets and landings.
+    events: u64,
+    /// Writes up to this number are to be sent.
+    urgent: u64,
+    /// The landings that the COMMIT under way speaks of.
+    committing: Option<u64>,
+    times: Option<Times>,
+    /// They are being set.
+    timing: bool,
+    holds: u32,
+    /// A chunk is full, and was the only one.
+    full: bool,
+    /// There may be something to be sent.
+    ripe: bool,
+    /// A task is at it.
+    draining: bool,
+    /// When the origin's clock will have shown the latest write.
+    modified: Option<Timestamp>,
+    error: Option<Status>,
+    strict: bool,
+    doubtful: bool,
+    /// It is not a file any more: what is still on its way does not matter.
+    gone: bool,
+    /// It is known to who sends what has waited for long, or that is about to send all of it.
+    pub queued: bool,
+    /// Somebody sends all of it because it is a lot.
+    pub pressed: bool,
+}
+
+impl Writes {
+    /// Nothing is delayed. A WRITE takes at most `chunk` bytes. Numbers go up from `first`, which is beyond those of
+    /// whatever was delayed of the file before: somebody may still be waiting for that.
+    pub fn new(chunk: u64, first: u64) -> Writes {
+        Writes {
+            chunk: chunk.max(1),
+            dirty: Runs::default(),
+            flying: Vec::new(),
+            unstable: Runs::default(),
+            aside: Runs::default(),
+            cut: None,
+            events: first,
+            urgent: 0,
+            committing: None,
+            times: None,
+            timing: false,
+            holds: 0,
+            full: false,
+            ripe: false,
+            draining: false,
+            modified: None,
+            error: None,
+            strict: false,
+            doubtful: false,
+            gone: false,
+            queued: false,
+            pressed: false,
+        }
+    }
+
+    /// Takes bytes in. True if they joined others that wait.
+    pub fn write(
+        &mut self,
+        offset: u64,
+        data: &[u8],
+        writer: &Caller,
+        (now, stamp): (Instant, Timestamp),
+    ) -> bool {
+        let range = offset..offset + data.len() as u64;
+        self.events += 1;
+        self.gone = false;
+        self.unstable.remove(&range);
+        let mark = Mark { writer: writer.clone(), first: self.events, since: now };
+        let wrote = self.dirty.write(offset, data, &mark, self.chunk);
+        self.modified = self.modified.max(Some(stamp));
+        self.forget_mtime();
+        // Only a full chunk goes unasked, if it is not the only one.
+        self.ripe |= wrote.filled || self.full;
+        wrote.merged
+    }
+
+    /// Asks for everything that has been written by now. Its number.
+    pub fn demand(&mut self) -> u64 {
+        self.urgent = self.events;
+        self.ripe = true;
+        self.events
+    }
+
+    /// How far is what was asked for up to this number?
+    pub fn progress(&self, upto: u64, level: Level) -> Progress {
+        let dirty = self.dirty.iter().chain(self.aside.iter()).any(|(_, run)| run.tag.first <= upto);
+        if dirty || self.flying.iter().any(|flight| flight.mark.first <= upto) {
+            return Progress::Wait;
+        }
+        if level == Level::Sent {
+            return Progress::Done;
+        }
+        if self.unstable.iter().any(|(_, run)| run.tag.mark.first <= upto) {
+            return if self.committing.is_some() { Progress::Wait } else { Progress::Commit };
+        }
+        match &self.times {
+            Some(times) if times.first <= upto && self.timing => Progress::Wait,
+            Some(times) if times.first <= upto => Progress::SetTimes,
+            _ => Progress::Done,
+        }
+    }
+
+    /// Should a task begin to send? It has to ask `next` until there is nothing.
+    pub fn begin_draining(&mut self) -> bool {
+        let begin = self.ripe && !self.draining && self.holds == 0;
+        self.draining |= begin;
+        begin
+    }
+
+    /// The next WRITE to be sent, if any may be. If not, whoever asked stops asking.
+    pub fn next(&mut self, in_flight_max: usize) -> Option<Flight> {
+        let flight = self.due(in_flight_max);
+        self.draining = flight.is_some();
+        flight
+    }
+
+    fn due(&mut self, in_flight_max: usize) -> Option<Flight> {
+        if self.holds > 0 || self.flying.len() >= in_flight_max {
+            return None;
+        }
+        let alone = self.flying.is_empty() && self.unstable.is_empty() && self.dirty.len() == 1;
+        let (urgent, chunk) = (self.urgent, self.chunk);
+        let wanted = |first: u64, length: usize| first <= urgent || (length as u64 == chunk && !alone);
+        let mut blocked = false;
+        let due = self.dirty.iter().find(|(at, run)| {
+            let range = *at..at + run.bytes.len() as u64;
+            let wanted = wanted(run.tag.first, run.bytes.len());
+            let free = !self.flying.iter().any(|flight| overlap(&flight.range(), &range));
+            blocked |= wanted && !free;
+            wanted && free
+        });
+        let Some(at) = due.map(|(at, _)| at) else {
+            // One that is full and alone is looked at again with the next write.
+            self.full = alone && self.dirty.iter().any(|(_, run)| run.bytes.len() as u64 == chunk);
+            self.ripe = blocked;
+            return None;
+        };
+        let run = self.dirty.take(at)?;
+        let stability = if alone && run.tag.first <= urgent && self.committing.is_none() {
+            Stability::FileSync
+        } else {
+            Stability::Unstable
+        };
+        self.events += 1;
+        let flight =
+            Flight { ticket: self.events, offset: at, bytes: run.bytes.freeze(), mark: run.tag, stability };
+        self.flying.push(flight.clone());
+        Some(flight)
+    }
+
+    /// A WRITE has been answered.
+    pub fn landed(&mut self, ticket: u64, landed: Landed) {
+        let Some(at) = self.flying.iter().position(|flight| flight.ticket == ticket) else { return };
+        let flight = self.flying.swap_remove(at);
+        self.events += 1;
+        self.ripe |= !self.dirty.is_empty();
+        if self.gone {
+            return;
+        }
+        match landed {
+            Landed::Taken { count, stability, verifier } => {
+                let (taken, rest) = flight.bytes.split_at(flight.bytes.len().min(count as usize));
+                let end = flight.offset + taken.len() as u64;
+                self.put_back(end, rest, &flight.mark);
+                if stability == Stability::Unstable {
+                    self.keep_unstable(&flight, end, verifier);
+                }
+            }
+            Landed::Refused(status) => self.fail(status),
+        }
+    }
+
+    /// What the origin has taken is kept until it is durable, but for what is newer here.
+    fn keep_unstable(&mut self, flight: &Flight, end: u64, verifier: Verifier) {
+        for part in self.dirty.missing(&(flight.offset..end)) {
+            let slice = (part.start - flight.offset) as usize..(part.end - flight.offset) as usize;
+            let tag = Unstable { mark: flight.mark.clone(), verifier, landed: self.events };
+            self.unstable.remove(&part);
+            self.unstable.insert(part.start, flight.bytes.slice(slice), tag);
+        }
+    }
+
+    /// Bytes that the origin has not are dirty again, where nothing newer is. A truncation under way is newer than they.
+    fn put_back(&mut self, offset: u64, bytes: &[u8], mark: &Mark) {
+        let end = offset + bytes.len() as u64;
+        let cut = self.cut.map_or(end, |cut| cut.clamp(offset, end));
+        let (kept, cut_off) = bytes.split_at((cut - offset) as usize);
+        write_under(&mut self.dirty, offset, kept, mark, self.chunk);
+        write_under(&mut self.aside, cut, cut_off, mark, self.chunk);
+    }
+
+    /// A COMMIT is about to be sent, in whose name. None if there is nothing to commit, or one is under way.
+    pub fn begin_commit(&mut self) -> Option<Caller> {
+        if self.committing.is_some() {
+            return None;
+        }
+        let writer = self.unstable.iter().next()?.1.tag.mark.writer.clone();
+        self.committing = Some(self.events);
+        Some(writer)
+    }
+
+    /// It has been answered. What was written under another verifier is to be sent again.
+    pub fn end_commit(&mut self, result: Result<Verifier, Status>) {
+        let Some(upto) = self.committing.take() else { return };
+        let spoken: Vec<u64> =
+            self.unstable.iter().filter(|(_, run)| run.tag.landed <= upto).map(|(at, _)| at).collect();
+        for at in spoken {
+            let Some(run) = self.unstable.take(at) else { continue };
+            if result.is_ok_and(|verifier| verifier != run.tag.verifier) {
+                self.put_back(at, &run.bytes, &run.tag.mark);
+            }
+        }
+        if let Err(status) = result {
+            self.fail(status);
+        }
+        self.ripe |= !self.dirty.is_empty();
+        self.doubtful &= !self.unstable.is_empty();
+    }
+
+    /// Times are to be set when everything that was written before is durable.
+    pub fn set_times(&mut self, times: Times) {
+        self.events += 1;
+        let before = self.times.take();
+        let kept = |time: fn(&Times) -> Option<Timestamp>| before.as_ref().and_then(time);
+        self.times = Some(Times {
+            atime: times.atime.or(kept(|before| before.atime)),
+            mtime: times.mtime.or(kept(|before| before.mtime)),
+            asked: times.asked || before.as_ref().is_some_and(|before| before.asked),
+            first: self.events,
+            ..times
+        });
+    }
+
+    /// Those that are to be set.
+    pub fn times(&self) -> Option<&Times> {
+        self.times.as_ref()
+    }
+
+    /// The SETATTR for them is about to be sent. None if there are none, or it is under way.
+    pub fn begin_times(&mut self) -> Option<Times> {
+        let times = self.times.clone().filter(|_| !self.timing)?;
+        self.timing = true;
+        Some(times)
+    }
+
+    /// It has been answered.
+    pub fn end_times(&mut self, set: &Times, result: Result<(), Status>) {
+        self.timing = false;
+        if let Err(status) = result
+            && set.asked
+        {
+            self.error.get_or_insert(status);
+        }
+        // New ones may have come meanwhile.
+        self.times.take_if(|times| times.first == set.first);
+    }
+
+    /// The data has been changed since: its time of modification is the origin's to say.
+    fn forget_mtime(&mut self) {
+        if let Some(times) = &mut self.times {
+            times.mtime = None;
+        }
+        self.times.take_if(|times| times.atime.is_none());
+    }
+
+    /// Some of what was written is lost.
+    fn fail(&mut self, status: Status) {
+        if self.gone {
+            return;
+        }
+        self.error.get_or_insert(status);
+        self.strict = true;
+    }
+
+    /// The error that nobody has been told of yet.
+    pub fn take_error(&mut self) -> Option<Status> {
+        self.error.take()
+    }
+
+    /// After an error, nothing is delayed until the origin takes something again.
+    pub fn is_strict(&self) -> bool {
+        self.strict
+    }
+
+    /// The origin has taken something.
+    pub fn relent(&mut self) {
+        self.strict = false;
+    }
+
+    /// Nothing is sent from now on.
+    pub fn hold(&mut self) {
+        self.holds += 1;
+    }
+
+    /// It is, again.
+    pub fn release(&mut self) {
+        self.holds = self.holds.saturating_sub(1);
+        self.ripe |= !self.dirty.is_empty();
+    }
+
+    /// The file is about to be cut at `end`, and held. One at a time.
+    pub fn begin_cut(&mut self, end: u64) {
+        self.hold();
+        self.cut = Some(end);
+        self.aside = self.dirty.take_from(end);
+    }
+
+    /// Is nothing on its way that would make a file longer again that ends here?
+    pub fn is_clear_from(&self, end: u64) -> bool {
+        self.flying.iter().all(|flight| flight.range().end <= end)
+    }
+
+    /// The file was cut at `end`, or was not.
+    pub fn end_cut(&mut self, end: u64, done: bool) {
+        let aside = std::mem::take(&mut self.aside);
+        self.cut = None;
+        if done {
+            self.unstable.take_from(end);
+            self.forget_mtime();
+        } else {
+            for (at, run) in aside.into_runs() {
+                self.put_back(at, &run.bytes, &run.tag);
+            }
+        }
+        self.release();
+    }
+
+    /// The file is gone: what has not been sent is not wanted any more, and nobody is told that it could not be.
+    pub fn discard(&mut self) {
+        self.dirty = Runs::default();
+        self.unstable = Runs::default();
+        self.aside = Runs::default();
+        self.times = None;
+        self.error = None;
+        self.gone = true;
+    }
+
+    /// Nothing proves any more that what the origin holds unstable is still the file's contents: somebody else may have
+    /// changed them, or the origin may have lost them.
+    pub fn doubt(&mut self) {
+        self.doubtful = !self.unstable.is_empty();
+    }
+
+    /// Has it to be committed before anything is said of the file?
+    pub fn is_doubtful(&self) -> bool {
+        self.doubtful
+    }
+
+    /// The bytes of a range that are not durable at the origin, older ones first.
+    pub fn overlay(&self, range: &Range<u64>) -> Vec<(u64, Bytes)> {
+        let mut pieces = self.unstable.present(range);
+        for flight in self.flying.iter().filter(|flight| overlap(&flight.range(), range)) {
+            let (from, to) = (range.start.max(flight.offset), range.end.min(flight.range().end));
+            let slice = (from - flight.offset) as usize..(to - flight.offset) as usize;
+            pieces.push((from, flight.bytes.slice(slice)));
+        }
+        pieces.extend(self.aside.present(range));
+        pieces.extend(self.dirty.present(range));
+        pieces
+    }
+
+    /// Where the file ends at least, with what is not durable at the origin.
+    pub fn end(&self) -> Option<u64> {
+        let flying = self.flying.iter().map(|flight| flight.range().end).max();
+        flying.max(self.unstable.end()).max(self.aside.end()).max(self.dirty.end())
+    }
+
+    /// When it was last changed here, if that is not at the origin yet.
+    pub fn modified(&self) -> Option<Timestamp> {
+        self.modified.filter(|_| self.unsent() > 0 || !self.flying.is_empty())
+    }
+
+    /// Bytes that only this process has, with those that the origin may lose.
+    pub fn bytes(&self) -> u64 {
+        let flying: u64 = self.flying.iter().map(|flight| flight.bytes.len() as u64).sum();
+        self.unsent() + flying + self.unstable.bytes()
+    }
+
+    /// Bytes that are not at the origin.
+    pub fn unsent(&self) -> u64 {
+        self.dirty.bytes() + self.aside.bytes()
+    }
+
+    /// What counts against the limits.
+    pub fn cost(&self) -> u64 {
+        let runs = self.dirty.len() + self.unstable.len() + self.aside.len() + self.flying.len();
+        self.bytes() + (runs + usize::from(self.times.is_some())) as u64 * RUN_BYTES
+    }
+
+    /// Since when the oldest of it waits.
+    pub fn oldest(&self) -> Option<Instant> {
+        let waiting = self.dirty.iter().chain(self.aside.iter()).map(|(_, run)| run.tag.since);
+        let flying = self.flying.iter().map(|flight| flight.mark.since);
+        let unstable = self.unstable.iter().map(|(_, run)| run.tag.mark.since);
+        waiting.chain(flying).chain(unstable).chain(self.times.iter().map(|times| times.since)).min()
+    }
+
+    /// Is everything at the origin, and durable there?
+    pub fn is_clean(&self) -> bool {
+        self.cost() == 0
+    }
+
+    /// Is there nothing to be remembered?
+    pub fn is_idle(&self) -> bool {
+        let busy = self.draining
+            || self.queued
+            || self.pressed
+            || self.timing
+            || self.holds > 0
+            || self.committing.is_some();
+        self.is_clean() && !busy && self.error.is_none() && !self.strict
+    }
+}
+
+/// Writes bytes where no others are.
+fn write_under(runs: &mut Runs<BytesMut, Mark>, offset: u64, bytes: &[u8], mark: &Mark, chunk: u64) {
+    for part in runs.missing(&(offset..offset + bytes.len() as u64)) {
+        let slice = (part.start - offset) as usize..(part.end - offset) as usize;
+        if let Some(bytes) = bytes.get(slice) {
+            runs.write(part.start, bytes, mark, chunk);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

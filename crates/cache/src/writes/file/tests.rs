@@ -1,0 +1,402 @@
+//! Delayed writes of one file against a byte array, before an origin that goes down whenever it likes.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const CHUNK: u64 = 16;
+const SPAN: usize = 64;
+
+/// An origin with one file.
+#[derive(Default)]
+struct Origin {
+    durable: Vec<u8>,
+    file: Vec<u8>,
+    /// If it was set since the last change.
+    mtime: Option<Timestamp>,
+    life: u8,
+}
+
+impl Origin {
+    fn write(&mut self, flight: &Flight, count: usize, stability: Stability) {
+        let offset = flight.offset as usize;
+        put(&mut self.file, offset, &flight.bytes[..count]);
+        self.mtime = None;
+        if stability != Stability::Unstable {
+            put(&mut self.durable, offset, &flight.bytes[..count]);
+        }
+    }
+
+    fn crash(&mut self) {
+        self.file.clone_from(&self.durable);
+        self.life += 1;
+    }
+
+    fn verifier(&self) -> Verifier {
+        [self.life; 8]
+    }
+}
+
+fn put(file: &mut Vec<u8>, offset: usize, bytes: &[u8]) {
+    let end = offset + bytes.len();
+    if file.len() < end {
+        file.resize(end, 0);
+    }
+    file[offset..end].copy_from_slice(bytes);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Write {
+        writer: u32,
+        at: usize,
+        length: usize,
+    },
+    Demand,
+    Times {
+        seconds: i64,
+    },
+    Send,
+    /// The origin does one of those on their way, as far as it likes.
+    Do {
+        which: usize,
+        short: bool,
+        better: bool,
+    },
+    Land {
+        which: usize,
+    },
+    Commit,
+    CommitDone,
+    Committed,
+    Crash,
+    Cut {
+        size: usize,
+    },
+    CutDone,
+    CutRefused,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        8 => (0..2u32, 0..SPAN - 24, 1..24usize)
+            .prop_map(|(writer, at, length)| Step::Write { writer, at, length }),
+        2 => Just(Step::Demand),
+        1 => (1..1000i64).prop_map(|seconds| Step::Times { seconds }),
+        5 => Just(Step::Send),
+        4 => (0..4usize, any::<bool>(), any::<bool>())
+            .prop_map(|(which, short, better)| Step::Do { which, short, better }),
+        4 => (0..4usize).prop_map(|which| Step::Land { which }),
+        2 => Just(Step::Commit),
+        2 => Just(Step::CommitDone),
+        2 => Just(Step::Committed),
+        1 => Just(Step::Crash),
+        1 => (0..SPAN).prop_map(|size| Step::Cut { size }),
+        1 => Just(Step::CutDone),
+        1 => Just(Step::CutRefused),
+    ]
+}
+
+struct World {
+    writes: Writes,
+    origin: Origin,
+    /// What the file is to those who write it.
+    ours: Vec<u8>,
+    /// The time of modification that was set since the last change.
+    mtime: Option<Timestamp>,
+    flights: Vec<(Flight, Option<Landed>)>,
+    /// A COMMIT is under way, and the verifier once the origin has done it.
+    committing: bool,
+    commit: Option<Verifier>,
+    /// A truncation under way: where, and what the file will be if it is done.
+    cut: Option<(usize, Vec<u8>)>,
+    byte: u8,
+}
+
+impl World {
+    fn new() -> World {
+        World {
+            writes: Writes::new(CHUNK, 0),
+            origin: Origin::default(),
+            ours: Vec::new(),
+            mtime: None,
+            flights: Vec::new(),
+            committing: false,
+            commit: None,
+            cut: None,
+            byte: 0,
+        }
+    }
+
+    fn step(&mut self, step: &Step) {
+        match *step {
+            Step::Write { writer, at, length } => {
+                self.byte = self.byte.wrapping_add(1);
+                let data = vec![self.byte; length];
+                let caller = Caller::unix(writer, writer, &[]);
+                let time = (Instant::now(), Timestamp::new(i64::from(self.byte), 0));
+                self.writes.write(at as u64, &data, &caller, time);
+                put(&mut self.ours, at, &data);
+                self.mtime = None;
+                if let Some((_, cut)) = &mut self.cut {
+                    put(cut, at, &data);
+                }
+            }
+            Step::Times { seconds } => {
+                self.mtime = Some(Timestamp::new(seconds, 0));
+                self.writes.set_times(times(seconds));
+            }
+            Step::Demand => {
+                self.writes.demand();
+            }
+            Step::Send => self.send(),
+            Step::Do { which, short, better } => self.execute(which, short, better),
+            Step::Land { which } => self.land(which),
+            Step::Commit => self.committing |= self.writes.begin_commit().is_some(),
+            Step::CommitDone => {
+                if self.committing && self.commit.is_none() {
+                    self.commit = Some(self.origin.verifier());
+                    self.origin.durable.clone_from(&self.origin.file);
+                }
+            }
+            Step::Committed => {
+                if let Some(verifier) = self.commit.take() {
+                    self.writes.end_commit(Ok(verifier));
+                    self.committing = false;
+                }
+            }
+            Step::Crash => {
+                self.origin.crash();
+                self.writes.doubt();
+            }
+            Step::Cut { size } => {
+                if self.cut.is_none() {
+                    self.writes.begin_cut(size as u64);
+                    let mut cut = self.ours.clone();
+                    cut.resize(size, 0);
+                    self.cut = Some((size, cut));
+                }
+            }
+            Step::CutDone => self.end_cut(true),
+            Step::CutRefused => self.end_cut(false),
+        }
+        self.check();
+    }
+
+    fn send(&mut self) {
+        if let Some(flight) = self.writes.next(3) {
+            assert!(self.cut.is_none(), "sent while it is held");
+            assert!(flight.bytes.len() as u64 <= CHUNK && !flight.bytes.is_empty());
+            let others = self.flights.iter().map(|(other, _)| other.range());
+            assert!(!others.into_iter().any(|other| overlap(&other, &flight.range())), "two orders of bytes");
+            self.flights.push((flight, None));
+        }
+    }
+
+    fn execute(&mut self, which: usize, short: bool, better: bool) {
+        let verifier = self.origin.verifier();
+        let Some((flight, landed @ None)) = self.flights.get_mut(which) else { return };
+        let count = if short { flight.bytes.len().div_ceil(2) } else { flight.bytes.len() };
+        let stability = if better { Stability::FileSync } else { flight.stability };
+        self.origin.write(flight, count, stability);
+        *landed = Some(Landed::Taken { count: count as u32, stability, verifier });
+    }
+
+    fn land(&mut self, which: usize) {
+        if let Some((flight, Some(landed))) = self.flights.get(which) {
+            self.writes.landed(flight.ticket, *landed);
+            self.flights.remove(which);
+        }
+    }
+
+    fn end_cut(&mut self, done: bool) {
+        let Some((size, cut)) = &self.cut else { return };
+        let size = *size;
+        if !self.writes.is_clear_from(size as u64) {
+            return;
+        }
+        if done {
+            self.ours.clone_from(cut);
+            (self.mtime, self.origin.mtime) = (None, None);
+            self.origin.file.resize(size, 0);
+            // A truncation is durable when it is answered; what is unstable below it need not be.
+            self.origin.durable.resize(size, 0);
+        }
+        self.writes.end_cut(size as u64, done);
+        self.cut = None;
+    }
+
+    /// What is read here is what was written here, whatever the origin has lost.
+    fn check(&self) {
+        if self.cut.is_some() {
+            return;
+        }
+        let mut view = self.origin.file.clone();
+        let pieces = self.writes.overlay(&(0..SPAN as u64));
+        pieces.iter().for_each(|(at, bytes)| put(&mut view, *at as usize, bytes));
+        assert_eq!(view, self.ours);
+        assert!(self.writes.end().unwrap_or(0) <= self.ours.len() as u64);
+    }
+
+    /// Brings everything to an end, as fsync does.
+    fn finish(&mut self) {
+        self.end_flights();
+        self.end_cut(true);
+        let upto = self.writes.demand();
+        for _ in 0..1000 {
+            match self.writes.progress(upto, Level::Stable) {
+                Progress::Done => break,
+                Progress::Commit => {
+                    for step in [Step::Commit, Step::CommitDone, Step::Committed] {
+                        self.step(&step);
+                    }
+                }
+                Progress::SetTimes => {
+                    let times = self.writes.begin_times().unwrap();
+                    assert!(self.writes.begin_times().is_none());
+                    self.origin.mtime = times.mtime;
+                    self.writes.end_times(&times, Ok(()));
+                }
+                Progress::Wait => {
+                    for step in [Step::CommitDone, Step::Committed, Step::Send] {
+                        self.step(&step);
+                    }
+                    self.end_flights();
+                }
+            }
+        }
+        assert_eq!(self.writes.progress(upto, Level::Stable), Progress::Done);
+        assert!(self.writes.is_clean() && self.writes.take_error().is_none());
+        assert_eq!((self.writes.bytes(), self.writes.end()), (0, None));
+        self.origin.crash();
+        assert_eq!(self.origin.file, self.ours, "durable after fsync");
+        if let Some(mtime) = self.mtime {
+            assert_eq!(self.origin.mtime, Some(mtime), "stamped by the origin after it was set");
+        }
+    }
+
+    fn end_flights(&mut self) {
+        while !self.flights.is_empty() {
+            self.execute(0, false, false);
+            self.land(0);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever the origin does and when, what was written is read here at once, and is durable there after fsync.
+    #[test]
+    fn nothing_written_is_lost(steps in prop::collection::vec(step(), 1..120)) {
+        let mut world = World::new();
+        steps.iter().for_each(|step| world.step(step));
+        world.finish();
+    }
+}
+
+fn times(seconds: i64) -> Times {
+    let mtime = Some(Timestamp::new(seconds, 0));
+    Times { caller: user(), atime: None, mtime, asked: true, first: 0, since: Instant::now() }
+}
+
+fn user() -> Caller {
+    Caller::unix(1, 1, &[])
+}
+
+fn now() -> (Instant, Timestamp) {
+    (Instant::now(), Timestamp::new(1, 0))
+}
+
+fn taken(flight: &Flight) -> Landed {
+    Landed::Taken { count: flight.bytes.len() as u32, stability: flight.stability, verifier: [0; 8] }
+}
+
+#[test]
+fn what_is_small_is_one_stable_write_and_what_is_large_is_many_and_a_commit() {
+    let mut writes = Writes::new(1000, 0);
+    for n in 0..10 {
+        assert_eq!(writes.write(n * 100, &[1; 100], &user(), now()), n > 0);
+        assert!(writes.next(8).is_none(), "nobody has asked, and it may go on");
+    }
+    writes.demand();
+    let flight = writes.next(8).unwrap();
+    assert_eq!((flight.bytes.len(), flight.stability), (1000, Stability::FileSync));
+    writes.landed(flight.ticket, taken(&flight));
+    assert!(writes.is_clean());
+
+    for n in 0..25 {
+        writes.write(n * 100, &[1; 100], &user(), now());
+    }
+    let first = writes.next(8).unwrap();
+    let second = writes.next(8).unwrap();
+    assert!(writes.next(8).is_none(), "the last one is not full");
+    assert_eq!((first.stability, second.stability), (Stability::Unstable, Stability::Unstable));
+    writes.landed(first.ticket, taken(&first));
+    writes.landed(second.ticket, taken(&second));
+    let upto = writes.demand();
+    let last = writes.next(8).unwrap();
+    assert_eq!((last.bytes.len(), last.stability), (500, Stability::Unstable));
+    assert_eq!(writes.progress(upto, Level::Stable), Progress::Wait);
+    writes.landed(last.ticket, taken(&last));
+    assert_eq!(writes.progress(upto, Level::Sent), Progress::Done);
+    assert_eq!(writes.progress(upto, Level::Stable), Progress::Commit);
+    assert!(writes.begin_commit().is_some() && writes.begin_commit().is_none());
+    writes.end_commit(Ok([0; 8]));
+    assert_eq!(writes.progress(upto, Level::Stable), Progress::Done);
+    assert!(writes.next(8).is_none() && writes.is_clean() && writes.is_idle());
+}
+
+#[test]
+fn each_writer_is_sent_in_its_own_name_and_the_last_one_has_the_byte() {
+    let mut writes = Writes::new(1000, 0);
+    writes.write(0, b"aaaa", &Caller::unix(1, 1, &[]), now());
+    writes.write(2, b"bbbb", &Caller::unix(2, 2, &[]), now());
+    writes.write(0, b"A", &Caller::unix(1, 1, &[]), now());
+    writes.demand();
+    let sent: Vec<_> = std::iter::from_fn(|| writes.next(8)).collect();
+    let told: Vec<_> = sent.iter().map(|flight| (flight.offset, &flight.bytes[..])).collect();
+    assert_eq!(told, [(0, &b"Aa"[..]), (2, &b"bbbb"[..])]);
+    assert_ne!(sent[0].mark.writer.principal, sent[1].mark.writer.principal);
+}
+
+#[test]
+fn an_error_is_told_once_and_ends_delaying_until_something_is_taken() {
+    let mut writes = Writes::new(1000, 0);
+    writes.write(0, b"aaaa", &user(), now());
+    writes.demand();
+    let flight = writes.next(8).unwrap();
+    writes.landed(flight.ticket, Landed::Refused(Status::NoSpc));
+    assert!(writes.is_clean() && !writes.is_idle() && writes.is_strict());
+    assert_eq!(writes.take_error(), Some(Status::NoSpc));
+    assert_eq!(writes.take_error(), None);
+    writes.relent();
+    assert!(writes.next(8).is_none() && writes.is_idle());
+}
+
+#[test]
+fn a_file_that_is_gone_is_not_written_and_complains_no_more() {
+    let mut writes = Writes::new(10, 0);
+    writes.write(0, &[1; 25], &user(), now());
+    writes.demand();
+    let flight = writes.next(1).unwrap();
+    writes.discard();
+    writes.landed(flight.ticket, Landed::Refused(Status::Stale));
+    assert!(writes.next(8).is_none() && writes.is_clean() && writes.take_error().is_none());
+}
+
+#[test]
+fn the_age_is_that_of_the_oldest_byte() {
+    let mut writes = Writes::new(1000, 0);
+    let (start, stamp) = now();
+    let later = start + Duration::from_secs(5);
+    writes.write(100, b"b", &user(), (later, stamp));
+    writes.write(0, b"a", &user(), (start, stamp));
+    assert_eq!(writes.oldest(), Some(start));
+    writes.begin_cut(50);
+    assert_eq!((writes.oldest(), writes.end()), (Some(start), Some(101)), "until the origin has cut it");
+    writes.end_cut(50, true);
+    assert_eq!((writes.bytes(), writes.end()), (1, Some(1)));
+}

@@ -1,0 +1,268 @@
+//! The calls: WRITEs in flight, COMMITs, and those who wait for them.
+//!
+//! WRITEs and COMMITs are tasks of their own: who gives up waiting for fsync takes nothing from those who share it. An
+//! origin that asks for patience (DELAY, GRACE) gets it; one that does not answer is the client's business, which on a
+//! `hard` mount tries for ever.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use vfs::{Caller, Commit, Error, Freshness, Result, Status, Wcc, Written};
+
+use super::file::{Flight, Landed, Progress, Writes};
+use crate::core::Core;
+use crate::filesystem::modify::Change;
+use crate::filler::OwnWrite;
+use crate::object::Opening;
+use crate::table::Object;
+
+/// How long an origin that asks for patience is left alone, at first and at most.
+const PATIENCE_MIN: Duration = Duration::from_millis(100);
+const PATIENCE_MAX: Duration = Duration::from_secs(5);
+
+/// How far delayed writes are to have come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// At the origin.
+    Sent,
+    /// Durable there.
+    Stable,
+}
+
+impl Core {
+    /// Does something with the delayed writes of a file, if there are any, and keeps the accounts.
+    pub fn writes<T>(&self, object: &Arc<Object>, work: impl FnOnce(&mut Writes) -> T) -> Option<T> {
+        let delayed = self.delayed.as_ref()?;
+        let account = |writes: &Writes| (writes.cost(), writes.bytes());
+        let (result, queue, cleaned) = self.with(object, |state| {
+            let writes = state.writes.as_mut()?;
+            let before = account(writes);
+            let result = work(writes);
+            delayed.account(before, account(writes));
+            let cleaned = before.0 > 0 && writes.is_clean();
+            let queue = if writes.queued { None } else { writes.oldest() };
+            writes.queued |= queue.is_some();
+            if writes.is_idle() {
+                state.writes = None;
+            }
+            Some((result, queue, cleaned))
+        })?;
+        if let Some(since) = queue {
+            delayed.enqueue(since, object.clone());
+        }
+        if cleaned {
+            self.settle_soon(object);
+        }
+        Some(result)
+    }
+
+    /// Sends what is due, by a task.
+    pub fn kick(&self, object: &Arc<Object>) {
+        if self.writes(object, Writes::begin_draining) != Some(true) {
+            return;
+        }
+        let Some(core) = self.share() else { return };
+        let object = object.clone();
+        tokio::spawn(async move { core.drain(&object).await });
+    }
+
+    async fn drain(self: Arc<Core>, object: &Arc<Object>) {
+        let Some(delayed) = &self.delayed else { return };
+        loop {
+            let Ok(permit) = delayed.slots.clone().acquire_owned().await else { return };
+            let next = self.writes(object, |writes| writes.next(delayed.options.in_flight_max));
+            let Some(flight) = next.flatten() else { return };
+            let (core, object) = (self.clone(), object.clone());
+            tokio::spawn(async move {
+                core.fly(&object, &flight).await;
+                drop(permit);
+                core.kick(&object);
+            });
+        }
+    }
+
+    /// One WRITE, from here to its end.
+    async fn fly(&self, object: &Arc<Object>, flight: &Flight) {
+        let landed = match self.send_flight(object, flight).await {
+            Ok(written) => {
+                let (count, stability, verifier) = (written.count, written.stability, written.verifier);
+                self.counters.flushed_bytes.add(u64::from(count));
+                if count == 0 {
+                    Landed::Refused(Status::Io)
+                } else {
+                    Landed::Taken { count, stability, verifier }
+                }
+            }
+            Err(error) => {
+                self.tell_loss(object, &error, Some(flight.bytes.len()));
+                Landed::Refused(error.status)
+            }
+        };
+        self.writes(object, |writes| writes.landed(flight.ticket, landed));
+        object.written.notify_waiters();
+    }
+
+    async fn send_flight(&self, object: &Arc<Object>, flight: &Flight) -> Result<Written> {
+        let range = flight.offset..flight.offset + flight.bytes.len() as u64;
+        let own = OwnWrite::begin(self, object, range)?;
+        let caller = messenger(&flight.mark.writer);
+        let mut patience = PATIENCE_MIN;
+        loop {
+            let change = Change::begin(self, object);
+            let (offset, bytes) = (flight.offset, flight.bytes.clone());
+            let result = self.write_below(&caller, object, offset, bytes.clone(), flight.stability).await;
+            change.ended(result.as_ref().map(|written| &written.wcc));
+            match result {
+                Err(error) if wants_patience(&error) => wait(&mut patience).await,
+                Ok(written) => {
+                    let kept = bytes.slice(..bytes.len().min(written.count as usize));
+                    // Before it is taken out of memory: what was just written is read back from here.
+                    self.store_written(&own, flight.offset, &kept).await;
+                    return Ok(written);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn tell_loss(&self, object: &Arc<Object>, error: &Error, bytes: Option<usize>) {
+        let unlinked = self.with(object, |state| state.unlinked);
+        if unlinked && error.status == Status::Stale {
+            self.writes(object, Writes::discard);
+            return;
+        }
+        let what = bytes.map_or("what was not durable".into(), |bytes| format!("{bytes} bytes"));
+        tracing::warn!(
+            "write to {} of {}: {error}; {what} may be lost, the writer is told at fsync or close",
+            object.handle,
+            self.options.origin
+        );
+    }
+
+    /// Brings what has been written of a file by now this far. Errors wait for a writer to be told.
+    pub async fn flush_writes(&self, object: &Arc<Object>, level: Level) {
+        let Some(upto) = self.writes(object, Writes::demand) else { return };
+        loop {
+            let changed = object.written.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            self.kick(object);
+            match self.writes(object, |writes| writes.progress(upto, level)) {
+                None | Some(Progress::Done) => return,
+                Some(Progress::Commit) => self.start_commit(object),
+                Some(Progress::SetTimes) => self.start_times(object),
+                Some(Progress::Wait) => changed.await,
+            }
+        }
+    }
+
+    fn start_commit(&self, object: &Arc<Object>) {
+        let Some(Some(writer)) = self.writes(object, Writes::begin_commit) else { return };
+        let Some(core) = self.share() else { return };
+        let object = object.clone();
+        tokio::spawn(async move {
+            let result = core.commit_below(&writer, &object).await;
+            if let Err(error) = &result {
+                core.tell_loss(&object, error, None);
+            }
+            let result = result.map(|commit| commit.verifier).map_err(|error| error.status);
+            core.writes(&object, |writes| writes.end_commit(result));
+            object.written.notify_waiters();
+        });
+    }
+
+    fn start_times(&self, object: &Arc<Object>) {
+        let Some(Some(times)) = self.writes(object, Writes::begin_times) else { return };
+        let Some(core) = self.share() else { return };
+        let object = object.clone();
+        tokio::spawn(async move {
+            let caller = messenger(&times.caller);
+            let mut patience = PATIENCE_MIN;
+            let result = loop {
+                match core.setattr_below(&caller, &object, &times.set(), None).await {
+                    Err(error) if wants_patience(&error) => wait(&mut patience).await,
+                    result => break result,
+                }
+            };
+            if let Err(error) = &result {
+                tracing::debug!("times of {}: {error}", object.handle);
+            }
+            let result = result.map(|_| ()).map_err(|error| error.status);
+            core.writes(&object, |writes| writes.end_times(&times, result));
+            object.written.notify_waiters();
+        });
+    }
+
+    async fn commit_below(&self, writer: &Caller, object: &Arc<Object>) -> Result<Commit> {
+        let caller = messenger(writer);
+        let mut patience = PATIENCE_MIN;
+        loop {
+            let sent = self.policy.sending();
+            self.counters.commit.bump();
+            match self.below.commit(&caller, &object.handle, 0, 0).await {
+                Err(error) if wants_patience(&error) => wait(&mut patience).await,
+                Err(error) => {
+                    self.note_error(object, &error, &sent);
+                    return Err(error);
+                }
+                Ok(commit @ Commit { wcc: Wcc { after, .. }, .. }) => {
+                    self.observe(object, after.as_ref(), &sent, Opening::No);
+                    return Ok(commit);
+                }
+            }
+        }
+    }
+
+    /// The same, and the error that nobody has been told of yet.
+    pub async fn flush_and_tell(&self, object: &Arc<Object>, level: Level) -> Result<()> {
+        self.flush_writes(object, level).await;
+        match self.writes(object, Writes::take_error).flatten() {
+            Some(status) => Err(status.into()),
+            None => Ok(()),
+        }
+    }
+
+    /// Commits what is unstable of a file that looks as if it had been changed elsewhere: only then is it known whether
+    /// the origin still has what we wrote. True if it was so.
+    pub async fn settle_doubt(&self, object: &Arc<Object>) -> bool {
+        let doubtful = self.with(object, |state| state.writes.as_ref().is_some_and(|w| w.is_doubtful()));
+        if doubtful {
+            self.flush_writes(object, Level::Stable).await;
+        }
+        doubtful
+    }
+
+    /// Sends everything of all files, for so long at most. What is left is lost when the process ends.
+    pub async fn flush_all_writes(self: &Arc<Core>) {
+        let Some(delayed) = &self.delayed else { return };
+        let mut flushes = tokio::task::JoinSet::new();
+        for (_, object) in self.delayed_files() {
+            let core = self.clone();
+            flushes.spawn(async move { core.flush_writes(&object, Level::Stable).await });
+        }
+        let all = async { while flushes.join_next().await.is_some() {} };
+        let ended = tokio::time::timeout(delayed.options.unmount_max, all).await;
+        if ended.is_err() {
+            tracing::error!(
+                "{} did not take everything within {:?}: {} bytes of delayed writes are lost",
+                self.options.origin,
+                delayed.options.unmount_max,
+                delayed.bytes()
+            );
+        }
+    }
+}
+
+/// Who sends in a writer's name: nobody waits for it, and it is no request of a client.
+fn messenger(writer: &Caller) -> Caller {
+    Caller { deadline: None, resent: false, freshness: Freshness::Timeout, ..writer.clone() }
+}
+
+fn wants_patience(error: &Error) -> bool {
+    matches!(error.status, Status::Delay | Status::Grace)
+}
+
+async fn wait(patience: &mut Duration) {
+    tokio::time::sleep(*patience).await;
+    *patience = (*patience * 2).min(PATIENCE_MAX);
+}

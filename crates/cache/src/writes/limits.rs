@@ -1,0 +1,275 @@
+//! How much may be delayed, how long, and who waits: the accounts of all files, and the task that sends what is old.
+//!
+//! Files with something delayed queue up by the age of their oldest byte. The front is sent when it has come of age, or
+//! when half of what may wait in all does. A writer waits while its file or all files together are at their limit; it
+//! is let on as soon as there is room again.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
+use vfs::{Handle, Verifier};
+
+use super::flush::Level;
+use crate::core::Core;
+use crate::options::WriteBehind;
+use crate::table::Object;
+
+/// Files that are sent in the background at a time.
+const FLUSHES_MAX: usize = 32;
+
+/// What all files of a cache share that delays writes.
+#[derive(Debug)]
+pub struct Delayed {
+    /// The limits.
+    pub options: WriteBehind,
+    /// WRITEs in flight, over all files.
+    pub slots: Arc<Semaphore>,
+    /// What we answer to our own WRITEs and COMMITs: it is another one in each process.
+    pub verifier: Verifier,
+    /// Counts what has begun to be delayed of a file.
+    begun: AtomicU64,
+    /// Counted with what a run costs.
+    cost: AtomicU64,
+    bytes: AtomicU64,
+    queue: Mutex<Queue>,
+    flushes: Arc<Semaphore>,
+    /// For the task that sends what is old.
+    wake: Arc<Notify>,
+    /// For writers: there is room again.
+    space: Notify,
+}
+
+/// By age, and then as they came.
+type Queue = (BTreeMap<(Instant, u64), Arc<Object>>, u64);
+
+impl Delayed {
+    /// Nothing is delayed yet. `nonce` is new in every process.
+    pub fn new(options: WriteBehind, nonce: u64) -> Delayed {
+        Delayed {
+            slots: Arc::new(Semaphore::new(options.in_flight_max.max(1))),
+            verifier: nonce.to_be_bytes(),
+            begun: AtomicU64::new(1),
+            cost: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            queue: Mutex::default(),
+            flushes: Arc::new(Semaphore::new(FLUSHES_MAX)),
+            wake: Arc::default(),
+            space: Notify::new(),
+            options,
+        }
+    }
+
+    /// Where the numbers of a file begin of which nothing was delayed.
+    pub fn first_number(&self) -> u64 {
+        self.begun.fetch_add(1, Ordering::Relaxed) << 32
+    }
+
+    /// Bytes that are not durable at the origin.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Is nothing delayed at all?
+    pub fn is_clean(&self) -> bool {
+        self.cost.load(Ordering::Relaxed) == 0
+    }
+
+    /// Since when the oldest of them has been waiting.
+    pub fn oldest(&self) -> Option<Instant> {
+        let queue = self.queue.lock();
+        let since = |object: &Arc<Object>| object.state.lock().writes.as_ref()?.oldest();
+        queue.0.values().find_map(since)
+    }
+
+    /// One file's account has changed.
+    pub fn account(&self, before: (u64, u64), after: (u64, u64)) {
+        add(&self.cost, before.0, after.0);
+        add(&self.bytes, before.1, after.1);
+        if after.0 < before.0 {
+            self.space.notify_waiters();
+        }
+    }
+
+    /// A file has something to be sent since then.
+    pub fn enqueue(&self, since: Instant, object: Arc<Object>) {
+        let mut queue = self.queue.lock();
+        queue.1 += 1;
+        let key = (since, queue.1);
+        let front = queue.0.keys().next().is_none_or(|(front, _)| since < *front);
+        queue.0.insert(key, object);
+        drop(queue);
+        if front {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Is it time to send more than what is old?
+    fn is_pressed(&self) -> bool {
+        self.cost.load(Ordering::Relaxed) > self.options.dirty_max_bytes / 2
+    }
+
+    /// The file at the front if it is due, or when it will be.
+    fn due(&self) -> Result<Arc<Object>, Option<Instant>> {
+        let pressed = self.is_pressed();
+        let mut queue = self.queue.lock();
+        let Some(front) = queue.0.first_entry() else { return Err(None) };
+        let at = front.key().0 + self.options.age;
+        if pressed || at <= Instant::now() { Ok(front.remove()) } else { Err(Some(at)) }
+    }
+
+    /// Reserves room for so many bytes, if there is.
+    fn reserve(&self, cost: u64) -> bool {
+        let max = self.options.dirty_max_bytes;
+        let fits = |there: u64| (there == 0 || there + cost <= max).then_some(there + cost);
+        self.cost.fetch_update(Ordering::AcqRel, Ordering::Relaxed, fits).is_ok()
+    }
+}
+
+fn add(to: &AtomicU64, before: u64, after: u64) {
+    if after >= before {
+        to.fetch_add(after - before, Ordering::AcqRel);
+    } else {
+        to.fetch_sub(before - after, Ordering::AcqRel);
+    }
+}
+
+/// Room that was reserved, until the bytes are in and counted themselves.
+pub struct Room<'a> {
+    delayed: &'a Delayed,
+    cost: u64,
+}
+
+impl Drop for Room<'_> {
+    fn drop(&mut self) {
+        self.delayed.cost.fetch_sub(self.cost, Ordering::AcqRel);
+        self.delayed.space.notify_waiters();
+    }
+}
+
+/// Sends what is old, or too much, for as long as the cache lives.
+pub async fn writer(core: Weak<Core>) {
+    loop {
+        let Some(core) = core.upgrade() else { return };
+        let Some(delayed) = &core.delayed else { return };
+        let wake = delayed.wake.clone();
+        let Ok(permit) = delayed.flushes.clone().acquire_owned().await else { return };
+        let next = match delayed.due() {
+            Ok(object) => {
+                core.send_old(object, permit);
+                continue;
+            }
+            Err(next) => next,
+        };
+        drop(permit);
+        drop(core);
+        match next {
+            Some(at) => drop(tokio::time::timeout_at(at, wake.notified()).await),
+            None => wake.notified().await,
+        }
+    }
+}
+
+impl Core {
+    /// Waits until so many bytes more may be delayed of a file.
+    pub async fn room<'a>(&self, delayed: &'a Delayed, object: &Arc<Object>, length: u64) -> Room<'a> {
+        // What a few runs cost besides.
+        let cost = length + 1024;
+        loop {
+            let space = delayed.space.notified();
+            tokio::pin!(space);
+            space.as_mut().enable();
+            let here = self.with(object, |state| state.writes.as_ref().map_or(0, |writes| writes.cost()));
+            let fits = here == 0 || here + cost <= delayed.options.file_max_bytes;
+            if fits && delayed.reserve(cost) {
+                return Room { delayed, cost };
+            }
+            self.press(object);
+            delayed.wake.notify_one();
+            self.counters.writers_held.bump();
+            space.await;
+        }
+    }
+
+    /// Sends what waits of a file, and wakes who sends that of others, if there is a lot of it.
+    pub fn press_if_much(&self, delayed: &Delayed, object: &Arc<Object>) {
+        let here = self.with(object, |state| state.writes.as_ref().map_or(0, |writes| writes.cost()));
+        if here > delayed.options.file_max_bytes / 2 {
+            self.press(object);
+        }
+        if delayed.is_pressed() {
+            delayed.wake.notify_one();
+        }
+    }
+
+    /// Sends all of a file in the background, unless somebody is at it.
+    fn press(&self, object: &Arc<Object>) {
+        let begin = self.with(object, |state| {
+            let writes = state.writes.as_mut()?;
+            let begin = !writes.is_clean() && !std::mem::replace(&mut writes.pressed, true);
+            begin.then_some(())
+        });
+        if let (Some(()), Some(core)) = (begin, self.share()) {
+            let object = object.clone();
+            tokio::spawn(async move {
+                core.flush_writes(&object, Level::Stable).await;
+                core.with(&object, |state| {
+                    state.writes.iter_mut().for_each(|writes| writes.pressed = false);
+                });
+                core.forget_writes(&object);
+                // Who came meanwhile has to ask again.
+                core.delayed.iter().for_each(|delayed| delayed.space.notify_waiters());
+            });
+        }
+    }
+
+    /// Sends a file that was at the front of the queue.
+    fn send_old(&self, object: Arc<Object>, permit: OwnedSemaphorePermit) {
+        let (Some(core), Some(delayed)) = (self.share(), &self.delayed) else { return };
+        // It may have been sent since it was queued, and written again.
+        let oldest = self.with(&object, |state| state.writes.as_ref().and_then(|writes| writes.oldest()));
+        let young =
+            |oldest: &Instant| !delayed.is_pressed() && *oldest + delayed.options.age > Instant::now();
+        match oldest {
+            Some(oldest) if young(&oldest) => delayed.enqueue(oldest, object),
+            Some(_) => {
+                tokio::spawn(async move {
+                    core.flush_writes(&object, Level::Stable).await;
+                    core.requeue(object);
+                    drop(permit);
+                });
+            }
+            None => self.requeue(object),
+        }
+    }
+
+    /// Lines a file up again, if there is something of it.
+    fn requeue(&self, object: Arc<Object>) {
+        let oldest = self.with(&object, |state| {
+            let writes = state.writes.as_mut()?;
+            let oldest = writes.oldest();
+            writes.queued = oldest.is_some();
+            oldest
+        });
+        match (oldest, &self.delayed) {
+            (Some(oldest), Some(delayed)) => delayed.enqueue(oldest, object),
+            _ => self.forget_writes(&object),
+        }
+    }
+
+    /// Takes the delayed writes of a file out of memory, if there is nothing to be remembered.
+    pub fn forget_writes(&self, object: &Arc<Object>) {
+        self.with(object, |state| {
+            state.writes.take_if(|writes| writes.is_idle());
+        });
+    }
+
+    /// All files of which something is delayed.
+    pub fn delayed_files(&self) -> Vec<(Handle, Arc<Object>)> {
+        let files = self.table.all().filter(|object| self.with(object, |state| state.writes.is_some()));
+        files.map(|object| (object.handle, object)).collect()
+    }
+}

@@ -1,0 +1,121 @@
+//! What the origin has on its disk, and what it loses when it goes down; calls that it refuses; who wrote what.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+
+use parking_lot::Mutex;
+use vfs::{Caller, Handle, Principal, Result, Stability, Status, Verifier, Written};
+
+use super::Origin;
+use super::tree::{Tree, id};
+
+/// A WRITE that came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Came {
+    pub uid: u32,
+    pub offset: u64,
+    pub length: usize,
+    pub stability: Stability,
+}
+
+#[derive(Default)]
+pub struct Durability {
+    /// It keeps unstable writes in memory. Else everything is durable at once.
+    pub volatile: AtomicBool,
+    life: AtomicU8,
+    /// What files have on disk of which something is in memory only.
+    disk: Mutex<BTreeMap<u64, Vec<u8>>>,
+    /// How the next WRITEs, and then the next COMMITs, are refused.
+    pub refuse_writes: Mutex<VecDeque<Status>>,
+    pub refuse_commits: Mutex<VecDeque<Status>>,
+    /// All WRITEs.
+    pub came: Mutex<Vec<Came>>,
+}
+
+impl Durability {
+    pub fn verifier(&self) -> Verifier {
+        [self.life.load(Ordering::SeqCst); 8]
+    }
+
+    pub fn write(
+        &self,
+        tree: &mut Tree,
+        caller: &Caller,
+        handle: &Handle,
+        offset: u64,
+        data: &[u8],
+        stability: Stability,
+    ) -> Result<Written> {
+        let uid = match &caller.principal {
+            Principal::Unix(credential) => credential.uid,
+            Principal::Machine => u32::MAX,
+        };
+        self.came.lock().push(Came { uid, offset, length: data.len(), stability });
+        if let Some(status) = self.refuse_writes.lock().pop_front() {
+            return Err(status.into());
+        }
+        let mut disk = self.disk.lock();
+        let unstable = self.volatile.load(Ordering::SeqCst) && stability == Stability::Unstable;
+        if unstable && !disk.contains_key(&id(handle)) {
+            disk.insert(id(handle), tree.get(handle)?.data.clone());
+        }
+        let wcc = tree.write(handle, offset, data)?;
+        let stability = if unstable {
+            Stability::Unstable
+        } else {
+            if let Some(there) = disk.get_mut(&id(handle)) {
+                let end = offset as usize + data.len();
+                there.resize(there.len().max(end), 0);
+                there[offset as usize..end].copy_from_slice(data);
+            }
+            Stability::FileSync
+        };
+        Ok(Written { count: data.len() as u32, stability, verifier: self.verifier(), wcc })
+    }
+
+    pub fn commit(&self, handle: &Handle) -> Result<()> {
+        if let Some(status) = self.refuse_commits.lock().pop_front() {
+            return Err(status.into());
+        }
+        self.disk.lock().remove(&id(handle));
+        Ok(())
+    }
+
+    pub fn cut(&self, handle: &Handle, size: Option<u64>) {
+        if let (Some(size), Some(there)) = (size, self.disk.lock().get_mut(&id(handle))) {
+            there.resize(size as usize, 0);
+        }
+    }
+}
+
+impl Origin {
+    /// Keeps unstable writes in memory from now on.
+    pub fn be_volatile(&self) {
+        self.durability.volatile.store(true, Ordering::SeqCst);
+    }
+
+    /// Goes down and comes up again.
+    pub fn crash(&self) {
+        let mut tree = self.tree();
+        self.durability.life.fetch_add(1, Ordering::SeqCst);
+        for (file, data) in std::mem::take(&mut *self.durability.disk.lock()) {
+            if tree.inodes.contains_key(&file) {
+                let set = vfs::SetAttributes { size: Some(data.len() as u64), ..Default::default() };
+                tree.setattr(&super::handle(file), &set, None).unwrap();
+                tree.inodes.get_mut(&file).unwrap().data = data;
+            }
+        }
+    }
+
+    /// The WRITEs since this was last asked.
+    pub fn came(&self) -> Vec<Came> {
+        std::mem::take(&mut *self.durability.came.lock())
+    }
+
+    /// What a file holds.
+    pub fn contents(&self, file: &Handle) -> Vec<u8> {
+        self.tree().get(file).unwrap().data.clone()
+    }
+}

@@ -1,0 +1,510 @@
+//! Delayed writes: what they cost at the origin, counted call by call, and what they promise.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod origin;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use cache::{Cache, WriteBehind};
+use origin::durability::Came;
+use origin::state::{Policy, unchecked};
+use origin::{Bench, name, open_handle, open_request, opener, read, root, until, v4, v4_opener, write};
+use vfs::{
+    By, Callback, Caller, FileSystem, Handle, LeaseKind, OpenId, OpenRequest, Query, SetAttributes, SetTime,
+    Share, Stability, Status, Timestamp,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+const MIB: usize = 1 << 20;
+const BOTH: Share = Share::all();
+
+/// A cache that delays writes.
+async fn delaying(bench: &Bench, change: impl FnOnce(&mut WriteBehind)) -> Arc<Cache> {
+    let mut behind = WriteBehind::default();
+    change(&mut behind);
+    let mut options = bench.options();
+    options.write_behind = Some(behind);
+    bench.open_with(options).await
+}
+
+/// The same over an origin that keeps unstable writes in memory, with one file.
+async fn setup(data: &[u8]) -> (Bench, Arc<Cache>, Handle) {
+    over(Bench::new(), data).await
+}
+
+async fn over(bench: Bench, data: &[u8]) -> (Bench, Arc<Cache>, Handle) {
+    bench.origin.be_volatile();
+    let file = bench.origin.put(&root(), "f", data);
+    bench.origin.pass(10 * SECOND);
+    let cache = delaying(&bench, |_| ()).await;
+    (bench, cache, file)
+}
+
+async fn open(cache: &Cache, request: &OpenRequest) -> OpenId {
+    cache.open(&v4_opener(0, 1), request).await.unwrap().id
+}
+
+/// Opens the file for reading and writing, and forgets what that cost.
+async fn open_file(bench: &Bench, cache: &Cache) -> OpenId {
+    let id = open(cache, &open_request(&root(), "f", 1, BOTH)).await;
+    bench.origin.calls();
+    id
+}
+
+fn user() -> Caller {
+    v4(0, 1)
+}
+
+async fn put(cache: &Cache, by: OpenId, file: &Handle, offset: usize, data: &[u8]) {
+    let data = Bytes::copy_from_slice(data);
+    let length = data.len() as u32;
+    let written =
+        cache.write(&user(), file, By::Open(by), offset as u64, data, Stability::Unstable).await.unwrap();
+    assert_eq!((written.count, written.stability), (length, Stability::Unstable));
+}
+
+async fn size(cache: &Cache, file: &Handle) -> u64 {
+    cache.getattr(&user(), file).await.unwrap().size
+}
+
+fn sizes(size: u64) -> SetAttributes {
+    SetAttributes { size: Some(size), ..SetAttributes::default() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_thousand_small_appends_are_one_write() {
+    let (bench, cache, file) = setup(b"").await;
+    let id = open_file(&bench, &cache).await;
+    for n in 0..1000 {
+        put(&cache, id, &file, n * 100, &[n as u8; 100]).await;
+        assert_eq!(size(&cache, &file).await, (n as u64 + 1) * 100);
+    }
+    assert_eq!(bench.origin.calls(), [], "all of it is in memory");
+    assert_eq!(cache.stats().dirty_bytes, 100_000);
+    cache.close(&user(), id).await.unwrap();
+    assert_eq!(bench.origin.calls(), [("WRITE", 1)]);
+    let came = Came { uid: 0, offset: 0, length: 100_000, stability: Stability::FileSync };
+    assert_eq!(bench.origin.came(), [came], "durable by itself: no COMMIT");
+    let expected: Vec<u8> = (0..1000).flat_map(|n| [n as u8; 100]).collect();
+    assert_eq!(bench.origin.contents(&file), expected);
+    let stats = cache.stats();
+    assert_eq!((stats.dirty_bytes, stats.merged_writes, stats.flushed_bytes), (0, 999, 100_000));
+    // What was written is read back from here.
+    assert_eq!(read(&cache, &user(), &file, 0, 100_000).await, expected);
+    assert_eq!(bench.origin.calls(), []);
+}
+
+#[tokio::test]
+async fn sixty_four_mebibytes_are_sixty_four_writes_and_one_commit() {
+    let (bench, cache, file) = setup(b"").await;
+    bench.origin.tree().forgetful = true;
+    let id = open_file(&bench, &cache).await;
+    let block = vec![7; MIB / 4];
+    for n in 0..256 {
+        put(&cache, id, &file, n * block.len(), &block).await;
+    }
+    cache.close(&user(), id).await.unwrap();
+    assert_eq!(bench.origin.calls(), [("COMMIT", 1), ("WRITE", 64)]);
+    assert!(bench.origin.came().iter().all(|came| came.length == MIB && came.offset % MIB as u64 == 0));
+    assert_eq!(bench.origin.contents(&file).len(), 64 * MIB);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_of_one_wsize_is_one_call_and_fsync_of_nothing_is_none() {
+    let (bench, cache, file) = setup(b"").await;
+    let id = open_file(&bench, &cache).await;
+    put(&cache, id, &file, 0, &vec![1; MIB]).await;
+    cache.commit(&user(), &file, 0, 0).await.unwrap();
+    assert_eq!(bench.origin.calls(), [("WRITE", 1)]);
+    cache.commit(&user(), &file, 0, 0).await.unwrap();
+    cache.close(&user(), id).await.unwrap();
+    assert_eq!(bench.origin.calls(), []);
+    // A write that has to be durable is so when it is answered.
+    let id = open_file(&bench, &cache).await;
+    let by = By::Open(id);
+    let written = cache.write(&user(), &file, by, 5, "x".into(), Stability::DataSync).await.unwrap();
+    assert!(written.stability >= Stability::DataSync);
+    assert_eq!(bench.origin.calls(), [("WRITE", 1)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_waits_is_what_everybody_here_sees() {
+    let (bench, cache, file) = setup(&[1; 10_000]).await;
+    let id = open_file(&bench, &cache).await;
+    assert_eq!(read(&cache, &user(), &file, 0, 10_000).await, [1; 10_000][..]);
+    bench.origin.calls();
+    put(&cache, id, &file, 100, &[2; 50]).await;
+    put(&cache, id, &file, 12_000, &[3; 100]).await;
+    let mut expected = vec![1; 10_000];
+    expected[100..150].fill(2);
+    expected.resize(12_000, 0);
+    expected.resize(12_100, 3);
+    for caller in [user(), v4(7, 2)] {
+        if caller.holder != user().holder {
+            cache.access(&caller, &file, vfs::AccessMask::READ).await.unwrap();
+        }
+        bench.origin.calls();
+        assert_eq!(read(&cache, &caller, &file, 0, 20_000).await, expected);
+        assert_eq!(read(&cache, &caller, &file, 110, 20).await, [2; 20][..]);
+        assert_eq!(read(&cache, &caller, &file, 9990, 2050).await, expected[9990..12_040]);
+        let end = cache.read(&caller, &file, By::Anonymous, 12_050, 100).await.unwrap();
+        assert!(end.eof && end.data.len() == 50);
+        let middle = cache.read(&caller, &file, By::Anonymous, 9000, 1000).await.unwrap();
+        assert!(!middle.eof && middle.data.len() == 1000, "there is more");
+        assert_eq!(bench.origin.calls(), []);
+    }
+    // Attributes tell of it wherever they come from.
+    let before = bench.origin.tree().get(&file).unwrap().attributes;
+    for attributes in [
+        cache.getattr(&user(), &file).await.unwrap(),
+        cache.lookup(&user(), &root(), &name("f")).await.unwrap().node.attributes.unwrap(),
+        cache.open(&v4_opener(0, 3), &open_handle(&file, 3, Share::READ)).await.unwrap().attributes,
+    ] {
+        assert_eq!(attributes.size, 12_100);
+        assert!(attributes.mtime >= before.mtime && attributes.ctime >= before.ctime);
+        assert_ne!(attributes.change, before.change);
+    }
+    bench.origin.calls();
+    cache.commit(&user(), &file, 0, 0).await.unwrap();
+    assert_eq!(bench.origin.contents(&file), expected);
+    // Our own writes have not made the rest of the file unknown.
+    bench.origin.calls();
+    assert_eq!(read(&cache, &user(), &file, 0, 10_000).await, expected[..10_000]);
+    assert_eq!(bench.origin.calls(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_old_is_sent_and_committed_unasked() {
+    let (bench, cache, file) = setup(b"").await;
+    let id = open_file(&bench, &cache).await;
+    put(&cache, id, &file, 0, b"one").await;
+    put(&cache, id, &file, 100, b"two").await;
+    tokio::time::sleep(29 * SECOND).await;
+    assert!(cache.stats().dirty_age.unwrap() >= 29 * SECOND);
+    put(&cache, id, &file, 200, b"three").await;
+    assert_eq!(bench.origin.calls(), []);
+    until(|| cache.stats().dirty_bytes == 0).await;
+    assert_eq!(bench.origin.calls(), [("COMMIT", 1), ("WRITE", 3)]);
+    put(&cache, id, &file, 0, b"ONE").await;
+    tokio::time::sleep(29 * SECOND).await;
+    assert_eq!(bench.origin.calls(), [], "the age begins anew");
+    until(|| cache.stats().dirty_bytes == 0).await;
+    assert_eq!(bench.origin.calls(), [("WRITE", 1)]);
+}
+
+#[tokio::test]
+async fn a_writer_waits_for_room_and_a_reader_does_not() {
+    let bench = Bench::new();
+    bench.origin.be_volatile();
+    let file = bench.origin.put(&root(), "f", b"");
+    let other = bench.origin.put(&root(), "g", b"cached");
+    bench.origin.pass(10 * SECOND);
+    let limits = |behind: &mut WriteBehind| {
+        behind.wsize = 64 << 10;
+        behind.file_max_bytes = 256 << 10;
+        behind.dirty_max_bytes = 1 << 20;
+    };
+    let cache = delaying(&bench, limits).await;
+    let stat = v4(0, 1);
+    assert_eq!(read(&cache, &stat, &other, 0, 10).await, "cached");
+    let id = open(&cache, &open_request(&root(), "f", 1, BOTH)).await;
+    let gate = bench.origin.gate("WRITE");
+    let writer = {
+        let cache = cache.clone();
+        tokio::spawn(async move {
+            for n in 0..32 {
+                put(&cache, id, &file, n << 15, &vec![n as u8; 32 << 10]).await;
+            }
+        })
+    };
+    until(|| cache.stats().writers_held > 0).await;
+    assert!(!writer.is_finished());
+    let held = cache.stats().dirty_bytes;
+    assert!(held <= 256 << 10, "{held} bytes wait");
+    // The origin does not answer; what is here does.
+    assert_eq!(read(&cache, &stat, &other, 0, 10).await, "cached");
+    assert_eq!(read(&cache, &stat, &file, 32 << 10, 5).await, [1; 5][..]);
+    assert_eq!(size(&cache, &file).await, held);
+    gate.open();
+    writer.await.unwrap();
+    cache.close(&user(), id).await.unwrap();
+    assert_eq!(bench.origin.contents(&file).len(), 1 << 20);
+    assert!(bench.origin.came().iter().all(|came| came.length <= 64 << 10));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_origin_that_goes_down_before_the_commit_gets_it_all_again() {
+    let (bench, cache, file) = setup(b"old").await;
+    let id = open_file(&bench, &cache).await;
+    put(&cache, id, &file, 0, &vec![1; 2 * MIB + 5]).await;
+    until(|| bench.origin.contents(&file).len() >= 2 * MIB).await;
+    bench.origin.crash();
+    assert_eq!(bench.origin.contents(&file), b"old");
+    // Whoever asks the origin meanwhile is told of the file as it was written.
+    assert_eq!(cache.getattr(&opener(0), &file).await.unwrap().size, 2 * MIB as u64 + 5);
+    assert_eq!(read(&cache, &user(), &file, 0, 10).await, [1; 10][..]);
+    cache.close(&user(), id).await.unwrap();
+    bench.origin.crash();
+    assert_eq!(bench.origin.contents(&file), vec![1; 2 * MIB + 5]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_is_told_once_at_fsync_or_close() {
+    for status in [Status::NoSpc, Status::Dquot, Status::Io, Status::Access] {
+        let (bench, cache, file) = setup(b"old").await;
+        let id = open_file(&bench, &cache).await;
+        put(&cache, id, &file, 0, b"new").await;
+        bench.origin.durability.refuse_writes.lock().push_back(status);
+        // Whoever merely reads is told nothing.
+        let reader = open(&cache, &open_handle(&file, 9, Share::READ)).await;
+        tokio::time::sleep(31 * SECOND).await;
+        until(|| cache.stats().dirty_bytes == 0).await;
+        cache.close(&user(), reader).await.unwrap();
+        assert_eq!(cache.commit(&user(), &file, 0, 0).await.unwrap_err().status, status);
+        cache.commit(&user(), &file, 0, 0).await.unwrap();
+        // What could not be written is gone, and the origin's bytes are read.
+        assert_eq!(read(&cache, &opener(0), &file, 0, 10).await, "old");
+        // After an error, nothing is delayed until the origin takes something.
+        bench.origin.calls();
+        bench.origin.durability.refuse_writes.lock().push_back(status);
+        let again = cache.write(&user(), &file, By::Open(id), 0, "abc".into(), Stability::Unstable).await;
+        assert_eq!(again.unwrap_err().status, status);
+        put_through(&cache, id, &file, b"abc").await;
+        assert_eq!(bench.origin.calls(), [("WRITE", 2)]);
+        put(&cache, id, &file, 0, b"def").await;
+        assert_eq!(bench.origin.calls(), []);
+        bench.origin.durability.refuse_writes.lock().push_back(status);
+        assert_eq!(cache.close(&user(), id).await.unwrap_err().status, status, "and the open is closed");
+        let gone = cache.close(&user(), id).await.unwrap_err();
+        assert_eq!(gone.status, Status::BadStateId);
+    }
+}
+
+async fn put_through(cache: &Cache, by: OpenId, file: &Handle, data: &'static [u8]) {
+    let written =
+        cache.write(&user(), file, By::Open(by), 0, data.into(), Stability::Unstable).await.unwrap();
+    assert_eq!(written.stability, Stability::FileSync);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_commit_that_fails_is_told_and_patience_is_had() {
+    let (bench, cache, file) = setup(b"").await;
+    let id = open_file(&bench, &cache).await;
+    put(&cache, id, &file, 0, b"one").await;
+    put(&cache, id, &file, 10, b"two").await;
+    bench.origin.durability.refuse_writes.lock().extend([Status::Delay, Status::Grace]);
+    bench.origin.durability.refuse_commits.lock().extend([Status::Delay, Status::Io]);
+    assert_eq!(cache.commit(&user(), &file, 0, 0).await.unwrap_err().status, Status::Io);
+    assert_eq!(bench.origin.calls(), [("COMMIT", 2), ("WRITE", 4)]);
+    cache.close(&user(), id).await.unwrap();
+    assert_eq!(bench.origin.calls(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_cut_off_is_never_sent() {
+    let (bench, cache, file) = setup(&[1; 100]).await;
+    let id = open_file(&bench, &cache).await;
+    put(&cache, id, &file, 50, &[2; 100]).await;
+    cache.setattr(&user(), &file, &sizes(60), None).await.unwrap();
+    assert_eq!(bench.origin.calls(), [("SETATTR", 1)]);
+    assert_eq!(size(&cache, &file).await, 60);
+    let mut expected = vec![1; 50];
+    expected.resize(60, 2);
+    assert_eq!(read(&cache, &user(), &file, 0, 1000).await, expected);
+    // Longer again: with zeros.
+    cache.setattr(&user(), &file, &sizes(80), None).await.unwrap();
+    expected.resize(80, 0);
+    assert_eq!(read(&cache, &user(), &file, 0, 1000).await, expected);
+    put(&cache, id, &file, 90, b"x").await;
+    cache.close(&user(), id).await.unwrap();
+    expected.resize(90, 0);
+    expected.push(b'x');
+    assert_eq!(bench.origin.contents(&file), expected);
+    assert!(
+        bench.origin.came().iter().all(|came| came.offset == 50 && came.length == 10 || came.offset == 90)
+    );
+    // An open that cuts.
+    let id = open_file(&bench, &cache).await;
+    put(&cache, id, &file, 0, b"never").await;
+    let cutting = OpenRequest { create: Some(unchecked(Some(0))), ..open_request(&root(), "f", 2, BOTH) };
+    let second = open(&cache, &cutting).await;
+    put(&cache, second, &file, 0, b"new").await;
+    cache.close(&user(), id).await.unwrap();
+    cache.close(&user(), second).await.unwrap();
+    assert_eq!(bench.origin.contents(&file), b"new");
+    assert_eq!(bench.origin.came().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cut_that_is_refused_loses_nothing_and_one_waits_for_what_is_on_its_way() {
+    let (bench, cache, file) = setup(&[1; 10]).await;
+    let id = open_file(&bench, &cache).await;
+    put(&cache, id, &file, 5, b"kept").await;
+    let guard = Some(Timestamp::new(1, 1));
+    let refused = cache.setattr(&user(), &file, &sizes(0), guard).await.unwrap_err();
+    assert_eq!(refused.status, Status::NotSync);
+    assert_eq!(read(&cache, &user(), &file, 5, 4).await, "kept");
+    // A WRITE is on its way that would make the file longer again.
+    put(&cache, id, &file, 20, b"tail").await;
+    bench.origin.calls();
+    let gate = bench.origin.gate("WRITE");
+    let (cache2, file2) = (cache.clone(), file);
+    let sync = tokio::spawn(async move { cache2.commit(&user(), &file2, 0, 0).await });
+    gate.wait_for(1).await;
+    let (cache2, file2) = (cache.clone(), file);
+    let cut = tokio::spawn(async move { cache2.setattr(&user(), &file2, &sizes(3), None).await });
+    tokio::time::sleep(SECOND).await;
+    assert!(!cut.is_finished() && !bench.origin.calls().iter().any(|(call, _)| *call == "SETATTR"));
+    gate.open();
+    cut.await.unwrap().unwrap();
+    sync.await.unwrap().unwrap();
+    cache.close(&user(), id).await.unwrap();
+    assert_eq!(bench.origin.contents(&file), [1; 3]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn times_that_are_set_stay_set() {
+    let (bench, cache, file) = setup(b"").await;
+    let id = open_file(&bench, &cache).await;
+    put(&cache, id, &file, 0, b"data").await;
+    let then = Timestamp::new(1_000_000_000, 0);
+    let set = SetAttributes { mtime: Some(SetTime::Client(then)), ..SetAttributes::default() };
+    cache.setattr(&user(), &file, &set, None).await.unwrap();
+    cache.close(&user(), id).await.unwrap();
+    assert_eq!(cache.getattr(&opener(0), &file).await.unwrap().mtime, then);
+    assert_eq!(bench.origin.tree().get(&file).unwrap().attributes.mtime, then);
+    let calls = bench.origin.calls();
+    let of = |kind| calls.iter().find(|(call, _)| *call == kind).map_or(0, |(_, count)| *count);
+    assert_eq!((of("WRITE"), of("SETATTR"), of("COMMIT")), (1, 1, 0), "{calls:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn under_a_write_lease_a_file_is_made_with_one_call_and_its_times_do_not_move() {
+    let bench = Bench::with_state(Policy::Always(LeaseKind::Write));
+    let (bench, cache, _) = over(bench, b"").await;
+    let then = Timestamp::new(1_000_000_000, 0);
+    let set = SetAttributes { mtime: Some(SetTime::Client(then)), ..SetAttributes::default() };
+    let mut files = Vec::new();
+    for text in ["extracted", "made"] {
+        let create = Some(unchecked(None));
+        let request = OpenRequest { create, ..open_request(&root(), text, 1, BOTH) };
+        let opened = cache.open(&v4_opener(0, 1), &request).await.unwrap();
+        put(&cache, opened.id, &opened.handle, 0, text.as_bytes()).await;
+        if text == "extracted" {
+            cache.setattr(&user(), &opened.handle, &set, None).await.unwrap();
+        }
+        cache.close(&user(), opened.id).await.unwrap();
+        assert_eq!(bench.origin.calls(), [("OPEN", 1)]);
+        files.push(opened.handle);
+    }
+    let mut seen = Vec::new();
+    for file in &files {
+        seen.push(cache.getattr(&opener(0), file).await.unwrap().mtime);
+    }
+    assert_eq!(seen[0], then);
+    tokio::time::sleep(20 * SECOND).await;
+    assert_eq!(bench.origin.calls(), []);
+    until(|| cache.stats().dirty_bytes == 0).await;
+    tokio::time::sleep(SECOND).await;
+    assert_eq!(bench.origin.calls(), [("SETATTR", 2), ("WRITE", 2)]);
+    for (file, seen) in files.iter().zip(seen) {
+        assert_eq!(cache.getattr(&opener(0), file).await.unwrap().mtime, seen);
+        assert_eq!(bench.origin.tree().get(file).unwrap().attributes.mtime, seen);
+    }
+    // Written again, it is the origin's time that counts.
+    let id = open(&cache, &open_request(&root(), "extracted", 1, BOTH)).await;
+    put(&cache, id, &files[0], 0, b"E").await;
+    assert!(cache.getattr(&opener(0), &files[0]).await.unwrap().mtime > then);
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_writer_is_sent_in_its_own_name_and_one_who_may_not_is_left_to_the_origin() {
+    let (bench, cache, file) = setup(b"").await;
+    let mode = SetAttributes { mode: Some(0o664), uid: Some(1), gid: Some(5), ..SetAttributes::default() };
+    bench.origin.tree().setattr(&file, &mode, None).unwrap();
+    for (uid, offset) in [(1, 0), (2, 10), (1, 20)] {
+        let caller = Caller::unix(uid, 5, &[]);
+        write(&cache, &caller, &file, offset, b"0123456789").await;
+    }
+    // Neither by open nor by mode.
+    let stranger = Caller::unix(9, 9, &[]);
+    cache.commit(&Caller::unix(1, 5, &[]), &file, 0, 0).await.unwrap();
+    let came: Vec<_> = bench.origin.came().iter().map(|came| (came.uid, came.offset, came.length)).collect();
+    assert_eq!(came, [(1, 0, 10), (2, 10, 10), (1, 20, 10)]);
+    let written = write(&cache, &stranger, &file, 0, b"through").await;
+    assert_eq!(written.stability, Stability::FileSync);
+    assert_eq!(bench.origin.came().len(), 1, "at once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn under_a_write_lease_close_is_free_and_a_recall_sends_all() {
+    let bench = Bench::with_state(Policy::Always(LeaseKind::Write));
+    let (bench, cache, file) = over(bench, b"old").await;
+    let id = open_file(&bench, &cache).await;
+    put(&cache, id, &file, 0, b"newer").await;
+    cache.close(&user(), id).await.unwrap();
+    assert_eq!(cache.getattr(&opener(0), &file).await.unwrap().size, 5);
+    assert_eq!(read(&cache, &user(), &file, 0, 10).await, "newer");
+    assert_eq!(bench.origin.calls(), []);
+    // The origin asks how large it is.
+    let lease = bench.origin.state.lock().leases[0].id;
+    let (answer, held) = tokio::sync::oneshot::channel();
+    let deadline = tokio::time::Instant::now() + SECOND;
+    bench.origin.state.lock().say(Callback::Getattr(Query { id: lease, handle: file, answer, deadline }));
+    let held = held.await.unwrap();
+    assert_eq!(held.size, 5);
+    assert_ne!(held.change, bench.origin.tree().get(&file).unwrap().attributes.change);
+    assert_eq!(bench.origin.calls(), []);
+    // Somebody else wants it.
+    bench.origin.others(&file, |tree| assert_eq!(tree.get(&file).unwrap().data, b"newer")).await;
+    let calls = bench.origin.calls();
+    assert!(calls.contains(&("WRITE", 1)) && !calls.iter().any(|(call, _)| *call == "COMMIT"), "{calls:?}");
+    assert_eq!(bench.origin.contents(&file), b"newer");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_that_is_removed_first_is_never_written() {
+    let bench = Bench::with_state(Policy::Always(LeaseKind::Write));
+    let (bench, cache, file) = over(bench, b"").await;
+    let id = open_file(&bench, &cache).await;
+    put(&cache, id, &file, 0, b"scratch").await;
+    cache.close(&user(), id).await.unwrap();
+    cache.remove(&user(), &root(), &name("f")).await.unwrap();
+    tokio::time::sleep(40 * SECOND).await;
+    assert!(bench.origin.came().is_empty());
+    assert_eq!(cache.stats().dirty_bytes, 0);
+    // One that is renamed over another is written before, and the other one is not.
+    for text in ["a", "b"] {
+        bench.origin.put(&root(), text, b"");
+    }
+    bench.origin.pass(10 * SECOND);
+    for (text, data) in [("a", "moved"), ("b", "replaced")] {
+        let request = open_request(&root(), text, 1, BOTH);
+        let opened = cache.open(&v4_opener(0, 1), &request).await.unwrap();
+        put(&cache, opened.id, &opened.handle, 0, data.as_bytes()).await;
+        cache.close(&user(), opened.id).await.unwrap();
+    }
+    cache.rename(&user(), &root(), &name("a"), &root(), &name("b")).await.unwrap();
+    tokio::time::sleep(40 * SECOND).await;
+    assert_eq!(bench.origin.came().iter().map(|came| came.length).collect::<Vec<_>>(), [5]);
+    let there = bench.origin.tree().lookup(&user().principal, &root(), &name("b")).unwrap().node.handle;
+    assert_eq!(bench.origin.contents(&there), b"moved");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_the_process_sends_all_and_waits_no_longer_than_it_may() {
+    let (bench, cache, file) = setup(b"").await;
+    let id = open_file(&bench, &cache).await;
+    put(&cache, id, &file, 0, b"one").await;
+    put(&cache, id, &file, 10, b"two").await;
+    cache.shutdown().await;
+    assert_eq!(bench.origin.calls(), [("COMMIT", 1), ("WRITE", 2)]);
+    put(&cache, id, &file, 0, b"more").await;
+    let _gate = bench.origin.gate("WRITE");
+    let before = tokio::time::Instant::now();
+    cache.shutdown().await;
+    assert!(before.elapsed() >= 60 * SECOND && before.elapsed() < 70 * SECOND);
+}
