@@ -1,5 +1,6 @@
 //! The cache as a file system: one part per kind of operation.
 
+mod atime;
 mod attributes;
 mod data;
 pub mod directory;
@@ -7,6 +8,7 @@ mod extended;
 mod lock;
 pub mod modify;
 pub mod names;
+mod offline;
 mod open;
 
 use std::future::Future;
@@ -43,14 +45,23 @@ impl FileSystem for Cache {
     async fn root(&self, caller: &Caller) -> Result<Node> {
         let sent = self.core.policy.sending();
         self.core.counters.other.bump();
-        let node = self.core.below.root(caller).await?;
-        let object = self.core.object(&node.handle);
-        self.core.observe(&object, node.attributes.as_ref(), &sent, Opening::No);
-        Ok(node)
+        let ask = async {
+            let node = self.core.below.root(caller).await?;
+            let object = self.core.object(&node.handle);
+            self.core.observe(&object, node.attributes.as_ref(), &sent, Opening::No);
+            self.core.learn_root(node.handle);
+            Ok(node)
+        };
+        let known = || {
+            let handle = self.core.known_root()?;
+            Some(Ok(Node { handle, attributes: Some(self.core.offline_attributes(&handle)?) }))
+        };
+        self.core.or_offline(ask, known).await
     }
 
     async fn getattr(&self, caller: &Caller, handle: &Handle) -> Result<Attributes> {
-        self.core.getattr(caller, handle).await
+        let known = || self.core.offline_attributes(handle).map(Ok);
+        self.core.or_offline(self.core.getattr(caller, handle), known).await
     }
 
     async fn setattr(
@@ -65,11 +76,13 @@ impl FileSystem for Cache {
     }
 
     async fn access(&self, caller: &Caller, handle: &Handle, asked: AccessMask) -> Result<Accessed> {
-        self.core.access(caller, handle, asked).await
+        let known = || self.core.offline_access(caller, handle, asked).map(Ok);
+        self.core.or_offline(self.core.access(caller, handle, asked), known).await
     }
 
     async fn lookup(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<Looked> {
-        self.core.lookup(caller, directory, name).await
+        let known = || self.core.offline_lookup(caller, directory, name);
+        self.core.or_offline(self.core.lookup(caller, directory, name), known).await
     }
 
     async fn parent(&self, caller: &Caller, directory: &Handle) -> Result<Looked> {
@@ -77,11 +90,12 @@ impl FileSystem for Cache {
     }
 
     async fn readlink(&self, caller: &Caller, handle: &Handle) -> Result<(Bytes, Option<Attributes>)> {
-        self.core.readlink(caller, handle).await
+        let known = || self.core.offline_link(caller, handle).map(Ok);
+        self.core.or_offline(self.core.readlink(caller, handle), known).await
     }
 
     async fn read(&self, caller: &Caller, handle: &Handle, _: By, offset: u64, count: u32) -> Result<Read> {
-        let read = self.core.read(caller, handle, offset, count).await?;
+        let read = self.core.read_or_offline(caller, handle, offset, count).await?;
         // Hits have none that are news, so no READ has any: see `vfs::Read::attributes`.
         Ok(Read { attributes: None, ..read })
     }
@@ -186,23 +200,33 @@ impl FileSystem for Cache {
     }
 
     async fn readdir(&self, caller: &Caller, directory: &Handle, part: ReadDir) -> Result<Listing> {
-        self.core.readdir(caller, directory, part).await
+        let known = || self.core.offline_readdir(caller, directory, &part).map(Ok);
+        self.core.or_offline(self.core.readdir(caller, directory, part), known).await
     }
 
     async fn fsstat(&self, caller: &Caller, handle: &Handle) -> Result<FsStat> {
         self.core.counters.other.bump();
-        self.core.below.fsstat(caller, handle).await
+        let ask = async {
+            let stat = self.core.below.fsstat(caller, handle).await?;
+            *self.core.fsstat.lock() = Some(stat);
+            Ok(stat)
+        };
+        self.core.or_offline(ask, || self.core.offline_fsstat().map(Ok)).await
     }
 
     async fn limits(&self, caller: &Caller, handle: &Handle) -> Result<FsLimits> {
         self.core.counters.other.bump();
-        let limits = self.core.below.limits(caller, handle).await?;
-        self.core.learn_limits(limits);
-        Ok(limits)
+        let ask = async {
+            let limits = self.core.below.limits(caller, handle).await?;
+            self.core.learn_limits(limits);
+            Ok(limits)
+        };
+        self.core.or_offline(ask, || self.core.known_limits().map(Ok)).await
     }
 
     async fn open(&self, caller: &Caller, request: &OpenRequest) -> Result<Opened> {
-        self.core.open(caller, request).await
+        let known = || self.core.offline_open(caller, request);
+        self.core.or_offline(self.core.open(caller, request), known).await
     }
 
     async fn downgrade(&self, _: &Caller, open: OpenId, access: Share, deny: Share) -> Result<()> {
@@ -307,6 +331,10 @@ impl FileSystem for Cache {
     async fn clone_range(&self, caller: &Caller, from: Place, to: Place, count: u64) -> Result<Wcc> {
         let (core, caller) = (self.core.clone(), caller.clone());
         self.lasting(async move { core.clone_range(&caller, from, to, count).await }).await
+    }
+
+    fn silence(&self) -> Option<tokio::sync::watch::Receiver<vfs::Silence>> {
+        self.core.below.silence()
     }
 
     async fn shutdown(&self) {

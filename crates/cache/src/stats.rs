@@ -64,7 +64,7 @@ impl Calls {
     }
 }
 
-/// The counters at one moment. All count from the start of the process, but for the two gauges.
+/// The counters at one moment. All count from the start of the process, but for the gauges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// GETATTR.
@@ -97,6 +97,16 @@ pub struct Stats {
     pub recalls: u64,
     /// Leases that were taken away.
     pub revoked: u64,
+    /// Bytes that completed files in the background.
+    pub filled_bytes: u64,
+    /// Files whose data was found damaged, and dropped.
+    pub damaged: u64,
+    /// Answers from what was last known, while the origin was away.
+    pub offline: u64,
+    /// Access times that the origin was told.
+    pub atimes: u64,
+    /// Gauge: the origin is away, and clients live with it.
+    pub is_away: bool,
     /// Gauge: leases held for reading.
     pub leases_read: u64,
     /// Gauge: leases held for reading and writing.
@@ -188,6 +198,11 @@ pub struct Counters {
     pub evictions: Counter,
     pub revalidations: Counter,
     pub distrusted: Counter,
+    pub filled_bytes: Counter,
+    pub filled_calls: Counter,
+    pub damaged: Counter,
+    pub offline: Counter,
+    pub atimes: Counter,
 }
 
 impl Counters {
@@ -230,6 +245,11 @@ impl Counters {
             opens_shared: self.opens_shared.get(),
             recalls: self.recalls.get(),
             revoked: self.revoked.get(),
+            filled_bytes: self.filled_bytes.get(),
+            damaged: self.damaged.get(),
+            offline: self.offline.get(),
+            atimes: self.atimes.get(),
+            is_away: false,
             leases_read: 0,
             leases_write: 0,
             used_bytes: 0,

@@ -12,6 +12,7 @@ use std::time::Duration;
 use tokio::task::AbortHandle;
 
 use crate::core::Core;
+use crate::store::records::fsid_key;
 use crate::store::{Batch, Table};
 use crate::table::Object;
 
@@ -30,6 +31,10 @@ pub const USED_BYTES: &[u8] = b"used-bytes";
 pub const USES: &[u8] = b"uses";
 /// See [`USED_BYTES`].
 pub const INDEXED: &[u8] = b"indexed";
+/// What the keys begin with of the bytes in use by data of one file system of the origin; its id follows.
+pub const SHARE_BYTES: &[u8] = b"share-bytes/";
+/// The handle of the origin's root.
+pub const ROOT: &[u8] = b"root";
 
 /// Starts the background work of a cache. It ends with the cache.
 pub fn start(core: &Arc<Core>) -> Vec<AbortHandle> {
@@ -115,6 +120,10 @@ impl Core {
         ];
         for (key, value) in counters {
             batch.put(Table::Meta, key.to_vec(), value.to_le_bytes().to_vec());
+        }
+        for (fsid, used) in self.objects.shares() {
+            let key = [SHARE_BYTES, &fsid_key(fsid)].concat();
+            batch.put(Table::Meta, key, used.to_le_bytes().to_vec());
         }
     }
 

@@ -172,7 +172,7 @@ impl Core {
     }
 
     /// A local open begins.
-    fn opened_here(
+    pub fn opened_here(
         &self,
         caller: &Caller,
         request: &OpenRequest,
