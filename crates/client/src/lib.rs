@@ -15,6 +15,7 @@ mod nfs4;
 pub mod nonsense;
 mod origin;
 mod portmapper;
+mod pulse;
 mod transport;
 pub mod url;
 

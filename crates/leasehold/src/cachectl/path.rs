@@ -1,0 +1,80 @@
+//! Paths in JSON and on the screen: what is no printable UTF-8 is written `\xHH`, and a backslash `\\`.
+
+/// A path as text from which it can be told again.
+pub fn show(path: &[u8]) -> String {
+    let mut text = String::with_capacity(path.len());
+    for chunk in path.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match c {
+                '\\' => text.push_str("\\\\"),
+                c if c.is_control() => c.to_string().bytes().for_each(|byte| escape(&mut text, byte)),
+                c => text.push(c),
+            }
+        }
+        chunk.invalid().iter().for_each(|byte| escape(&mut text, *byte));
+    }
+    text
+}
+
+fn escape(text: &mut String, byte: u8) {
+    text.push_str(&format!("\\x{byte:02x}"));
+}
+
+/// The path that a text is. A backslash that begins nothing is one.
+pub fn read(text: &str) -> Vec<u8> {
+    let bytes = text.as_bytes();
+    let mut path = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while let Some(byte) = bytes.get(at) {
+        let rest = &bytes[at..];
+        let hex = rest.get(2..4).and_then(|hex| std::str::from_utf8(hex).ok());
+        let escaped = hex.filter(|_| rest.starts_with(b"\\x")).and_then(|hex| u8::from_str_radix(hex, 16).ok());
+        if let Some(escaped) = escaped {
+            path.push(escaped);
+            at += 4;
+        } else if rest.starts_with(b"\\\\") {
+            path.push(b'\\');
+            at += 2;
+        } else {
+            path.push(*byte);
+            at += 1;
+        }
+    }
+    path
+}
+
+/// The path of a child.
+pub fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
+    let mut path = directory.to_vec();
+    while path.last() == Some(&b'/') {
+        path.pop();
+    }
+    path.push(b'/');
+    path.extend_from_slice(name);
+    path
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_come_back() {
+        for path in [&b"/a/b c"[..], b"/caf\xc3\xa9", b"/\xff\xfe", b"/a\\b", b"/a\\x41", b"/new\nline\x7f", b"/"] {
+            let text = show(path);
+            assert!(!text.chars().any(char::is_control), "{text}");
+            assert_eq!(read(&text), path, "{text}");
+        }
+        assert_eq!(show("/café".as_bytes()), "/café");
+        assert_eq!(read("/what\\ever\\x4"), b"/what\\ever\\x4");
+        let all: Vec<u8> = (0..=255).collect();
+        assert_eq!(read(&show(&all)), all);
+    }
+
+    #[test]
+    fn children_are_below() {
+        assert_eq!(join(b"/", b"a"), b"/a");
+        assert_eq!(join(b"", b"a"), b"/a");
+        assert_eq!(join(b"/d/", b"a"), b"/d/a");
+    }
+}
