@@ -161,6 +161,12 @@ impl Cache {
         self.core.sweep(Duration::ZERO).await;
     }
 
+    /// Writes down what was changed of a cache that was opened to be looked at.
+    pub async fn close_offline(&self) {
+        self.core.empty_trash().await;
+        self.core.flush().await;
+    }
+
     pub(crate) async fn finish(&self) {
         self.core.finish().await;
     }

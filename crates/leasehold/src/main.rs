@@ -4,6 +4,7 @@
 //! line itself was wrong.
 
 mod admin;
+mod cachectl;
 mod cli;
 mod config;
 mod demo;
@@ -60,6 +61,7 @@ fn run(arguments: Arguments) -> Result<(), Failure> {
             Command::Serve(serve) => Box::pin(serve::run(*serve)).await,
             Command::Proxy(proxy) => Box::pin(proxy::run(*proxy)).await,
             Command::Demo(demo) => Box::pin(demo::run(demo)).await,
+            Command::Cache(cache) => Box::pin(cachectl::run(cache)).await,
             Command::Status(status) => status::run(&status).await,
             Command::Man(_) => Ok(()),
         }
