@@ -105,7 +105,8 @@ impl Cache {
         let mut fetched = 0;
         let mut waits = 0;
         loop {
-            let width = (self.core.window_bytes.load(Ordering::Relaxed) / self.core.chunk_bytes()).clamp(2, WIDTH_MAX);
+            let width = (self.core.window_bytes.load(Ordering::Relaxed) / self.core.chunk_bytes())
+                .clamp(2, WIDTH_MAX);
             match self.core.round(caller, &object, width as usize, u64::MAX, false).await? {
                 Round::Done(Completed::Was) if fetched > 0 => return Ok(Completed::Now(fetched)),
                 Round::Done(completed) => return Ok(completed),
@@ -180,10 +181,8 @@ impl Core {
             }
             return Ok(Round::Wait);
         }
-        let tasks: Vec<_> = fetches
-            .iter()
-            .map(|fetch| self.send(caller, object, fetch.clone(), None, background))
-            .collect();
+        let tasks: Vec<_> =
+            fetches.iter().map(|fetch| self.send(caller, object, fetch.clone(), None, background)).collect();
         for task in tasks.into_iter().flatten() {
             let _ = task.await;
         }
@@ -205,7 +204,8 @@ impl Core {
     fn missing(&self, state: &State, fill: Fill) -> Option<(u64, u64)> {
         let known = state.attributes().filter(|known| known.file_type == FileType::Regular)?;
         let present = state.data.valid().bytes();
-        let enough = present > 0 && u128::from(present) * 100 >= u128::from(known.size) * u128::from(fill.percent_min);
+        let enough =
+            present > 0 && u128::from(present) * 100 >= u128::from(known.size) * u128::from(fill.percent_min);
         let worth = enough && present < known.size && self.options.takes(known, self.policy.wall());
         let readable = || state.rights.iter().any(|right| right.may_ever(AccessMask::READ));
         (worth && readable()).then(|| (known.size - present, known.size))

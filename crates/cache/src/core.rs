@@ -9,9 +9,8 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, OnceCell, Semaphore, mpsc};
 use tokio::time::Instant;
 use vfs::{
-    Attributes, Callback, Callbacks, Caller, Error, Features, FileSystem, FsLimits, FsStat, Fsid,
-    Handle, OpenId,
-    Principal, Status,
+    Attributes, Callback, Callbacks, Caller, Error, Features, FileSystem, FsLimits, FsStat, Fsid, Handle,
+    OpenId, Principal, Status,
 };
 
 use crate::completer::SharedCandidates;
@@ -429,7 +428,8 @@ impl Core {
             batch.remove(Table::Uses, use_key(before, &object.handle));
         }
         let has_data = record.data.is_some();
-        let note = UseNote { has_data, is_whole: has_data && state.is_whole(), fsid: record.kept.attributes.fsid };
+        let note =
+            UseNote { has_data, is_whole: has_data && state.is_whole(), fsid: record.kept.attributes.fsid };
         batch.put(Table::Uses, use_key(used, &object.handle), note.encode());
         batch.put(Table::Objects, key, record.encode());
         if before == 0 {

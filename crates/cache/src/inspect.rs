@@ -92,7 +92,9 @@ pub enum FindError {
     #[error("nothing is known of the export yet; it is learnt when a client first uses it")]
     Empty,
     /// This component is not known here, and nobody can be asked.
-    #[error("nothing is known of `{0}`; name a path below the export's root that was used, or ask while the proxy or mount runs")]
+    #[error(
+        "nothing is known of `{0}`; name a path below the export's root that was used, or ask while the proxy or mount runs"
+    )]
     NotKnown(String),
     /// The origin said so.
     #[error("`{0}`: {1}")]
@@ -156,7 +158,9 @@ impl Cache {
 
     async fn find_name(&self, directory: &Handle, name: &Name) -> Result<Handle, FindError> {
         let shown = || String::from_utf8_lossy(name.as_bytes()).into_owned();
-        if let Some(child) = self.core.name_entry(directory, name).and_then(|entry| self.core.led(directory, name, &entry)) {
+        if let Some(child) =
+            self.core.name_entry(directory, name).and_then(|entry| self.core.led(directory, name, &entry))
+        {
             return Ok(child);
         }
         if self.offline {
@@ -169,7 +173,10 @@ impl Cache {
     /// What is known of an object.
     pub fn info(&self, handle: &Handle) -> Info {
         let object = self.core.glance(handle);
-        let pinned = self.core.pinned_by(&object).map(|by| if by == *handle { Keeper::Itself } else { Keeper::Above(by) });
+        let pinned = self
+            .core
+            .pinned_by(&object)
+            .map(|by| if by == *handle { Keeper::Itself } else { Keeper::Above(by) });
         let used_at = Some(object.used_at.load(Ordering::Relaxed)).filter(|at| *at != 0);
         let now = self.core.policy.wall();
         self.core.with(&object, |state| {
@@ -331,7 +338,10 @@ impl Core {
         let Leads::To(child) = entry.leads else { return None };
         let object = self.glance(&child);
         let here = self.with(&object, |state| {
-            let seen = state.place.as_ref().is_some_and(|place| place.directory == *directory && place.name == *name);
+            let seen = state
+                .place
+                .as_ref()
+                .is_some_and(|place| place.directory == *directory && place.name == *name);
             state.attributes().is_some() && (state.epoch() == entry.epoch || seen)
         });
         here.then_some(child)

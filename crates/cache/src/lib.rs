@@ -183,11 +183,7 @@ fn failed(error: &tokio::task::JoinError) -> OpenError {
 }
 
 /// The part of opening that may block.
-fn prepare(
-    directory: Directory,
-    below: Arc<dyn FileSystem>,
-    options: Options,
-) -> Result<Start, OpenError> {
+fn prepare(directory: Directory, below: Arc<dyn FileSystem>, options: Options) -> Result<Start, OpenError> {
     let index = Index::open(&directory.index())?;
     let counter = |key: &[u8]| {
         let value = index.get(Table::Meta, key).and_then(|value| value.try_into().ok());

@@ -86,7 +86,8 @@ impl Options {
     /// Where it starts for one file system: the same share of its hard limit as of that of all.
     pub(crate) fn export_soft_bytes(&self) -> Option<u64> {
         let hard = self.export_max_bytes?;
-        let share = u128::from(self.soft_max_bytes()) * u128::from(hard) / u128::from(self.size_max_bytes.max(1));
+        let share =
+            u128::from(self.soft_max_bytes()) * u128::from(hard) / u128::from(self.size_max_bytes.max(1));
         Some(u64::try_from(share).unwrap_or(hard).min(hard))
     }
 
@@ -122,7 +123,9 @@ mod tests {
         options.changed_min_age = Duration::from_secs(30);
         let later = Timestamp::new(1030, 0);
         assert!(options.takes(&attributes(4096), later) && options.takes(&attributes(1 << 20), later));
-        assert!(!options.takes(&attributes(4095), later) && !options.takes(&attributes((1 << 20) + 1), later));
+        assert!(
+            !options.takes(&attributes(4095), later) && !options.takes(&attributes((1 << 20) + 1), later)
+        );
         assert!(!options.takes(&attributes(4096), Timestamp::new(1029, 0)), "changed half a minute ago");
     }
 

@@ -43,7 +43,10 @@ impl Outage {
 
     /// Is there one now?
     pub fn is_on(&self) -> bool {
-        self.silence.as_ref().and_then(|silence| *silence.borrow()).is_some_and(|since| since.elapsed() >= self.after)
+        self.silence
+            .as_ref()
+            .and_then(|silence| *silence.borrow())
+            .is_some_and(|since| since.elapsed() >= self.after)
     }
 
     /// Waits for one; for ever, if there cannot be any.

@@ -124,7 +124,8 @@ impl Core {
         while (theirs.len() as u64) < range.end - range.start {
             let at = range.start + theirs.len() as u64;
             let count = (range.end - at).min(self.chunk_bytes()) as u32;
-            let read = self.read_below(caller, &subject.object, at, count).await.map_err(|error| error.status)?;
+            let read =
+                self.read_below(caller, &subject.object, at, count).await.map_err(|error| error.status)?;
             self.observe(&subject.object, read.attributes.as_ref(), &sent, Opening::No);
             let bytes = read.data.to_bytes().map_err(|_| Status::Io)?;
             theirs.extend_from_slice(&bytes);
@@ -143,7 +144,9 @@ impl Core {
         // A READ need not bring attributes: whether the file is the same is asked.
         let arrived = self.policy.event();
         self.revalidate(caller, &subject.object, arrived).await.map_err(|error| error.status)?;
-        let still = self.with(&subject.object, |state| state.data.generation() == subject.generation && !state.is_suspect());
+        let still = self.with(&subject.object, |state| {
+            state.data.generation() == subject.generation && !state.is_suspect()
+        });
         // A write of ours may have taken the range out meanwhile.
         let there = self.with(&subject.object, |state| state.data.valid().contains(range));
         Ok((still && there).then_some(same))

@@ -128,10 +128,17 @@ async fn answer(stream: UnixStream, answering: &Answering) -> std::io::Result<()
         (Ok(Request::Status), _) => return send(&mut writer, &(answering.status)()).await,
         (Ok(Request::Cache(request)), Some(cache)) => (cache.clone(), request),
         (Ok(Request::Cache(_)), None) => {
-            return send(&mut writer, &json!({ "error": "there is no cache here; name that of a proxy or a mount" })).await;
+            return send(
+                &mut writer,
+                &json!({ "error": "there is no cache here; name that of a proxy or a mount" }),
+            )
+            .await;
         }
         (Err(error), _) => {
-            let error = format!("this Leasehold ({}) does not know what was asked: {error}", env!("CARGO_PKG_VERSION"));
+            let error = format!(
+                "this Leasehold ({}) does not know what was asked: {error}",
+                env!("CARGO_PKG_VERSION")
+            );
             return send(&mut writer, &json!({ "error": error })).await;
         }
     };
@@ -185,7 +192,8 @@ impl Asked {
     pub async fn of(directory: &Path, request: &Request) -> Result<Option<Asked>, Failure> {
         let Ok(stream) = UnixStream::connect(&socket(directory)).await else { return Ok(None) };
         let (reader, mut writer) = stream.into_split();
-        let request = serde_json::to_value(request).map_err(|error| Failure(format!("cannot ask: {error}")))?;
+        let request =
+            serde_json::to_value(request).map_err(|error| Failure(format!("cannot ask: {error}")))?;
         // One of an earlier version may answer, and be gone, before it is asked.
         let _ = send(&mut writer, &request).await;
         Ok(Some(Asked { reader: BufReader::new(reader), _writer: writer }))

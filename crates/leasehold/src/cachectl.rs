@@ -204,7 +204,10 @@ async fn listen(mut asked: Asked, show: &mut Show) -> Result<Value, Failure> {
             return Err(Failure(error.as_str().unwrap_or("it failed and does not say why").to_owned()));
         }
         if line.get("role").is_some() {
-            return Err(Failure("the Leasehold that runs is of an earlier version, which cannot be asked this: restart it".into()));
+            return Err(Failure(
+                "the Leasehold that runs is of an earlier version, which cannot be asked this: restart it"
+                    .into(),
+            ));
         }
         show.line(&line);
     }

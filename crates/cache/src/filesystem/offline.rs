@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use vfs::{
-    AccessMask, Accessed, Attributes, Caller, Entry, Error, FsStat, Handle, Listing, Looked, Name, Node, OpenRequest,
-    Opened, Read, ReadDir, Result, Share, Status,
+    AccessMask, Accessed, Attributes, Caller, Entry, Error, FsStat, Handle, Listing, Looked, Name, Node,
+    OpenRequest, Opened, Read, ReadDir, Result, Share, Status,
 };
 
 use crate::core::Core;
@@ -139,7 +139,13 @@ impl Core {
     }
 
     /// READ of a file that is whole: the range of the file on this disk, and whether it is its end.
-    pub fn offline_read(&self, caller: &Caller, handle: &Handle, offset: u64, count: u32) -> Option<OfflineRead> {
+    pub fn offline_read(
+        &self,
+        caller: &Caller,
+        handle: &Handle,
+        offset: u64,
+        count: u32,
+    ) -> Option<OfflineRead> {
         let object = self.object(handle);
         if !self.might(caller, &object, AccessMask::READ) {
             return None;
@@ -160,7 +166,11 @@ impl Core {
 
     /// OPEN for reading, of what is there: a file must be whole.
     pub fn offline_open(&self, caller: &Caller, request: &OpenRequest) -> Option<Result<Opened>> {
-        if request.create.is_some() || request.access != Share::READ || !request.deny.is_empty() || request.reclaim {
+        if request.create.is_some()
+            || request.access != Share::READ
+            || !request.deny.is_empty()
+            || request.reclaim
+        {
             return None;
         }
         let handle = match &request.name {
@@ -205,7 +215,13 @@ pub struct OfflineRead {
 
 impl Core {
     /// READ, from what is known if the origin is away.
-    pub async fn read_or_offline(&self, caller: &Caller, handle: &Handle, offset: u64, count: u32) -> Result<Read> {
+    pub async fn read_or_offline(
+        &self,
+        caller: &Caller,
+        handle: &Handle,
+        offset: u64,
+        count: u32,
+    ) -> Result<Read> {
         if !self.outage.is_possible() {
             return self.read(caller, handle, offset, count).await;
         }
@@ -213,8 +229,12 @@ impl Core {
         let offline = || self.offline_read(caller, handle, offset, count).map(|read| Ok(Err(read)));
         match self.or_offline(online, offline).await? {
             Ok(read) => Ok(read),
-            Err(OfflineRead { pin: None, eof }) => Ok(Read { data: vfs::Data::default(), eof, attributes: None }),
-            Err(OfflineRead { pin: Some(pin), eof }) => self.hit_offline(&self.object(handle), pin, eof).await,
+            Err(OfflineRead { pin: None, eof }) => {
+                Ok(Read { data: vfs::Data::default(), eof, attributes: None })
+            }
+            Err(OfflineRead { pin: Some(pin), eof }) => {
+                self.hit_offline(&self.object(handle), pin, eof).await
+            }
         }
     }
 }

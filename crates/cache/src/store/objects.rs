@@ -222,7 +222,9 @@ impl ObjectFile {
     fn account(&self, allocated: u64) {
         let before = self.allocated_bytes.swap(allocated, Ordering::Relaxed);
         for counter in [&self.store.used_bytes, &*self.share] {
-            let count = |used: u64| Some(used.saturating_sub(before.saturating_sub(allocated)) + allocated.saturating_sub(before));
+            let count = |used: u64| {
+                Some(used.saturating_sub(before.saturating_sub(allocated)) + allocated.saturating_sub(before))
+            };
             let _ = counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count);
         }
     }

@@ -186,9 +186,7 @@ fn decode_data(reader: &mut Reader) -> Option<DataRecord> {
 }
 
 fn decode_sums(reader: &mut Reader) -> Option<Sums> {
-    let sum = |reader: &mut Reader| {
-        Some(Sum { range: reader.u64()?..reader.u64()?, crc: reader.u32()? })
-    };
+    let sum = |reader: &mut Reader| Some(Sum { range: reader.u64()?..reader.u64()?, crc: reader.u32()? });
     let sums = (0..reader.u32()?).map(|_| sum(reader)).collect::<Option<Vec<_>>>()?;
     Some(Sums::restored(sums.into_iter()))
 }
@@ -279,7 +277,10 @@ mod tests {
         assert_eq!((back.boot, back.used, &back.link, back.listing), (1, 2, &record.link, Some((12, false))));
         assert_eq!(back.kept.attributes, record.kept.attributes);
         assert_eq!((back.kept.epoch, back.kept.settled), (3, true));
-        assert_eq!((back.used_at, &back.place, back.kept.confirmed), (record.used_at, &record.place, Timestamp::new(8, 9)));
+        assert_eq!(
+            (back.used_at, &back.place, back.kept.confirmed),
+            (record.used_at, &record.place, Timestamp::new(8, 9))
+        );
         assert_eq!(back.data, Some(data));
         record.data = None;
         record.link = None;

@@ -103,6 +103,8 @@ pub struct Origin {
     pub after_effect: Mutex<Option<Hook>>,
     /// Opens, locks and leases, if it has state.
     pub state: Mutex<state::State>,
+    /// Since when it has been silent, as a client would tell.
+    pub silence: tokio::sync::watch::Sender<vfs::Silence>,
 }
 
 type Hook = Box<dyn FnOnce() + Send>;
@@ -127,6 +129,7 @@ impl Origin {
             seed: AtomicU64::new(1),
             after_effect: Mutex::new(None),
             state: Mutex::default(),
+            silence: tokio::sync::watch::Sender::default(),
         })
     }
 
@@ -416,6 +419,10 @@ impl FileSystem for Origin {
 
     async fn test(&self, _: &Caller, handle: &Handle, lock: &Lock) -> Result<Option<Lock>> {
         self.call("TEST", |_| Ok(self.state.lock().conflict(handle, lock))).await
+    }
+
+    fn silence(&self) -> Option<tokio::sync::watch::Receiver<vfs::Silence>> {
+        Some(self.silence.subscribe())
     }
 
     fn callbacks(&self) -> Option<Callbacks> {

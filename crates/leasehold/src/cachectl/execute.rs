@@ -62,7 +62,9 @@ pub async fn execute(
         CacheRequest::Pin { paths } => pin(cache, &paths, &sink).await,
         CacheRequest::Unpin { paths, all } => unpin(cache, &paths, all, &sink).await,
         CacheRequest::Drop { paths, all } => drop_data(cache, &paths, all, &mut sink).await,
-        CacheRequest::Verify { origin: true, .. } if cache.is_offline() => Err(needs_origin("verify --origin")),
+        CacheRequest::Verify { origin: true, .. } if cache.is_offline() => {
+            Err(needs_origin("verify --origin"))
+        }
         CacheRequest::Verify { paths, origin, keep } => verify(cache, &paths, origin, !keep, &mut sink).await,
         CacheRequest::Warm { .. } if cache.is_offline() => Err(needs_origin("warm")),
         CacheRequest::Warm { paths, newer, pin: keep, user } => {
@@ -75,7 +77,9 @@ pub async fn execute(
 }
 
 fn needs_origin(what: &str) -> Stop {
-    format!("`{what}` needs the origin, and nothing runs on this cache: start the proxy or mount, and ask again")
+    format!(
+        "`{what}` needs the origin, and nothing runs on this cache: start the proxy or mount, and ask again"
+    )
 }
 
 /// The objects that paths lead to; a path that leads nowhere is told of.
@@ -84,19 +88,13 @@ pub async fn found(cache: &Cache, paths: &[String], sink: &Sink) -> Result<Vec<(
     for text in paths {
         let given = path::read(text);
         match cache.find(&given).await {
-            Ok(handle) => found.push((path::join(&given, b""), handle)),
+            Ok(handle) => found.push((path::tidy(&given), handle)),
             // Nothing is known of any path.
             Err(FindError::Empty) => return Err(FindError::Empty.to_string()),
             Err(error) => sink.failed(&given, error).await?,
         }
     }
-    let tidy = |(mut path, handle): (Vec<u8>, Handle)| {
-        if path.len() > 1 {
-            path.pop();
-        }
-        (path, handle)
-    };
-    Ok(found.into_iter().map(tidy).collect())
+    Ok(found)
 }
 
 /// A walk over names that are known, from above.
@@ -227,7 +225,8 @@ async fn pin(cache: &Cache, paths: &[String], sink: &Sink) -> Result<Value, Stop
     }
     if paths.is_empty() {
         for pin in cache.pins() {
-            sink.entry(json!({ "path": now_at(cache, &pin), "pinned_as": pin.path, "since": pin.since })).await?;
+            sink.entry(json!({ "path": now_at(cache, &pin), "pinned_as": pin.path, "since": pin.since }))
+                .await?;
         }
     }
     Ok(json!({ "pinned": pinned }))
@@ -250,13 +249,18 @@ async fn unpin(cache: &Cache, paths: &[String], all: bool, sink: &Sink) -> Resul
         chosen.extend(pins.iter().map(|pin| (pin.path.clone(), pin.handle)));
     }
     for text in paths {
-        let given = path::join(&path::read(text), b"");
-        let given = path::show(if given.len() > 1 { &given[..given.len() - 1] } else { &given });
+        let given = path::show(&path::tidy(&path::read(text)));
         // Pins are found by where they were set too: what is pinned may be gone.
         let pin = pins.iter().find(|pin| now_at(cache, pin) == given || pin.path == given);
         match pin {
             Some(pin) => chosen.push((given, pin.handle)),
-            None => sink.failed(&path::read(text), "it has no pin of its own; `leasehold cache pin CACHE-DIR` lists them").await?,
+            None => {
+                sink.failed(
+                    &path::read(text),
+                    "it has no pin of its own; `leasehold cache pin CACHE-DIR` lists them",
+                )
+                .await?
+            }
         }
     }
     for (path, handle) in chosen {
@@ -334,7 +338,8 @@ async fn verify(
             let (page, next) = cache.with_data(&from);
             for handle in page {
                 let names = cache.path_of(&handle);
-                let path = names.map_or_else(|| format!("(inode {})", inode(cache, &handle)), |names| whole_path(&names));
+                let path = names
+                    .map_or_else(|| format!("(inode {})", inode(cache, &handle)), |names| whole_path(&names));
                 verify_one(cache, (&path::read(&path), &handle), (origin, repair), &mut tally, sink).await?;
             }
             let Some(next) = next else { break };
@@ -384,7 +389,11 @@ async fn verify_one(
 fn damage(found: &Verified) -> String {
     let bytes: u64 = found.damaged.iter().map(|range| range.end - range.start).sum();
     let at = found.damaged.first().map_or(0, |range| range.start);
-    let what = if found.dropped { "it was dropped, and is fetched again when it is read" } else { "it was left; drop it" };
+    let what = if found.dropped {
+        "it was dropped, and is fetched again when it is read"
+    } else {
+        "it was left; drop it"
+    };
     format!("damaged: {bytes} bytes are in ranges that are not what was stored, the first at {at}; {what}")
 }
 
@@ -412,7 +421,9 @@ fn entry(cache: &Cache, path: &[u8], info: &Info) -> Value {
     let pinned = match &info.pinned {
         None => Value::Null,
         Some(Keeper::Itself) => "itself".into(),
-        Some(Keeper::Above(above)) => cache.path_of(above).map_or("above".into(), |names| whole_path(&names).into()),
+        Some(Keeper::Above(above)) => {
+            cache.path_of(above).map_or("above".into(), |names| whole_path(&names).into())
+        }
     };
     json!({
         "path": path::show(path),

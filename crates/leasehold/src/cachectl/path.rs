@@ -28,7 +28,8 @@ pub fn read(text: &str) -> Vec<u8> {
     while let Some(byte) = bytes.get(at) {
         let rest = &bytes[at..];
         let hex = rest.get(2..4).and_then(|hex| std::str::from_utf8(hex).ok());
-        let escaped = hex.filter(|_| rest.starts_with(b"\\x")).and_then(|hex| u8::from_str_radix(hex, 16).ok());
+        let escaped =
+            hex.filter(|_| rest.starts_with(b"\\x")).and_then(|hex| u8::from_str_radix(hex, 16).ok());
         if let Some(escaped) = escaped {
             path.push(escaped);
             at += 4;
@@ -41,6 +42,13 @@ pub fn read(text: &str) -> Vec<u8> {
         }
     }
     path
+}
+
+/// A path with one slash before each component, and none behind the last.
+pub fn tidy(path: &[u8]) -> Vec<u8> {
+    let components = path.split(|byte| *byte == b'/').filter(|component| !component.is_empty());
+    let tidy = components.fold(Vec::new(), |path, component| [&path, &b"/"[..], component].concat());
+    if tidy.is_empty() { b"/".to_vec() } else { tidy }
 }
 
 /// The path of a child.
@@ -60,7 +68,9 @@ mod tests {
 
     #[test]
     fn paths_come_back() {
-        for path in [&b"/a/b c"[..], b"/caf\xc3\xa9", b"/\xff\xfe", b"/a\\b", b"/a\\x41", b"/new\nline\x7f", b"/"] {
+        for path in
+            [&b"/a/b c"[..], b"/caf\xc3\xa9", b"/\xff\xfe", b"/a\\b", b"/a\\x41", b"/new\nline\x7f", b"/"]
+        {
             let text = show(path);
             assert!(!text.chars().any(char::is_control), "{text}");
             assert_eq!(read(&text), path, "{text}");
@@ -76,5 +86,9 @@ mod tests {
         assert_eq!(join(b"/", b"a"), b"/a");
         assert_eq!(join(b"", b"a"), b"/a");
         assert_eq!(join(b"/d/", b"a"), b"/d/a");
+        assert_eq!(
+            [&b""[..], b"//", b"a//b/", b"/a"].map(tidy),
+            [&b"/"[..], b"/", b"/a/b", b"/a"].map(<[u8]>::to_vec)
+        );
     }
 }

@@ -85,7 +85,12 @@ impl Show {
     pub fn done(&mut self, done: &Value) {
         let Value::Object(done) = done else { return };
         for (name, value) in done {
-            let sum = self.sums.get(name).and_then(Value::as_u64).zip(value.as_u64()).map(|(a, b)| Value::from(a + b));
+            let sum = self
+                .sums
+                .get(name)
+                .and_then(Value::as_u64)
+                .zip(value.as_u64())
+                .map(|(a, b)| Value::from(a + b));
             self.sums.insert(name.clone(), sum.unwrap_or_else(|| value.clone()));
         }
     }
@@ -104,7 +109,9 @@ impl Show {
         let damaged = sums["damaged"].as_u64().unwrap_or_default();
         match (self.kind, self.failures) {
             (_, 0) => Ok(()),
-            (Kind::Verify, _) if damaged > 0 => Err(Failure(format!("{damaged} files were damaged: check the disk"))),
+            (Kind::Verify, _) if damaged > 0 => {
+                Err(Failure(format!("{damaged} files were damaged: check the disk")))
+            }
             (_, failures) => Err(Failure(format!("{failures} of what was asked for failed, as told above"))),
         }
     }
@@ -113,11 +120,20 @@ impl Show {
         let number = |field: &str| sums[field].as_u64().unwrap_or_default();
         match self.kind {
             Kind::Du if !sums["objects"].is_null() => {
-                println!("{} of {}", human(number("disk_bytes")), sums["origin"].as_str().unwrap_or_default());
+                println!(
+                    "{} of {}",
+                    human(number("disk_bytes")),
+                    sums["origin"].as_str().unwrap_or_default()
+                );
                 if let Some(max) = sums["max_bytes"].as_u64() {
                     println!("limits: {} (soft), {} (hard)", human(number("soft_bytes")), human(max));
                 }
-                println!("files: {}, {} of them whole; pins: {}", number("files"), number("whole"), number("pins"));
+                println!(
+                    "files: {}, {} of them whole; pins: {}",
+                    number("files"),
+                    number("whole"),
+                    number("pins")
+                );
                 println!("known: {} files and directories", number("objects"));
             }
             Kind::Unpin => println!("{} pins taken away", number("unpinned")),
@@ -167,7 +183,9 @@ impl Show {
             _ => {
                 let pin = if entry["pinned"].is_null() { "" } else { "pinned" };
                 let size = match (text("type").as_str(), text("complete").as_str()) {
-                    ("file", "part") => format!("{}/{}", human(number("cached_bytes")), human(number("size"))),
+                    ("file", "part") => {
+                        format!("{}/{}", human(number("cached_bytes")), human(number("size")))
+                    }
                     ("file", _) => human(number("size")),
                     (other, _) => other.to_owned(),
                 };
@@ -192,7 +210,12 @@ fn stat(entry: &Value) -> String {
         text("path"),
         format!("  type       {}, inode {}", text("type"), number("inode")),
         format!("  size       {} bytes, modified {}", number("size"), moment("modified")),
-        format!("  cached     {}: {} bytes, {} on disk", text("complete"), number("cached_bytes"), human(number("disk_bytes"))),
+        format!(
+            "  cached     {}: {} bytes, {} on disk",
+            text("complete"),
+            number("cached_bytes"),
+            human(number("disk_bytes"))
+        ),
         format!("  validity   {}", text("validity")),
         format!("  age        {age} (the origin was asked {})", moment("confirmed")),
         format!("  pinned     {pinned}"),
@@ -215,7 +238,11 @@ fn human(bytes: u64) -> String {
     let mut size = bytes as f64;
     for unit in ["", "K", "M", "G", "T"] {
         if size < 1000.0 {
-            return if unit.is_empty() || size >= 100.0 { format!("{size:.0}{unit}") } else { format!("{size:.1}{unit}") };
+            return if unit.is_empty() || size >= 100.0 {
+                format!("{size:.0}{unit}")
+            } else {
+                format!("{size:.1}{unit}")
+            };
         }
         size /= 1024.0;
     }

@@ -93,7 +93,17 @@ mod tests {
         ] {
             assert_eq!(parse(text, now), Some(seconds), "{text}");
         }
-        for wrong in ["", "soon", "2026-13-01", "2026-01-32", "2026-01", "T12:00", "-5d", "5w", "99999999999999999999d"] {
+        for wrong in [
+            "",
+            "soon",
+            "2026-13-01",
+            "2026-01-32",
+            "2026-01",
+            "T12:00",
+            "-5d",
+            "5w",
+            "99999999999999999999d",
+        ] {
             assert_eq!(parse(wrong, now), None, "{wrong}");
         }
     }

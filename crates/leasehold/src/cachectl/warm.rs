@@ -204,7 +204,9 @@ impl Warming<'_> {
             }
             Ok(Completed::Stuck) => {
                 self.tally.failed += 1;
-                self.sink.failed(&path, "it changes all the time, or cannot be kept; try again later").await?;
+                self.sink
+                    .failed(&path, "it changes all the time, or cannot be kept; try again later")
+                    .await?;
             }
             Err(error) => {
                 self.tally.failed += 1;
