@@ -143,7 +143,8 @@ pub async fn run(arguments: CacheArguments) -> Result<(), Failure> {
 /// What a command asks for, in pieces that are not too long.
 fn requests(command: CacheCommand) -> Result<Vec<CacheRequest>, Failure> {
     let texts = |paths: Vec<std::ffi::OsString>| -> Vec<String> {
-        paths.iter().map(|given| path::show(given.as_bytes())).collect()
+        // As `ls` shows them, so that what is shown can be given.
+        paths.iter().map(|given| path::show(&path::read(given.as_bytes()))).collect()
     };
     Ok(match command {
         CacheCommand::Ls(ls) => {
@@ -180,7 +181,7 @@ fn requests(command: CacheCommand) -> Result<Vec<CacheRequest>, Failure> {
     })
 }
 
-/// The paths that a file lists, or standard input, one a line.
+/// The paths that a file lists, or standard input, one a line, as they are: a program has made them.
 fn listed(file: &Path) -> Result<Vec<String>, Failure> {
     let read = if file == Path::new("-") {
         let mut bytes = Vec::new();

@@ -129,7 +129,13 @@ fn the_demo_needs_no_root() {
 fn man_pages_are_written() {
     let directory = tempfile::tempdir().unwrap();
     assert!(run(&["man", path(directory.path())]).status.success());
-    for page in ["leasehold.1", "leasehold-proxy.1", "leasehold-serve.1"] {
+    for page in [
+        "leasehold.1",
+        "leasehold-proxy.1",
+        "leasehold-serve.1",
+        "leasehold-cache.1",
+        "leasehold-cache-warm.1",
+    ] {
         assert!(directory.path().join(page).metadata().unwrap().len() > 500, "{page}");
     }
 }

@@ -20,9 +20,9 @@ fn escape(text: &mut String, byte: u8) {
     text.push_str(&format!("\\x{byte:02x}"));
 }
 
-/// The path that a text is. A backslash that begins nothing is one.
-pub fn read(text: &str) -> Vec<u8> {
-    let bytes = text.as_bytes();
+/// The path that a text is. A backslash that begins nothing is one, and bytes that are no text are themselves.
+pub fn read(text: impl AsRef<[u8]>) -> Vec<u8> {
+    let bytes = text.as_ref();
     let mut path = Vec::with_capacity(bytes.len());
     let mut at = 0;
     while let Some(byte) = bytes.get(at) {

@@ -96,7 +96,8 @@ pub struct CacheArguments {
 pub const CACHE_HELP: &str = "\
 CACHE-DIR is the --cache of a proxy, or the `cache=` of a mount. While that runs, it is asked; otherwise its directory
 is looked at directly, and what needs the origin (`warm`, `verify --origin`) says so.
-PATH leads from the root of the export: /src/main.c. Bytes of names that are no UTF-8 are written \\xHH.
+PATH leads from the root of the export: /src/main.c. Bytes of names that are no UTF-8 are written \\xHH, and a
+backslash \\\\; lines of --from are taken as they are.
 
 Examples:
   leasehold cache warm /var/cache/leasehold/filer /src /lib
