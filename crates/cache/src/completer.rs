@@ -29,6 +29,8 @@ const CANDIDATES_MAX: usize = 4096;
 const BACKGROUND_BYTES: u64 = 256 << 10;
 /// READs under way for one file that somebody waits for.
 const WIDTH_MAX: u64 = 8;
+/// A file that changed just now is waited for no longer than this.
+const SETTLE_MAX: Duration = Duration::from_secs(2);
 /// How often a file is tried again at which others are at work.
 const TRIES_MAX: u32 = 100;
 /// Records of the index looked at between two breaths.
@@ -141,6 +143,7 @@ impl Core {
             let arrived = self.policy.event();
             self.revalidate(caller, object, arrived).await?;
         }
+        self.let_settle(object).await;
         let chunk = self.chunk_bytes().min(chunk_max);
         let may_store = self.may_store();
         let sent = self.policy.sending();
@@ -191,6 +194,16 @@ impl Core {
         }
         let after = self.with(object, |state| state.data.valid().bytes());
         Ok(Round::Fetched(after.saturating_sub(before)))
+    }
+
+    /// What is fetched of a file that changed just now is good until the next open only. Nobody is in a hurry here: once its
+    /// state has been seen for a granule, what is fetched stays.
+    async fn let_settle(&self, object: &Arc<Object>) {
+        let sent = self.policy.sending();
+        let young = self.with(object, |state| state.is_seen() && !state.is_settled(&self.policy, &sent));
+        if young {
+            tokio::time::sleep(self.policy.origin.granule().min(SETTLE_MAX)).await;
+        }
     }
 
     /// Takes note of whether a file is to be completed.

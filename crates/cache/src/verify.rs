@@ -63,6 +63,7 @@ impl Cache {
         found.unchecked_bytes = valid.saturating_sub(found.good_bytes + damaged);
         if repair && !found.damaged.is_empty() {
             found.dropped = self.core.drop_damaged(&subject).await;
+            self.tell_damage(handle, &found);
         }
         found
     }
@@ -88,8 +89,24 @@ impl Cache {
         }
         if repair && !found.damaged.is_empty() {
             found.dropped = self.core.drop_damaged(&subject).await;
+            self.tell_damage(handle, &found);
         }
         Ok(found)
+    }
+}
+
+impl Cache {
+    /// Who looks at a cache that nothing runs on is told otherwise.
+    fn tell_damage(&self, handle: &Handle, found: &Verified) {
+        if !found.dropped || self.is_offline() {
+            return;
+        }
+        let inode = self.info(handle).attributes.map_or(0, |known| known.fileid);
+        tracing::warn!(
+            "cache {}: data of inode {inode} of {} was damaged and dropped; it is fetched again when it is read; check the disk",
+            self.core.options.directory.display(),
+            self.origin()
+        );
     }
 }
 
@@ -141,9 +158,11 @@ impl Core {
             Ok(ours)
         });
         let same = ours.await.is_ok_and(|ours| ours == theirs);
-        // A READ need not bring attributes: whether the file is the same is asked.
-        let arrived = self.policy.event();
-        self.revalidate(caller, &subject.object, arrived).await.map_err(|error| error.status)?;
+        // A READ need not bring attributes: whether the file is the same is asked. That is no open of it.
+        let sent = self.policy.sending();
+        self.counters.getattr.bump();
+        let now = self.below.getattr(caller, &subject.object.handle).await.map_err(|error| error.status)?;
+        self.observe(&subject.object, Some(&now), &sent, Opening::No);
         let still = self.with(&subject.object, |state| {
             state.data.generation() == subject.generation && !state.is_suspect()
         });
@@ -164,11 +183,6 @@ impl Core {
         self.empty_trash().await;
         if dropped {
             self.counters.damaged.bump();
-            tracing::warn!(
-                "cache {}: data of file {} was damaged and dropped; it is fetched again when it is read; check the disk",
-                self.options.directory.display(),
-                subject.file.id.0
-            );
         }
         dropped
     }
