@@ -143,7 +143,8 @@ impl Core {
     /// Drops an object's data, or all that is known of it, unless it was used since the key was written, is in use, or is
     /// pinned. True if it was forgotten.
     fn evict(&self, key: &[u8], note: UseNote, forget: bool, pressure: &mut Pressure) -> bool {
-        if !forget && !(note.has_data && pressure.wants(note.fsid)) {
+        let wanted = note.has_data && pressure.wants(note.fsid);
+        if !forget && !wanted {
             return false;
         }
         let Some((used, handle)) = key.split_first_chunk::<8>() else { return false };

@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-use program::{Running, Tree, fails_with, path, run};
+use program::{Tree, fails_with, path, run};
 use serde_json::Value;
 
 #[test]

@@ -37,7 +37,7 @@ pub struct Pinned {
 #[derive(Debug)]
 pub struct Pins {
     path: PathBuf,
-    pins: RwLock<BTreeMap<Handle, Pinned>>,
+    kept: RwLock<BTreeMap<Handle, Pinned>>,
     /// Held while the file is written.
     writing: Mutex<()>,
 }
@@ -52,22 +52,22 @@ impl Pins {
             Err(error) => return Err(error),
         };
         let pins = if text.is_empty() { BTreeMap::new() } else { parse(&text)? };
-        Ok(Pins { path, pins: RwLock::new(pins), writing: Mutex::new(()) })
+        Ok(Pins { path, kept: RwLock::new(pins), writing: Mutex::new(()) })
     }
 
     /// Is there none?
     pub fn is_empty(&self) -> bool {
-        self.pins.read().is_empty()
+        self.kept.read().is_empty()
     }
 
     /// Is just this pinned?
     pub fn has(&self, handle: &Handle) -> bool {
-        self.pins.read().contains_key(handle)
+        self.kept.read().contains_key(handle)
     }
 
     /// All of them.
     pub fn all(&self) -> Vec<Pinned> {
-        self.pins.read().values().cloned().collect()
+        self.kept.read().values().cloned().collect()
     }
 
     /// Pins something; it is durable when this returns. Blocks.
@@ -96,12 +96,12 @@ impl Pins {
         work: impl FnOnce(&mut BTreeMap<Handle, Pinned>) -> io::Result<bool>,
     ) -> io::Result<bool> {
         let _writing = self.writing.lock();
-        let mut pins = self.pins.read().clone();
+        let mut pins = self.kept.read().clone();
         if !work(&mut pins)? {
             return Ok(false);
         }
         write(&self.path, &pins)?;
-        *self.pins.write() = pins;
+        *self.kept.write() = pins;
         Ok(true)
     }
 }
@@ -124,7 +124,7 @@ fn parse(text: &str) -> io::Result<BTreeMap<Handle, Pinned>> {
 }
 
 fn unhex(text: &str) -> Option<Handle> {
-    if text.len() % 2 != 0 || !text.is_ascii() {
+    if !text.len().is_multiple_of(2) || !text.is_ascii() {
         return None;
     }
     let byte = |at: usize| u8::from_str_radix(text.get(at..at + 2)?, 16).ok();
@@ -138,7 +138,7 @@ fn write(path: &Path, pins: &BTreeMap<Handle, Pinned>) -> io::Result<()> {
     let mut text = format!("{HEAD}\n");
     for Pinned { handle, since, path } in pins.values() {
         let shown: String = path.chars().filter(|c| !c.is_control()).take(LINE_MAX / 4).collect();
-        text.push_str(&format!("{handle} {since} {shown}\n"));
+        text.extend([&format!("{handle} {since} "), shown.as_str(), "\n"]);
     }
     file.write_all(text.as_bytes())?;
     file.sync_all()?;

@@ -252,16 +252,12 @@ async fn unpin(cache: &Cache, paths: &[String], all: bool, sink: &Sink) -> Resul
         let given = path::show(&path::tidy(&path::read(text)));
         // Pins are found by where they were set too: what is pinned may be gone.
         let pin = pins.iter().find(|pin| now_at(cache, pin) == given || pin.path == given);
-        match pin {
-            Some(pin) => chosen.push((given, pin.handle)),
-            None => {
-                sink.failed(
-                    &path::read(text),
-                    "it has no pin of its own; `leasehold cache pin CACHE-DIR` lists them",
-                )
-                .await?
-            }
-        }
+        let Some(pin) = pin else {
+            let why = "it has no pin of its own; `leasehold cache pin CACHE-DIR` lists them";
+            sink.failed(&path::read(text), why).await?;
+            continue;
+        };
+        chosen.push((given, pin.handle));
     }
     for (path, handle) in chosen {
         match cache.unpin(&handle).await {

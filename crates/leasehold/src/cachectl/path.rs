@@ -17,7 +17,8 @@ pub fn show(path: &[u8]) -> String {
 }
 
 fn escape(text: &mut String, byte: u8) {
-    text.push_str(&format!("\\x{byte:02x}"));
+    let digit = |nibble: u8| char::from_digit(nibble.into(), 16).unwrap_or_default();
+    text.extend(['\\', 'x', digit(byte >> 4), digit(byte & 15)]);
 }
 
 /// The path that a text is. A backslash that begins nothing is one, and bytes that are no text are themselves.
@@ -78,7 +79,7 @@ mod tests {
         assert_eq!(show("/café".as_bytes()), "/café");
         assert_eq!(read("/what\\ever\\x4"), b"/what\\ever\\x4");
         let all: Vec<u8> = (0..=255).collect();
-        assert_eq!(read(&show(&all)), all);
+        assert_eq!(read(show(&all)), all);
     }
 
     #[test]
