@@ -60,6 +60,8 @@ pub struct Core {
     pub unsynced: Mutex<VecDeque<(Instant, Weak<Object>)>>,
     /// Wakes the cleaner.
     pub cleaner: Arc<Notify>,
+    /// Something may go that was kept: the cleaner need not wait before it tries again.
+    pub eased: Arc<Notify>,
     /// The limits are reached: nothing is stored until the cleaner has made room.
     pub paused: AtomicBool,
     /// Counts uses of objects; what was used last has the highest.
@@ -143,6 +145,7 @@ impl Core {
             trash: Mutex::default(),
             unsynced: Mutex::default(),
             cleaner: Arc::default(),
+            eased: Arc::default(),
             paused: AtomicBool::new(false),
             uses: AtomicU64::new(start.uses),
             indexed: AtomicU64::new(start.indexed),

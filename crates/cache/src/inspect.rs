@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use vfs::{Attributes, Caller, FileType, Handle, Name, Status, Timestamp};
+use vfs::{Attributes, Caller, FileType, Fsid, Handle, Name, Status, Timestamp};
 
 use crate::Cache;
 use crate::core::Core;
@@ -102,7 +102,7 @@ pub enum FindError {
 }
 
 /// Sums over all objects.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Objects that the index knows.
     pub objects: u64,
@@ -116,6 +116,10 @@ pub struct Totals {
     pub max_bytes: u64,
     /// The soft one.
     pub soft_bytes: u64,
+    /// Bytes of disk in use by data of each file system of the origin.
+    pub file_systems: Vec<(Fsid, u64)>,
+    /// The hard limit of each.
+    pub export_max_bytes: Option<u64>,
 }
 
 impl Cache {
@@ -180,7 +184,8 @@ impl Cache {
         let used_at = Some(object.used_at.load(Ordering::Relaxed)).filter(|at| *at != 0);
         let now = self.core.policy.wall();
         self.core.with(&object, |state| {
-            let confirmed = state.confirmed();
+            // Records of an earlier version do not say.
+            let confirmed = state.confirmed().filter(|at| *at != Timestamp::default());
             Info {
                 handle: *handle,
                 attributes: state.attributes().copied(),
@@ -254,6 +259,8 @@ impl Cache {
             disk_bytes: self.core.objects.used_bytes(),
             max_bytes: self.core.options.size_max_bytes,
             soft_bytes: self.core.options.soft_max_bytes(),
+            file_systems: self.core.objects.shares(),
+            export_max_bytes: self.core.options.export_max_bytes,
             ..Totals::default()
         };
         let mut from = Vec::new();
@@ -288,6 +295,7 @@ impl Cache {
     pub async fn unpin(&self, handle: &Handle) -> std::io::Result<bool> {
         let (core, handle) = (self.core.clone(), *handle);
         let gone = blocking(move || core.pins.unpin(&handle)).await?;
+        self.core.eased.notify_one();
         if self.core.needs_cleaning() {
             self.core.cleaner.notify_one();
         }

@@ -2,8 +2,8 @@
 //!
 //! The layer below says since when it has been calling in vain ([`vfs::FileSystem::silence`]). With `offline=read`, an
 //! outage begins when that has lasted for a while; then what is known is answered without being asked for anew. It ends
-//! with the first answer. Who answers from memory makes no calls, so that during an outage a call of our own goes out
-//! all the time: without one, nobody would hear that the origin is back.
+//! with the first answer. Who answers from memory makes no calls, so that during a silence a call of our own is out all
+//! the time: without one, nobody would hear that the origin is back.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Weak};
@@ -68,6 +68,19 @@ impl Outage {
         }
     }
 
+    /// Is the origin silent, for however short a time?
+    fn is_silent(&self) -> bool {
+        self.silence.as_ref().is_some_and(|silence| silence.borrow().is_some())
+    }
+
+    /// Waits until it is; for ever, if nobody tells.
+    async fn falls_silent(&self) {
+        let Some(mut silence) = self.silence.clone() else { return std::future::pending().await };
+        if silence.wait_for(Option::is_some).await.is_err() {
+            std::future::pending().await
+        }
+    }
+
     /// Waits until the origin answers.
     async fn ends(&self) {
         let Some(mut silence) = self.silence.clone() else { return };
@@ -109,18 +122,26 @@ impl Core {
 pub async fn watcher(core: Weak<Core>) {
     loop {
         let Some(outage) = core.upgrade().map(|core| core.outage.clone()) else { return };
-        outage.begins().await;
+        outage.falls_silent().await;
         let Some(core) = core.upgrade() else { return };
-        tracing::warn!(
-            "{} has not answered for {} s: whole files are read as they were last known, other things wait",
-            core.options.origin,
-            outage.after.as_secs()
-        );
-        while outage.is_on() {
-            probe(&core, &outage).await;
+        let mut told = false;
+        while outage.is_silent() {
+            tokio::select! {
+                () = probe(&core, &outage) => {}
+                () = outage.begins(), if !told => {
+                    told = true;
+                    tracing::warn!(
+                        "{} has not answered for {} s: whole files are read as they were last known, other things wait",
+                        core.options.origin,
+                        outage.after.as_secs()
+                    );
+                }
+            }
         }
         outage.told.lock().clear();
-        tracing::warn!("{} answers again", core.options.origin);
+        if told {
+            tracing::warn!("{} answers again", core.options.origin);
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use std::sync::Weak;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 use crate::core::Core;
@@ -24,6 +25,9 @@ const SYNC_AFTER: Duration = Duration::from_secs(5);
 const SWEEP_AFTER: Duration = Duration::from_secs(60);
 const SWEEP_EVERY: Duration = Duration::from_secs(6 * 3600);
 const SWEEP_BREATH: Duration = Duration::from_millis(20);
+/// After a cleaning that has not made enough room, the next one waits so long; twice as long each time.
+const CLEANER_PAUSE: Duration = Duration::from_secs(1);
+const CLEANER_PAUSE_MAX: Duration = Duration::from_secs(30);
 
 /// Keys of the counters in the index.
 pub const USED_BYTES: &[u8] = b"used-bytes";
@@ -41,7 +45,7 @@ pub fn start(core: &Arc<Core>) -> Vec<AbortHandle> {
     let weak = Arc::downgrade(core);
     vec![
         tokio::spawn(flusher(weak.clone(), core.options.flush_interval)).abort_handle(),
-        tokio::spawn(cleaner(weak.clone(), core.cleaner.clone())).abort_handle(),
+        tokio::spawn(cleaner(weak.clone(), core.cleaner.clone(), core.eased.clone())).abort_handle(),
         tokio::spawn(syncer(weak.clone())).abort_handle(),
         tokio::spawn(sweeper(weak)).abort_handle(),
     ]
@@ -55,15 +59,20 @@ async fn flusher(core: Weak<Core>, interval: Duration) {
     }
 }
 
-async fn cleaner(core: Weak<Core>, wake: Arc<tokio::sync::Notify>) {
+async fn cleaner(core: Weak<Core>, wake: Arc<Notify>, eased: Arc<Notify>) {
+    let mut pause = CLEANER_PAUSE;
     loop {
         wake.notified().await;
         let Some(core) = core.upgrade() else { return };
         let enough = core.clean().await;
         drop(core);
-        if !enough {
-            // Everything is in use, or somebody else fills the disk: no use in trying again at once.
-            tokio::time::sleep(Duration::from_secs(1)).await;
+        if enough {
+            pause = CLEANER_PAUSE;
+            continue;
+        }
+        // Everything is in use or pinned, or somebody else fills the disk: no use in trying again at once.
+        if tokio::time::timeout(pause, eased.notified()).await.is_err() {
+            pause = (pause * 2).min(CLEANER_PAUSE_MAX);
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use vfs::{AccessMask, Credential, Fsid, Handle, Name, Principal};
+use vfs::{AccessMask, Credential, Fsid, Handle, Name, Principal, Timestamp};
 
 use super::codec::{Reader, Writer};
 use super::objects::FileId;
@@ -13,6 +13,8 @@ use crate::rights::Right;
 use crate::sums::{Sum, Sums};
 
 const VERSION: u8 = 2;
+/// Of a cache made before there were checksums, places and ages.
+const VERSION_BEFORE: u8 = 1;
 /// A credential with more groups is not kept across a restart.
 const GROUPS_MAX: usize = 64;
 
@@ -152,11 +154,13 @@ impl Record {
 
     /// From the index.
     pub fn decode(value: &[u8]) -> Option<Record> {
-        let mut reader = Reader::new(value, VERSION)?;
+        let new = Reader::new(value, VERSION);
+        let is_new = new.is_some();
+        let mut reader = new.or_else(|| Reader::new(value, VERSION_BEFORE))?;
         let (boot, used) = (reader.u64()?, reader.u64()?);
-        let used_at = reader.u64()? as i64;
-        let place = if reader.bool()? { Some(decode_place(&mut reader)?) } else { None };
-        let confirmed = reader.timestamp()?;
+        let used_at = if is_new { reader.u64()? as i64 } else { 0 };
+        let place = if is_new && reader.bool()? { Some(decode_place(&mut reader)?) } else { None };
+        let confirmed = if is_new { reader.timestamp()? } else { Timestamp::default() };
         let attributes = reader.attributes()?;
         let kept = Kept { attributes, epoch: reader.u64()?, settled: reader.bool()?, confirmed };
         let rights = (0..reader.u32()?).map(|_| decode_right(&mut reader)).collect::<Option<_>>()?;
@@ -164,7 +168,7 @@ impl Record {
         let target = Bytes::copy_from_slice(reader.bytes()?);
         let listed = reader.bool()?;
         let listing = (reader.u64()?, reader.bool()?);
-        let data = if reader.is_empty() { None } else { Some(decode_data(&mut reader)?) };
+        let data = if reader.is_empty() { None } else { Some(decode_data(&mut reader, is_new)?) };
         let (link, listing) = (linked.then_some(target), listed.then_some(listing));
         Some(Record { boot, used, used_at, place, kept, rights, link, listing, data })
     }
@@ -174,14 +178,14 @@ fn decode_place(reader: &mut Reader) -> Option<Place> {
     Some(Place { directory: reader.handle()?, name: Name::new(reader.bytes()?).ok()? })
 }
 
-fn decode_data(reader: &mut Reader) -> Option<DataRecord> {
+fn decode_data(reader: &mut Reader, is_new: bool) -> Option<DataRecord> {
     Some(DataRecord {
         file: FileId(reader.u128()?),
         allocated_bytes: reader.u64()?,
         valid: reader.ranges()?,
         young: reader.ranges()?,
         synced: reader.bool()?,
-        sums: decode_sums(reader)?,
+        sums: if is_new { decode_sums(reader)? } else { Sums::default() },
     })
 }
 
@@ -230,7 +234,7 @@ fn decode_right(reader: &mut Reader) -> Option<Right> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vfs::{Caller, Timestamp};
+    use vfs::Caller;
 
     #[test]
     fn records_come_back() {
@@ -281,12 +285,32 @@ mod tests {
             (back.used_at, &back.place, back.kept.confirmed),
             (record.used_at, &record.place, Timestamp::new(8, 9))
         );
-        assert_eq!(back.data, Some(data));
+        assert_eq!(back.data, Some(data.clone()));
         record.data = None;
         record.link = None;
         record.listing = None;
         let back = Record::decode(&record.encode()).unwrap();
         assert!(back.data.is_none() && back.link.is_none() && back.listing.is_none());
+        let mut before = Writer::new(VERSION_BEFORE);
+        before.u64(1);
+        before.u64(2);
+        before.attributes(&record.kept.attributes);
+        before.u64(3);
+        before.bool(true);
+        before.u32(0);
+        before.bool(false);
+        before.bytes(b"");
+        before.bool(false);
+        before.u64(0);
+        before.bool(false);
+        before.u128(77);
+        before.u64(8192);
+        before.ranges(&data.valid);
+        before.ranges(&data.young);
+        before.bool(true);
+        let back = Record::decode(&before.finish()).unwrap();
+        assert_eq!((back.used, back.used_at, back.place), (2, 0, None));
+        assert_eq!(back.data, Some(DataRecord { file: FileId(77), sums: Sums::default(), ..data }));
         let note = UseNote { has_data: true, is_whole: false, fsid: Fsid { major: 1 << 40, minor: 9 } };
         assert_eq!(UseNote::decode(&note.encode()), note);
         assert_eq!(UseNote::decode(&[]), UseNote::default());

@@ -179,6 +179,13 @@ async fn stat(cache: &Cache, paths: &[String], sink: &Sink) -> Result<Value, Sto
 async fn du(cache: &Cache, paths: &[String], sink: &Sink) -> Result<Value, Stop> {
     if paths.is_empty() {
         let totals = cache.totals().await;
+        for (fsid, disk_bytes) in &totals.file_systems {
+            let fsid = format!("{:x}:{:x}", fsid.major, fsid.minor);
+            sink.entry(json!({
+                "file_system": fsid, "disk_bytes": disk_bytes, "max_bytes": totals.export_max_bytes,
+            }))
+            .await?;
+        }
         return Ok(json!({
             "origin": cache.origin(),
             "objects": totals.objects,

@@ -166,6 +166,11 @@ impl Show {
         let text = |field: &str| entry[field].as_str().unwrap_or("-").to_owned();
         let number = |field: &str| entry[field].as_u64().unwrap_or_default();
         match self.kind {
+            Kind::Du if !entry["file_system"].is_null() => {
+                let of =
+                    entry["max_bytes"].as_u64().map_or_else(String::new, |max| format!(" of {}", human(max)));
+                format!("{:>8}{of}  file system {}", human(number("disk_bytes")), text("file_system"))
+            }
             Kind::Du => format!(
                 "{:>8}  {} files, {} whole, {} pinned  {}",
                 human(number("disk_bytes")),
