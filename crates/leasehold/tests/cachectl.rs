@@ -256,3 +256,24 @@ async fn whole_files_are_read_while_the_origin_is_away_and_it_is_told_how_old_th
     );
     drop(serve);
 }
+
+#[test]
+fn limits_and_thresholds_are_said_on_the_command_line() {
+    let tree = Tree::new();
+    grow(&tree, 8);
+    let serve = tree.serve();
+    let proxy = tree
+        .proxy_with(&serve, &["--cache-size", "256K", "--file-min", "1K", "--file-max", "66K", "--no-fill"]);
+    // `file` and the strange name are too small, and all from f2 on too large.
+    let warmed = asked(&tree, "warm", &["/d0/below/f0", "/d1/below", "/file"]);
+    assert_eq!((&done(&warmed)["fetched"], &done(&warmed)["skipped"]), (&2.into(), &4.into()), "{warmed:?}");
+    let used = asked(&tree, "du", &[]);
+    assert_eq!((&done(&used)["files"], &done(&used)["max_bytes"]), (&2.into(), &(256 << 10).into()));
+    assert_eq!(entries(&used).len(), 1, "one file system: {used:?}");
+    proxy.terminate();
+    let proxy =
+        tree.proxy_with(&serve, &["--cache-size", "256K", "--cache-soft", "200K", "--export-size", "1M"]);
+    fails_with(&cache(&tree, "warm", &["/"]), &["does not fit", "--cache-size"]);
+    assert!(done(&asked(&tree, "du", &[]))["disk_bytes"].as_u64().unwrap() <= 256 << 10);
+    proxy.terminate();
+}

@@ -148,6 +148,8 @@ fn write(path: &Path, pins: &BTreeMap<Handle, Pinned>) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn pinned(handle: &[u8], path: &str) -> Pinned {
@@ -175,6 +177,13 @@ mod tests {
         for text in ["nonsense", "leasehold-pins 1\nxyz 1 /a\n", "leasehold-pins 1\n01 soon /a\n"] {
             std::fs::write(directory.path().join("pins"), text).unwrap();
             assert!(Pins::load(directory.path()).is_err(), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_it_panic(lines in prop::collection::vec("[0-9a-f]{0,6} ?[-0-9a-zé]{0,4} ?.{0,5}", 0..5)) {
+            let _ = parse(&format!("{HEAD}\n{}", lines.join("\n")));
         }
     }
 
