@@ -82,6 +82,7 @@ impl Core {
         self.empty_trash().await;
         self.disk.look();
         if !self.needs_cleaning() {
+            self.no_room.store(false, Ordering::Relaxed);
             return true;
         }
         self.tell_uses().await;
@@ -107,6 +108,7 @@ impl Core {
             self.disk.look();
         }
         let room = self.is_below_soft();
+        self.no_room.store(!room, Ordering::Relaxed);
         if room {
             self.paused.store(false, Ordering::Relaxed);
         }
@@ -130,7 +132,9 @@ impl Core {
 
     fn is_below_soft(&self) -> bool {
         let min_free = self.options.min_free_bytes;
-        self.objects.used_bytes() <= self.options.soft_max_bytes()
+        let over = |soft| self.objects.shares().iter().any(|(_, used)| *used > soft);
+        !self.options.export_soft_bytes().is_some_and(over)
+            && self.objects.used_bytes() <= self.options.soft_max_bytes()
             && self.disk.free_bytes() >= min_free + min_free / 10
     }
 
@@ -174,6 +178,15 @@ impl Core {
             self.forget_names(&handle);
         }
         forget
+    }
+
+    /// Something that was kept may go, or has gone.
+    pub fn ease(&self) {
+        self.no_room.store(false, Ordering::Relaxed);
+        self.eased.notify_one();
+        if self.needs_cleaning() {
+            self.cleaner.notify_one();
+        }
     }
 
     /// Is it pinned, or below something that is?

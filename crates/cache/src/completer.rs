@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
-use vfs::{AccessMask, Caller, FileType, Handle, Result, Status};
+use vfs::{AccessMask, Attributes, Caller, FileType, Handle, Result, Status};
 
 use crate::Cache;
 use crate::core::Core;
@@ -33,6 +33,8 @@ const WIDTH_MAX: u64 = 8;
 const SETTLE_MAX: Duration = Duration::from_secs(2);
 /// How often a file is tried again at which others are at work.
 const TRIES_MAX: u32 = 100;
+/// How often it is looked whether the cleaner has made room, ten milliseconds apart.
+const ROOM_TRIES_MAX: u32 = 500;
 /// Records of the index looked at between two breaths.
 const PAGE: usize = 128;
 const BREATH: Duration = Duration::from_millis(20);
@@ -98,6 +100,11 @@ enum Round {
 }
 
 impl Cache {
+    /// Is a file like this cached at all, by the thresholds?
+    pub fn takes(&self, attributes: &Attributes) -> bool {
+        self.core.options.takes(attributes, self.core.policy.wall())
+    }
+
     /// Fetches what is missing of a file, as this caller. What is whole, and has not changed, costs one GETATTR at most.
     ///
     /// # Errors
@@ -105,11 +112,19 @@ impl Cache {
     pub async fn complete(&self, caller: &Caller, handle: &Handle) -> Result<Completed> {
         let object = self.core.object(handle);
         let mut fetched = 0;
-        let mut waits = 0;
+        let (mut waits, mut rooms) = (0, 0);
         loop {
             let width = (self.core.window_bytes.load(Ordering::Relaxed) / self.core.chunk_bytes())
                 .clamp(2, WIDTH_MAX);
             match self.core.round(caller, &object, width as usize, u64::MAX, false).await? {
+                // The cleaner may be at it.
+                Round::Done(Completed::Full)
+                    if !self.core.no_room.load(Ordering::Relaxed) && rooms < ROOM_TRIES_MAX =>
+                {
+                    rooms += 1;
+                    self.core.cleaner.notify_one();
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
                 Round::Done(Completed::Was) if fetched > 0 => return Ok(Completed::Now(fetched)),
                 Round::Done(completed) => return Ok(completed),
                 Round::Fetched(bytes) if bytes > 0 => (fetched, waits) = (fetched + bytes, 0),

@@ -60,6 +60,8 @@ pub struct Core {
     pub unsynced: Mutex<VecDeque<(Instant, Weak<Object>)>>,
     /// Wakes the cleaner.
     pub cleaner: Arc<Notify>,
+    /// The cleaner has tried, and could not make enough room.
+    pub no_room: AtomicBool,
     /// Something may go that was kept: the cleaner need not wait before it tries again.
     pub eased: Arc<Notify>,
     /// The limits are reached: nothing is stored until the cleaner has made room.
@@ -145,6 +147,7 @@ impl Core {
             trash: Mutex::default(),
             unsynced: Mutex::default(),
             cleaner: Arc::default(),
+            no_room: AtomicBool::new(false),
             eased: Arc::default(),
             paused: AtomicBool::new(false),
             uses: AtomicU64::new(start.uses),

@@ -295,10 +295,7 @@ impl Cache {
     pub async fn unpin(&self, handle: &Handle) -> std::io::Result<bool> {
         let (core, handle) = (self.core.clone(), *handle);
         let gone = blocking(move || core.pins.unpin(&handle)).await?;
-        self.core.eased.notify_one();
-        if self.core.needs_cleaning() {
-            self.core.cleaner.notify_one();
-        }
+        self.core.ease();
         Ok(gone)
     }
 
@@ -316,6 +313,7 @@ impl Cache {
             freed
         });
         self.core.empty_trash().await;
+        self.core.ease();
         freed
     }
 }

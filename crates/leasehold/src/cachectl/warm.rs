@@ -51,7 +51,7 @@ impl Tally {
     }
 }
 
-type Fetched = (Vec<u8>, u64, vfs::Result<Completed>);
+type Fetched = (Vec<u8>, vfs::Result<Completed>);
 
 struct Warming<'a> {
     cache: &'a Arc<Cache>,
@@ -162,6 +162,12 @@ impl Warming<'_> {
             return Ok(());
         }
         self.tally.files += 1;
+        if !self.cache.takes(attributes) {
+            // The thresholds are no failure: somebody set them.
+            self.tally.done += 1;
+            self.tally.skipped += 1;
+            return Ok(());
+        }
         self.tally.sizes += attributes.size;
         if self.tally.sizes > self.room {
             return Err(format!(
@@ -172,17 +178,17 @@ impl Warming<'_> {
         while self.tasks.len() >= FILES_AT_A_TIME {
             self.wait().await?;
         }
-        let (cache, caller, size) = (self.cache.clone(), self.caller.clone(), attributes.size);
+        let (cache, caller) = (self.cache.clone(), self.caller.clone());
         self.tasks.spawn(async move {
             let completed = cache.complete(&caller, &handle).await;
-            (path, size, completed)
+            (path, completed)
         });
         self.progress().await
     }
 
     /// Waits for one file.
     async fn wait(&mut self) -> Result<(), Stop> {
-        let Some(Ok((path, size, completed))) = self.tasks.join_next().await else { return Ok(()) };
+        let Some(Ok((path, completed))) = self.tasks.join_next().await else { return Ok(()) };
         self.tally.done += 1;
         match completed {
             Ok(Completed::Was) => self.tally.whole += 1,
@@ -190,12 +196,8 @@ impl Warming<'_> {
                 self.tally.fetched += 1;
                 self.tally.bytes += bytes;
             }
-            Ok(Completed::NoFile) => self.tally.skipped += 1,
-            Ok(Completed::NotWanted) => {
-                // The thresholds are no failure: somebody set them.
-                self.tally.skipped += 1;
-                self.tally.sizes = self.tally.sizes.saturating_sub(size);
-            }
+            // It has become something else meanwhile.
+            Ok(Completed::NoFile | Completed::NotWanted) => self.tally.skipped += 1,
             Ok(Completed::Full) => {
                 return Err(format!(
                     "there is no room for {}: the cache is at its limit, and what is in it is pinned or in use, or the disk is full; unpin something, raise --cache-size, or make room",
