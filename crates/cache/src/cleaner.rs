@@ -86,6 +86,7 @@ impl Core {
             return true;
         }
         self.tell_uses().await;
+        let evictions = self.counters.evictions.get();
         let mut from = Vec::new();
         while !self.has_room() {
             let page = self.index.scan(Table::Uses, &[], &from, PAGE);
@@ -108,7 +109,9 @@ impl Core {
             self.disk.look();
         }
         let room = self.is_below_soft();
-        self.no_room.store(!room, Ordering::Relaxed);
+        // What was freed may have been taken again meanwhile: that is no lack of what may go.
+        let freed = self.counters.evictions.get() > evictions;
+        self.no_room.store(!room && !freed, Ordering::Relaxed);
         if room {
             self.paused.store(false, Ordering::Relaxed);
         }

@@ -77,7 +77,7 @@ impl Outage {
     async fn falls_silent(&self) {
         let Some(mut silence) = self.silence.clone() else { return std::future::pending().await };
         if silence.wait_for(Option::is_some).await.is_err() {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 
