@@ -190,7 +190,8 @@ mod tests {
     #[test]
     fn there_is_a_last_pin() {
         let directory = tempfile::tempdir().unwrap();
-        let lines: String = (0..PINS_MAX).map(|number| format!("{number:08x} 1 /f\n")).collect();
+        let lines: Vec<String> = (0..PINS_MAX).map(|number| format!("{number:08x} 1 /f\n")).collect();
+        let lines = lines.concat();
         std::fs::write(directory.path().join("pins"), format!("{HEAD}\n{lines}")).unwrap();
         let pins = Pins::load(directory.path()).unwrap();
         assert_eq!(pins.all().len(), PINS_MAX);
