@@ -1,10 +1,10 @@
 //! The cleaner: keeps the data within its limits, least recently used first, and takes dropped files off the disk.
 //!
 //! It starts at the soft limit. At the hard one nothing is stored any more until it has got below the soft one again.
-//! What somebody reads or writes at the moment stays. A slow sweep finds files that no record speaks of, left behind by
+//! What somebody reads or writes at the moment stays, and so does what is pinned. A slow sweep finds files that no record speaks of, left behind by
 //! a process that was killed, and corrects the count of bytes in use; nothing is scanned at the start.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,18 +13,22 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
-use vfs::{Attributes, Handle};
+use vfs::{Attributes, Fsid, Handle};
 
 use crate::core::Core;
 use crate::filesystem::directory::listing_id;
+use crate::limits::{Pressure, Usage};
 use crate::names::{Leads, NameEntry, directory_of, directory_prefix};
 use crate::store::objects::blocking;
-use crate::store::{Batch, FileId, Record, Table};
+use crate::store::{Batch, FileId, Record, Table, UseNote};
+use crate::table::Object;
 
 /// How old the knowledge of free disk space may be.
 const WATCH_INTERVAL: Duration = Duration::from_millis(500);
 /// Records looked at between two breaths.
 const PAGE: usize = 128;
+/// Directories above each other, at most.
+pub const DEPTH_MAX: usize = 256;
 
 /// How much room the disk has.
 #[derive(Debug)]
@@ -78,9 +82,11 @@ impl Core {
         self.empty_trash().await;
         self.disk.look();
         if !self.needs_cleaning() {
+            self.no_room.store(false, Ordering::Relaxed);
             return true;
         }
         self.tell_uses().await;
+        let evictions = self.counters.evictions.get();
         let mut from = Vec::new();
         while !self.has_room() {
             let page = self.index.scan(Table::Uses, &[], &from, PAGE);
@@ -88,11 +94,12 @@ impl Core {
             from.clone_from(last);
             from.push(0);
             let surplus = self.surplus_records();
+            let mut pressure = self.pressure();
             let mut forgotten = 0;
-            for (key, has_data) in &page {
+            for (key, note) in &page {
                 let forget = forgotten < surplus;
-                forgotten += u64::from(self.evict(key, has_data.first() == Some(&1), forget));
-                if self.has_disk_room() && forgotten >= surplus {
+                forgotten += u64::from(self.evict(key, UseNote::decode(note), forget, &mut pressure));
+                if pressure.is_relieved() && forgotten >= surplus {
                     break;
                 }
             }
@@ -102,6 +109,9 @@ impl Core {
             self.disk.look();
         }
         let room = self.is_below_soft();
+        // What was freed may have been taken again meanwhile: that is no lack of what may go.
+        let freed = self.counters.evictions.get() > evictions;
+        self.no_room.store(!room && !freed, Ordering::Relaxed);
         if room {
             self.paused.store(false, Ordering::Relaxed);
         }
@@ -110,19 +120,24 @@ impl Core {
 
     /// Has the cleaner done enough?
     fn has_room(&self) -> bool {
-        self.has_disk_room() && self.surplus_records() == 0
+        self.pressure().is_relieved() && self.surplus_records() == 0
     }
 
-    /// Is there a twentieth of room below the soft limits?
-    fn has_disk_room(&self) -> bool {
-        let soft = self.options.soft_max_bytes();
-        let min_free = self.options.min_free_bytes;
-        self.freed_used_bytes() <= soft - soft / 20 && self.disk.free_bytes() >= min_free + min_free / 5
+    /// How much data has to go.
+    fn pressure(&self) -> Pressure {
+        let usage = Usage {
+            used_bytes: self.objects.used_bytes(),
+            shares: self.objects.shares(),
+            free_bytes: self.disk.free_bytes(),
+        };
+        Pressure::of(&self.options, &usage)
     }
 
     fn is_below_soft(&self) -> bool {
         let min_free = self.options.min_free_bytes;
-        self.objects.used_bytes() <= self.options.soft_max_bytes()
+        let over = |soft| self.objects.shares().iter().any(|(_, used)| *used > soft);
+        !self.options.export_soft_bytes().is_some_and(over)
+            && self.objects.used_bytes() <= self.options.soft_max_bytes()
             && self.disk.free_bytes() >= min_free + min_free / 10
     }
 
@@ -132,29 +147,24 @@ impl Core {
         self.indexed.load(Ordering::Relaxed).saturating_sub(max - max / 20)
     }
 
-    /// Bytes in use when the trash is out.
-    fn freed_used_bytes(&self) -> u64 {
-        let trash: u64 = self.trash.lock().iter().map(|file| file.allocated_bytes()).sum();
-        self.objects.used_bytes().saturating_sub(trash)
-    }
-
-    /// Drops an object's data, or all that is known of it, unless it was used since the key was written, or is in use.
-    /// True if it was forgotten.
-    fn evict(&self, key: &[u8], has_data: bool, forget: bool) -> bool {
-        if !forget && (!has_data || self.has_disk_room()) {
+    /// Drops an object's data, or all that is known of it, unless it was used since the key was written, is in use, or is
+    /// pinned. True if it was forgotten.
+    fn evict(&self, key: &[u8], note: UseNote, forget: bool, pressure: &mut Pressure) -> bool {
+        let wanted = note.has_data && pressure.wants(note.fsid);
+        if !forget && !wanted {
             return false;
         }
         let Some((used, handle)) = key.split_first_chunk::<8>() else { return false };
         let Some(handle) = Handle::new(handle) else { return false };
         let object = self.glance(&handle);
-        if object.used.load(Ordering::Relaxed) > u64::from_be_bytes(*used) {
+        if object.used.load(Ordering::Relaxed) > u64::from_be_bytes(*used) || self.is_kept(&object) {
             return false;
         }
         let outcome = self.with(&object, |state| {
             if state.data.is_in_use() {
                 return None;
             }
-            let evicted = state.data.file().is_some();
+            let evicted = state.data.file().map(|file| file.allocated_bytes());
             let is_dir = state.attributes().is_some_and(Attributes::is_dir);
             state.drop_data();
             if forget {
@@ -163,13 +173,44 @@ impl Core {
             Some((evicted, is_dir))
         });
         let Some((evicted, is_dir)) = outcome else { return false };
-        if evicted {
+        if let Some(bytes) = evicted {
             self.counters.evictions.bump();
+            pressure.relieve(note.fsid, bytes);
         }
         if forget && is_dir {
             self.forget_names(&handle);
         }
         forget
+    }
+
+    /// Something that was kept may go, or has gone.
+    pub fn ease(&self) {
+        self.no_room.store(false, Ordering::Relaxed);
+        self.eased.notify_one();
+        if self.needs_cleaning() {
+            self.cleaner.notify_one();
+        }
+    }
+
+    /// Is it pinned, or below something that is?
+    pub fn is_kept(&self, object: &Arc<Object>) -> bool {
+        self.pinned_by(object).is_some()
+    }
+
+    /// The pin that keeps it: its own, or that of the nearest directory above, by where it was last seen.
+    pub fn pinned_by(&self, object: &Arc<Object>) -> Option<Handle> {
+        if self.pins.is_empty() {
+            return None;
+        }
+        let mut above = object.clone();
+        for _ in 0..DEPTH_MAX {
+            if self.pins.has(&above.handle) {
+                return Some(above.handle);
+            }
+            let directory = self.with(&above, |state| state.place.as_ref().map(|place| place.directory))?;
+            above = self.glance(&directory);
+        }
+        None
     }
 
     /// Takes everything in a directory out of the index.
@@ -191,14 +232,19 @@ impl Core {
     /// Finds files that no record speaks of, and counts the bytes in use. `breath` is taken after each page.
     pub async fn sweep(self: &Arc<Core>, breath: Duration) {
         let mut known = HashSet::new();
+        let mut shares: HashMap<Fsid, u64> = HashMap::new();
+        let before_shares = self.objects.shares();
         let mut from = Vec::new();
         loop {
             let page = self.index.scan(Table::Objects, &[], &from, PAGE);
             let Some((last, _)) = page.last() else { break };
             from.clone_from(last);
             from.push(0);
-            let file = |record: &[u8]| Some(Record::decode(record)?.data?.file);
-            known.extend(page.iter().filter_map(|(_, record)| file(record)));
+            for record in page.iter().filter_map(|(_, record)| Record::decode(record)) {
+                let Some(data) = record.data else { continue };
+                known.insert(data.file);
+                *shares.entry(record.kept.attributes.fsid).or_default() += data.allocated_bytes;
+            }
             tokio::time::sleep(breath).await;
         }
         self.sweep_entries(Table::Names, breath).await;
@@ -217,6 +263,18 @@ impl Core {
         // What was stored while we counted is counted or not: only a drift that this does not explain is corrected.
         if drift.unsigned_abs() > moved.unsigned_abs() + (1 << 20) {
             self.objects.correct_used_bytes(drift);
+            self.correct_shares(&before_shares, &shares);
+        }
+    }
+
+    /// The same for each file system, by what the records say, where nothing has moved meanwhile.
+    fn correct_shares(&self, before: &[(Fsid, u64)], found: &HashMap<Fsid, u64>) {
+        for (fsid, used) in before {
+            let moved = self.objects.share_bytes(*fsid).abs_diff(*used);
+            let found = found.get(fsid).copied().unwrap_or_default();
+            if moved == 0 && found.abs_diff(*used) > 1 << 20 {
+                self.objects.set_share(*fsid, found);
+            }
         }
     }
 }

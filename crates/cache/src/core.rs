@@ -9,20 +9,24 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, OnceCell, Semaphore, mpsc};
 use tokio::time::Instant;
 use vfs::{
-    Attributes, Callback, Callbacks, Caller, Error, Features, FileSystem, FsLimits, Handle, OpenId,
-    Principal, Status,
+    Attributes, Callback, Callbacks, Caller, Error, Features, FileSystem, FsLimits, FsStat, Fsid, Handle,
+    OpenId, Principal, Status,
 };
 
 use crate::adopt::Adopting;
+use crate::completer::SharedCandidates;
 use crate::data::Data;
 use crate::lease::Leases;
 use crate::listing::KnownListing;
 use crate::object::{Opening, Seen, State};
 use crate::options::Options;
+use crate::outage::Outage;
 use crate::policy::Policy;
 use crate::readahead::Pace;
 use crate::stats::Counters;
-use crate::store::{Batch, DataRecord, Directory, Index, ObjectFile, Objects, Record, Table, directory};
+use crate::store::{
+    Batch, DataRecord, Directory, Index, ObjectFile, Objects, Pins, Record, Table, UseNote, directory,
+};
 use crate::table::{Object, ObjectTable};
 use crate::trust::Sent;
 use crate::upstream::settle::Settling;
@@ -48,6 +52,8 @@ pub struct Core {
     pub table: ObjectTable,
     pub index: Index,
     pub objects: Arc<Objects>,
+    /// What somebody wants kept.
+    pub pins: Pins,
     /// Objects that have something to tell the index.
     pub dirty: Mutex<Vec<Arc<Object>>>,
     /// Files to be removed from this disk.
@@ -56,6 +62,10 @@ pub struct Core {
     pub unsynced: Mutex<VecDeque<(Instant, Weak<Object>)>>,
     /// Wakes the cleaner.
     pub cleaner: Arc<Notify>,
+    /// The cleaner has tried, and could not make enough room.
+    pub no_room: AtomicBool,
+    /// Something may go that was kept: the cleaner need not wait before it tries again.
+    pub eased: Arc<Notify>,
     /// The limits are reached: nothing is stored until the cleaner has made room.
     pub paused: AtomicBool,
     /// Counts uses of objects; what was used last has the highest.
@@ -89,6 +99,13 @@ pub struct Core {
     /// The origin has no byte-range locks.
     lockless: AtomicBool,
     limits: OnceCell<FsLimits>,
+    /// The origin's root.
+    pub root: Mutex<Option<Handle>>,
+    /// What FSSTAT told last.
+    pub fsstat: Mutex<Option<FsStat>>,
+    /// Files that are to be completed.
+    pub candidates: SharedCandidates,
+    pub outage: Arc<Outage>,
     boot: u64,
     warned: Mutex<Option<Instant>>,
     /// Last, so that the directory is let go of when nothing in it is open any more.
@@ -101,6 +118,9 @@ pub struct Start {
     pub options: Options,
     pub directory: Directory,
     pub index: Index,
+    pub pins: Pins,
+    /// Bytes in use by data of each file system.
+    pub shares: Vec<(Fsid, u64)>,
     /// New in every process.
     pub nonce: u64,
     pub used_bytes: u64,
@@ -116,7 +136,9 @@ impl Core {
 
     fn build(start: Start, this: Weak<Core>) -> Core {
         let objects = Objects::new(start.directory.objects(), start.nonce, start.used_bytes);
+        start.shares.iter().for_each(|(fsid, used)| objects.set_share(*fsid, *used));
         let (above, callbacks) = mpsc::channel(CALLBACKS_MAX);
+        let outage = Arc::new(Outage::new(&start.options, start.below.silence()));
         Core {
             this,
             below: start.below,
@@ -126,10 +148,13 @@ impl Core {
             index: start.index,
             disk: crate::cleaner::DiskWatch::new(start.directory.objects()),
             objects,
+            pins: start.pins,
             dirty: Mutex::default(),
             trash: Mutex::default(),
             unsynced: Mutex::default(),
             cleaner: Arc::default(),
+            no_room: AtomicBool::new(false),
+            eased: Arc::default(),
             paused: AtomicBool::new(false),
             uses: AtomicU64::new(start.uses),
             indexed: AtomicU64::new(start.indexed),
@@ -148,6 +173,10 @@ impl Core {
             callbacks: Mutex::new(Some(callbacks)),
             lockless: AtomicBool::new(false),
             limits: OnceCell::new(),
+            root: Mutex::new(None),
+            fsstat: Mutex::new(None),
+            candidates: SharedCandidates::default(),
+            outage,
             boot: directory::boot_id(),
             warned: Mutex::new(None),
             options: start.options,
@@ -199,6 +228,7 @@ impl Core {
     pub fn object(&self, handle: &Handle) -> Arc<Object> {
         let object = self.table.get(handle, || self.load(handle));
         object.used.store(self.uses.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+        object.used_at.store(self.policy.wall().seconds, Ordering::Relaxed);
         object
     }
 
@@ -260,6 +290,11 @@ impl Core {
         state.rights.may(principal, bit, self.policy.wall(), max)
     }
 
+    /// What the origin can do, if that is known.
+    pub fn known_limits(&self) -> Option<FsLimits> {
+        self.limits.get().copied()
+    }
+
     /// Asks what the origin can do, once: how coarse its time stamps are must be known before any of them is judged.
     pub async fn know_limits(&self, caller: &Caller, handle: &Handle) {
         let ask = async || {
@@ -305,8 +340,19 @@ impl Core {
         !self.paused.load(Ordering::Relaxed)
     }
 
+    /// Is this a file that is cached, and has its file system room for it?
+    pub fn takes(&self, state: &State) -> bool {
+        let Some(known) = state.attributes() else { return true };
+        let room = |max| self.objects.share_bytes(known.fsid) < max;
+        self.options.takes(known, self.policy.wall()) && self.options.export_max_bytes.is_none_or(room)
+    }
+
     /// Is it time to make room?
     pub fn needs_cleaning(&self) -> bool {
+        let over = |soft| self.objects.shares().iter().any(|(_, used)| *used > soft);
+        if self.options.export_soft_bytes().is_some_and(over) {
+            return true;
+        }
         let min_free = self.options.min_free_bytes;
         self.objects.used_bytes() > self.options.soft_max_bytes()
             || (min_free > 0 && self.disk.free_bytes() < min_free + min_free / 10)
@@ -364,10 +410,10 @@ impl Core {
         let same_boot = record.boot == self.boot;
         let settled = record.kept.settled || vouched;
         if let Some(data) = record.data {
-            let file = self.objects.file(data.file, data.allocated_bytes);
+            let file = self.objects.file(data.file, data.allocated_bytes, record.kept.attributes.fsid);
             // What a machine that went down had not written is lost; what changed unseen is not to be believed.
             if settled && (same_boot || data.synced) {
-                state.data = Data::restored(file, data.valid, data.young, data.synced);
+                state.data = Data::restored(file, data.valid, data.young, data.sums, data.synced);
             } else {
                 self.trash.lock().push(file);
                 state.changed = true;
@@ -378,7 +424,10 @@ impl Core {
             state.link = record.link;
             state.listing = record.listing.map(|(id, young)| KnownListing { id, young, whole: None });
         }
-        Object::new(*handle, state, used)
+        state.place = record.place;
+        let object = Object::new(*handle, state, used);
+        object.used_at.store(record.used_at, Ordering::Relaxed);
+        object
     }
 
     /// Adds what there is to tell about an object to a batch. True if it should be told again before long, because its
@@ -407,10 +456,13 @@ impl Core {
             valid: state.data.valid().clone(),
             young: state.data.young().clone(),
             synced: state.data.synced,
+            sums: state.data.sums().clone(),
         });
         let record = Record {
             boot: self.boot,
             used,
+            used_at: object.used_at.load(Ordering::Relaxed),
+            place: state.place.clone(),
             kept,
             rights: state.rights.iter().cloned().collect(),
             link: state.link.clone(),
@@ -420,13 +472,16 @@ impl Core {
         if before != 0 && before != used {
             batch.remove(Table::Uses, use_key(before, &object.handle));
         }
-        let has_data = vec![u8::from(record.data.is_some())];
-        batch.put(Table::Uses, use_key(used, &object.handle), has_data);
+        let has_data = record.data.is_some();
+        let note =
+            UseNote { has_data, is_whole: has_data && state.is_whole(), fsid: record.kept.attributes.fsid };
+        batch.put(Table::Uses, use_key(used, &object.handle), note.encode());
         batch.put(Table::Objects, key, record.encode());
         if before == 0 {
             self.count_indexed(1);
         }
         object.used_in_index.store(used, Ordering::Relaxed);
+        self.note_candidate(&object.handle, &state);
         if state.data.file().is_some() && !state.data.synced {
             self.unsynced.lock().push_back((Instant::now(), Arc::downgrade(object)));
         }

@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use crate::fetch::Fetch;
 use crate::ranges::{RangeSet, covers, overlap};
 use crate::store::ObjectFile;
+use crate::sums::Sums;
 
 /// Cached data starts and ends at multiples of this, but at the end of the file.
 pub const BLOCK_BYTES: u64 = 4096;
@@ -63,6 +64,8 @@ pub struct Data {
     writes: Vec<OwnWrite>,
     claims: Vec<Claim>,
     tickets: Ticket,
+    /// Checksums of what was stored.
+    sums: Sums,
     /// Everything valid has reached the disk itself.
     pub synced: bool,
     /// Counts what was stored.
@@ -91,8 +94,14 @@ pub enum Plan {
 
 impl Data {
     /// What the index remembers.
-    pub fn restored(file: Arc<ObjectFile>, valid: RangeSet, young: RangeSet, synced: bool) -> Data {
-        Data { file: Some(file), valid, young, synced, ..Data::default() }
+    pub fn restored(
+        file: Arc<ObjectFile>,
+        valid: RangeSet,
+        young: RangeSet,
+        sums: Sums,
+        synced: bool,
+    ) -> Data {
+        Data { file: Some(file), valid, young, sums, synced, ..Data::default() }
     }
 
     /// Plans the reading of `want`, which lies within a file of `size` bytes. `sent` is the sequence number of the
@@ -264,6 +273,8 @@ impl Data {
     pub fn release(&mut self, ticket: Ticket, good: bool, young: bool) -> bool {
         let Some(at) = self.claims.iter().position(|claim| claim.ticket == ticket) else { return false };
         let range = self.claims.swap_remove(at).range;
+        // Something was written there, good or not.
+        self.sums.forget(&range);
         if !good || !self.valid.insert(range.clone()) {
             return false;
         }
@@ -274,6 +285,21 @@ impl Data {
         self.synced = false;
         self.stores += 1;
         true
+    }
+
+    /// What was just released as good has this checksum.
+    pub fn put_sum(&mut self, range: Range<u64>, crc: u32) {
+        self.sums.put(range, crc);
+    }
+
+    /// The checksums of what was stored.
+    pub fn sums(&self) -> &Sums {
+        &self.sums
+    }
+
+    /// Fetches under way.
+    pub fn fetches(&self) -> &[Arc<Fetch>] {
+        &self.fetches
     }
 
     /// The disk would not take it: no caching here for a while.
@@ -296,6 +322,7 @@ impl Data {
         self.generation += 1;
         self.valid.clear();
         self.young.clear();
+        self.sums.clear();
         self.claims.clear();
         self.synced = false;
         self.file.take()

@@ -1,5 +1,6 @@
 //! The cache as a file system: one part per kind of operation.
 
+mod atime;
 mod attributes;
 mod behind;
 mod data;
@@ -8,6 +9,7 @@ mod extended;
 pub mod lock;
 pub mod modify;
 pub mod names;
+mod offline;
 pub mod open;
 pub mod overlay;
 
@@ -46,14 +48,23 @@ impl FileSystem for Cache {
     async fn root(&self, caller: &Caller) -> Result<Node> {
         let sent = self.core.policy.sending();
         self.core.counters.other.bump();
-        let node = self.core.below.root(caller).await?;
-        let object = self.core.object(&node.handle);
-        self.core.observe(&object, node.attributes.as_ref(), &sent, Opening::No);
-        Ok(node)
+        let ask = async {
+            let node = self.core.below.root(caller).await?;
+            let object = self.core.object(&node.handle);
+            self.core.observe(&object, node.attributes.as_ref(), &sent, Opening::No);
+            self.core.learn_root(node.handle);
+            Ok(node)
+        };
+        let known = || {
+            let handle = self.core.known_root()?;
+            Some(Ok(Node { handle, attributes: Some(self.core.offline_attributes(&handle)?) }))
+        };
+        self.core.or_offline(ask, known).await
     }
 
     async fn getattr(&self, caller: &Caller, handle: &Handle) -> Result<Attributes> {
-        self.core.getattr_written(caller, handle).await
+        let known = || self.core.offline_attributes(handle).map(Ok);
+        self.core.or_offline(self.core.getattr_written(caller, handle), known).await
     }
 
     async fn setattr(
@@ -73,15 +84,21 @@ impl FileSystem for Cache {
     }
 
     async fn access(&self, caller: &Caller, handle: &Handle, asked: AccessMask) -> Result<Accessed> {
-        let mut accessed = self.core.access(caller, handle, asked).await?;
-        self.core.written_accessed(caller, handle, &mut accessed).await;
-        Ok(accessed)
+        let online = async {
+            let mut accessed = self.core.access(caller, handle, asked).await?;
+            self.core.written_accessed(caller, handle, &mut accessed).await;
+            Ok(accessed)
+        };
+        self.core.or_offline(online, || self.core.offline_access(caller, handle, asked).map(Ok)).await
     }
 
     async fn lookup(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<Looked> {
-        let mut looked = self.core.lookup(caller, directory, name).await?;
-        self.core.written_looked(caller, &mut looked).await;
-        Ok(looked)
+        let online = async {
+            let mut looked = self.core.lookup(caller, directory, name).await?;
+            self.core.written_looked(caller, &mut looked).await;
+            Ok(looked)
+        };
+        self.core.or_offline(online, || self.core.offline_lookup(caller, directory, name)).await
     }
 
     async fn parent(&self, caller: &Caller, directory: &Handle) -> Result<Looked> {
@@ -89,14 +106,15 @@ impl FileSystem for Cache {
     }
 
     async fn readlink(&self, caller: &Caller, handle: &Handle) -> Result<(Bytes, Option<Attributes>)> {
-        self.core.readlink(caller, handle).await
+        let known = || self.core.offline_link(caller, handle).map(Ok);
+        self.core.or_offline(self.core.readlink(caller, handle), known).await
     }
 
     async fn read(&self, caller: &Caller, handle: &Handle, _: By, offset: u64, count: u32) -> Result<Read> {
         let read = if self.core.delayed.is_some() {
             self.core.read_over(caller, handle, offset, count).await?
         } else {
-            self.core.read(caller, handle, offset, count).await?
+            self.core.read_or_offline(caller, handle, offset, count).await?
         };
         // Hits have none that are news, so no READ has any: see `vfs::Read::attributes`.
         Ok(Read { attributes: None, ..read })
@@ -232,27 +250,41 @@ impl FileSystem for Cache {
     }
 
     async fn readdir(&self, caller: &Caller, directory: &Handle, part: ReadDir) -> Result<Listing> {
-        let mut listing = self.core.readdir(caller, directory, part).await?;
-        self.core.written_listing(&mut listing);
-        Ok(listing)
+        let online = async {
+            let mut listing = self.core.readdir(caller, directory, part).await?;
+            self.core.written_listing(&mut listing);
+            Ok(listing)
+        };
+        self.core.or_offline(online, || self.core.offline_readdir(caller, directory, &part).map(Ok)).await
     }
 
     async fn fsstat(&self, caller: &Caller, handle: &Handle) -> Result<FsStat> {
         self.core.counters.other.bump();
-        self.core.below.fsstat(caller, handle).await
+        let ask = async {
+            let stat = self.core.below.fsstat(caller, handle).await?;
+            *self.core.fsstat.lock() = Some(stat);
+            Ok(stat)
+        };
+        self.core.or_offline(ask, || self.core.offline_fsstat().map(Ok)).await
     }
 
     async fn limits(&self, caller: &Caller, handle: &Handle) -> Result<FsLimits> {
         self.core.counters.other.bump();
-        let limits = self.core.below.limits(caller, handle).await?;
-        self.core.learn_limits(limits);
-        Ok(limits)
+        let ask = async {
+            let limits = self.core.below.limits(caller, handle).await?;
+            self.core.learn_limits(limits);
+            Ok(limits)
+        };
+        self.core.or_offline(ask, || self.core.known_limits().map(Ok)).await
     }
 
     async fn open(&self, caller: &Caller, request: &OpenRequest) -> Result<Opened> {
-        let mut opened = self.core.open(caller, request).await?;
-        self.core.written_opened(caller, &mut opened).await;
-        Ok(opened)
+        let online = async {
+            let mut opened = self.core.open(caller, request).await?;
+            self.core.written_opened(caller, &mut opened).await;
+            Ok(opened)
+        };
+        self.core.or_offline(online, || self.core.offline_open(caller, request)).await
     }
 
     async fn downgrade(&self, caller: &Caller, open: OpenId, access: Share, deny: Share) -> Result<()> {
@@ -366,6 +398,10 @@ impl FileSystem for Cache {
 
     async fn end_reclaim(&self) {
         self.core.end_reclaim().await;
+    }
+
+    fn silence(&self) -> Option<tokio::sync::watch::Receiver<vfs::Silence>> {
+        self.core.below.silence()
     }
 
     async fn shutdown(&self) {

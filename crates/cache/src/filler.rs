@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::{Bytes, BytesMut};
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use vfs::{AccessMask, Caller, Read, Result, Status};
 
@@ -26,6 +27,8 @@ struct Errand {
     object: Arc<Object>,
     caller: Caller,
     fetch: Arc<Fetch>,
+    /// Nobody waits for it.
+    background: bool,
 }
 
 impl Core {
@@ -37,15 +40,27 @@ impl Core {
         fetch: Arc<Fetch>,
         permit: Option<OwnedSemaphorePermit>,
     ) {
+        self.send(caller, object, fetch, permit, false);
+    }
+
+    /// The same; the task that comes back ends when what the fetch brought is stored, or will not be.
+    pub fn send(
+        &self,
+        caller: &Caller,
+        object: &Arc<Object>,
+        fetch: Arc<Fetch>,
+        permit: Option<OwnedSemaphorePermit>,
+        background: bool,
+    ) -> Option<JoinHandle<()>> {
         let Some(core) = self.share() else {
             fetch.finish(Err(Status::ServerFault.into()));
-            return;
+            return None;
         };
-        let errand = Errand { core, object: object.clone(), caller: caller.clone(), fetch };
-        tokio::spawn(async move {
+        let errand = Errand { core, object: object.clone(), caller: caller.clone(), fetch, background };
+        Some(tokio::spawn(async move {
             errand.run().await;
             drop(permit);
-        });
+        }))
     }
 
     /// Fetches what the reader of `range` will want next, under its credential.
@@ -58,6 +73,9 @@ impl Core {
         let window_max = self.window_bytes.load(Ordering::Relaxed).max(chunk * 4).min(bound);
         let fetches = self.with(object, |state| {
             let size = state.attributes()?.size;
+            if !self.takes(state) {
+                return None;
+            }
             let ahead = state.streams.on_read(range, size, window_max, chunk)?;
             let sent = self.policy.sending();
             let young = !state.is_settled(&self.policy, &sent);
@@ -113,22 +131,27 @@ impl Core {
         wanted: impl Fn(&Data) -> bool,
     ) {
         let claims = self.with(object, |state| {
-            if !wanted(&state.data) {
+            if !wanted(&state.data) || !self.takes(state) {
                 return Vec::new();
             }
             let missing = state.data.valid().missing(&range);
+            let fsid = state.attributes().map(|known| known.fsid).unwrap_or_default();
             let claim = |part: Range<u64>| {
-                let (ticket, file) = state.data.claim(&part, || self.objects.create())?;
+                let (ticket, file) = state.data.claim(&part, || self.objects.create(fsid))?;
                 Some((ticket, file, part))
             };
             missing.into_iter().filter_map(claim).collect()
         });
         for (ticket, file, part) in claims {
             let piece = bytes.slice((part.start - range.start) as usize..(part.end - range.start) as usize);
+            let crc = crc32c::crc32c(&piece);
             let result = file.write(part.start, piece).await;
             let stored = self.with(object, |state| {
                 let good = result.is_ok() && wanted(&state.data);
                 let stored = state.data.release(ticket, good, young);
+                if stored {
+                    state.data.put_sum(part.clone(), crc);
+                }
                 state.changed |= stored;
                 stored
             });
@@ -196,6 +219,9 @@ impl Errand {
 
     async fn read(&self, range: Range<u64>) -> Result<Read> {
         let count = (range.end - range.start) as u32;
+        if self.background {
+            self.core.counters.filled_calls.bump();
+        }
         self.core.read_below(&self.caller, &self.object, range.start, count).await
     }
 }

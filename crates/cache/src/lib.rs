@@ -17,9 +17,13 @@
 //! | `revalidate` | who shares a GETATTR |
 //! | `names`, `listing` | what names lead to |
 //! | `filler`, `fetch`, `readahead` | bringing bytes from the origin |
-//! | `store` | index and files on this disk |
+//! | `completer` | bringing what is missing of a file |
+//! | `store`, `sums` | index and files on this disk |
 //! | `writes` | writes that are delayed, and how they reach the origin |
+//! | `limits` | how much is kept, and what of it |
 //! | `upkeep`, `cleaner` | what happens in the background |
+//! | `outage` | an origin that does not answer |
+//! | `inspect`, `verify` | what is cached, for people and tools |
 //! | `filesystem` | the operations |
 //!
 //! Calls to the origin, per operation of a client that asks with [`Freshness::Open`](vfs::Freshness::Open), are those
@@ -31,18 +35,23 @@ mod adopt;
 mod callbacks;
 mod chain;
 mod cleaner;
+mod completer;
 mod core;
 mod data;
 mod fetch;
 mod filesystem;
 mod filler;
+mod inspect;
 mod lease;
+mod limits;
 mod listing;
 mod locks;
 mod names;
+mod nobody;
 mod object;
 mod opens;
 mod options;
+mod outage;
 mod policy;
 mod ranges;
 mod readahead;
@@ -50,34 +59,45 @@ mod revalidate;
 mod rights;
 mod stats;
 mod store;
+mod sums;
 mod table;
 #[cfg(test)]
 mod testing;
 mod trust;
 mod upkeep;
 mod upstream;
+mod verify;
 mod writes;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::AbortHandle;
-use vfs::FileSystem;
+use vfs::{FileSystem, Fsid};
 
-pub use options::{Consistency, LookupCache, Options, Timeouts, WriteBehind};
+pub use completer::Completed;
+pub use inspect::{Completeness, FindError, Info, Keeper, Totals, Validity};
+pub use options::{Consistency, Fill, LookupCache, Offline, Options, Timeouts, WriteBehind};
 pub use stats::{Calls, HitsMisses, Stats};
-pub use store::OpenError;
+pub use store::{OpenError, Pinned};
+pub use verify::Verified;
 
 use crate::core::{Core, Start};
-use crate::store::{Directory, Index, Table};
+use crate::store::records::fsid_of;
+use crate::store::{Directory, Index, Pins, Table};
 
 /// Uses that may have been lost when the process was killed: the count goes on beyond them.
 const USES_LOST_MAX: u64 = 1 << 24;
+/// File systems of the origin of which the bytes in use are remembered.
+const FILE_SYSTEMS_MAX: usize = 4096;
 
 /// A cache over another file system.
 pub struct Cache {
     core: Arc<Core>,
     tasks: Vec<AbortHandle>,
+    /// There is nobody below.
+    offline: bool,
 }
 
 impl Cache {
@@ -87,10 +107,11 @@ impl Cache {
     /// One line each: the directory is used by another process, belongs to another origin, was made by a later
     /// version, holds something else, or cannot be written. An index that is damaged is put aside, not an error.
     pub async fn open(below: Arc<dyn FileSystem>, options: Options) -> Result<Arc<Cache>, OpenError> {
-        let opened = tokio::task::spawn_blocking(move || prepare(below, options)).await;
-        let start =
-            opened.map_err(|error| OpenError::Index { path: "index".into(), cause: error.to_string() })??;
-        let core = Core::new(start);
+        let opened = tokio::task::spawn_blocking(move || {
+            let directory = Directory::open(&options.directory, &options.origin)?;
+            prepare(directory, below, options)
+        });
+        let core = Core::new(opened.await.map_err(|error| failed(&error))??);
         let mut tasks = upkeep::start(&core);
         let weak = Arc::downgrade(&core);
         tasks.push(tokio::spawn(upstream::settle::settler(weak.clone())).abort_handle());
@@ -103,7 +124,31 @@ impl Cache {
         if let Some(callbacks) = callbacks {
             tasks.push(tokio::spawn(callbacks::listener(weak, callbacks)).abort_handle());
         }
-        Ok(Arc::new(Cache { core, tasks }))
+        if let Some(fill) = core.options.fill {
+            tasks.push(tokio::spawn(completer::completer(core.weak(), fill)).abort_handle());
+        }
+        if core.outage.is_possible() {
+            tasks.push(tokio::spawn(outage::watcher(core.weak())).abort_handle());
+        }
+        Ok(Arc::new(Cache { core, tasks, offline: false }))
+    }
+
+    /// Opens the directory of a cache that no process uses, to look at what is there and to take things away. Nothing
+    /// happens in the background, and whatever would have to ask the origin fails with `Delay`.
+    ///
+    /// # Errors
+    /// As [`Cache::open`]; a directory that is no cache is left alone.
+    pub async fn open_offline(path: &Path) -> Result<Arc<Cache>, OpenError> {
+        let path = path.to_owned();
+        let opened = tokio::task::spawn_blocking(move || {
+            let (directory, origin) = Directory::reopen(&path)?;
+            let mut options = Options::new(path, origin);
+            options.size_max_bytes = u64::MAX;
+            options.min_free_bytes = 0;
+            prepare(directory, Arc::new(nobody::Nobody), options)
+        });
+        let core = Core::new(opened.await.map_err(|error| failed(&error))??);
+        Ok(Arc::new(Cache { core, tasks: Vec::new(), offline: true }))
     }
 
     /// The counters.
@@ -115,6 +160,7 @@ impl Cache {
             stats.dirty_bytes = delayed.bytes();
             stats.dirty_age = delayed.oldest().map(|since| since.elapsed());
         }
+        stats.is_away = self.core.is_away();
         (stats.leases_read, stats.leases_write) = self.core.leases.counts();
         stats
     }
@@ -129,6 +175,12 @@ impl Cache {
         self.core.sweep(Duration::ZERO).await;
     }
 
+    /// Writes down what was changed of a cache that was opened to be looked at.
+    pub async fn close_offline(&self) {
+        self.core.empty_trash().await;
+        self.core.flush().await;
+    }
+
     pub(crate) async fn finish(&self) {
         self.core.finish().await;
     }
@@ -140,9 +192,12 @@ impl Drop for Cache {
     }
 }
 
+fn failed(error: &tokio::task::JoinError) -> OpenError {
+    OpenError::Index { path: "index".into(), cause: error.to_string() }
+}
+
 /// The part of opening that may block.
-fn prepare(below: Arc<dyn FileSystem>, options: Options) -> Result<Start, OpenError> {
-    let directory = Directory::open(&options.directory, &options.origin)?;
+fn prepare(directory: Directory, below: Arc<dyn FileSystem>, options: Options) -> Result<Start, OpenError> {
     let index = Index::open(&directory.index())?;
     let counter = |key: &[u8]| {
         let value = index.get(Table::Meta, key).and_then(|value| value.try_into().ok());
@@ -151,10 +206,23 @@ fn prepare(below: Arc<dyn FileSystem>, options: Options) -> Result<Start, OpenEr
     let used_bytes = counter(upkeep::USED_BYTES);
     let uses = counter(upkeep::USES).saturating_add(USES_LOST_MAX);
     let indexed = counter(upkeep::INDEXED);
+    let shares = shares(&index);
+    let pins = Pins::load(directory.path())
+        .map_err(|cause| OpenError::Unusable { path: directory.path().join("pins"), cause })?;
     let unusable = |cause: getrandom::Error| OpenError::Unusable {
         path: options.directory.clone(),
         cause: std::io::Error::other(cause.to_string()),
     };
     let nonce = getrandom::u64().map_err(unusable)?;
-    Ok(Start { below, options, directory, index, nonce, used_bytes, uses, indexed })
+    Ok(Start { below, options, directory, index, pins, shares, nonce, used_bytes, uses, indexed })
+}
+
+/// What the data of each file system of the origin uses.
+fn shares(index: &Index) -> Vec<(Fsid, u64)> {
+    let pairs = index.scan(Table::Meta, upkeep::SHARE_BYTES, &[], FILE_SYSTEMS_MAX);
+    let share = |(key, value): (Vec<u8>, Vec<u8>)| {
+        let fsid = fsid_of(key.get(upkeep::SHARE_BYTES.len()..)?)?;
+        Some((fsid, u64::from_le_bytes(value.try_into().ok()?)))
+    };
+    pairs.into_iter().filter_map(share).collect()
 }

@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::Instant;
-use vfs::{Attributes, LeaseId, Name, Wcc};
+use vfs::{Attributes, LeaseId, Name, Timestamp, Wcc};
 
 use crate::chain::{Chain, Verdict};
 use crate::data::Data;
@@ -35,7 +35,7 @@ use crate::opens::Opens;
 use crate::policy::Policy;
 use crate::readahead::Streams;
 use crate::rights::Rights;
-use crate::store::ObjectFile;
+use crate::store::{ObjectFile, Place};
 use crate::trust::Sent;
 use crate::writes::Writes;
 
@@ -101,6 +101,10 @@ pub struct State {
     pub locks: Locks,
     /// Its last name is gone.
     pub unlinked: bool,
+    /// Where it was last seen.
+    pub place: Option<Place>,
+    /// When the origin was last told of a read, and how long it is not told again.
+    pub touched: Option<(Instant, Duration)>,
     /// To whom the origin allowed what.
     pub rights: Rights,
     /// Counts our own changes of mode and owner, before and after each: what was asked meanwhile is not stored.
@@ -148,6 +152,8 @@ pub struct Kept {
     pub epoch: u64,
     /// Every later change of the object shows in its attributes.
     pub settled: bool,
+    /// When the call was sent that last showed it, by this machine's clock.
+    pub confirmed: Timestamp,
 }
 
 impl State {
@@ -167,6 +173,8 @@ impl State {
             opens: Opens::default(),
             locks: Locks::default(),
             unlinked: false,
+            place: None,
+            touched: None,
             rights: Rights::default(),
             rights_generation: 0,
             rights_touched: 0,
@@ -194,7 +202,7 @@ impl State {
         }
         state.vouched = vouched;
         // Any call of this process that shows it confirms it; until then it is not current.
-        let sent = Sent { sequence: 0, ..policy.sending() };
+        let sent = Sent { sequence: 0, wall: kept.confirmed, ..policy.sending() };
         state.distrusted_before = u64::from(!vouched);
         let (timeout, _) = policy.timeouts(kept.attributes.is_dir());
         let (received, seen, timeout_from) = (policy.event(), None, sent.at);
@@ -205,14 +213,37 @@ impl State {
 
     /// What the index is to remember, if anything.
     pub fn keep(&self, policy: &Policy) -> Option<Kept> {
-        let attributes = self.known.as_ref()?.attributes;
+        let known = self.known.as_ref()?;
         // A lease does not outlive the process, so that it settles nothing here.
-        Some(Kept { attributes, epoch: self.epoch, settled: self.is_stamped(policy, &policy.sending()) })
+        let settled = self.is_stamped(policy, &policy.sending());
+        Some(Kept { attributes: known.attributes, epoch: self.epoch, settled, confirmed: known.sent.wall })
     }
 
     /// The known state.
     pub fn attributes(&self) -> Option<&Attributes> {
         self.known.as_ref().map(|known| &known.attributes)
+    }
+
+    /// When the origin was last asked for what is known, by this machine's clock.
+    pub fn confirmed(&self) -> Option<Timestamp> {
+        self.known.as_ref().map(|known| known.sent.wall)
+    }
+
+    /// Is all of a regular file here?
+    pub fn is_whole(&self) -> bool {
+        let whole = |known: &Attributes| {
+            known.file_type == vfs::FileType::Regular && self.data.valid().contains(&(0..known.size))
+        };
+        self.attributes().is_some_and(whole)
+    }
+
+    /// It was seen under this name.
+    pub fn see_at(&mut self, directory: &vfs::Handle, name: &Name) {
+        let same = |place: &Place| place.directory == *directory && place.name == *name;
+        if !self.place.as_ref().is_some_and(same) {
+            self.place = Some(Place { directory: *directory, name: name.clone() });
+            self.changed = true;
+        }
     }
 
     /// The number of the time since somebody else changed it.

@@ -104,6 +104,32 @@ impl Default for WriteBehind {
     }
 }
 
+/// How files are completed of which a part has been read (Badros' nfsfillind).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fill {
+    /// How long nothing else must have been asked of the origin.
+    pub idle: Duration,
+    /// Of how many per cent of a file something must have been read for the rest to be worth fetching.
+    pub percent_min: u8,
+}
+
+impl Default for Fill {
+    /// A second of silence; a tenth of the file, as in section 4 of his paper.
+    fn default() -> Fill {
+        Fill { idle: Duration::from_secs(1), percent_min: 10 }
+    }
+}
+
+/// What is answered while the origin does not answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Offline {
+    /// What needs no question to the origin; the rest waits, or fails if the mount is soft.
+    #[default]
+    Wait,
+    /// Reads of whole files, and what is known of names and attributes, from what was last known.
+    Read,
+}
+
 /// How a cache is set up.
 #[derive(Clone)]
 pub struct Options {
@@ -117,8 +143,28 @@ pub struct Options {
     pub timeouts: Timeouts,
     /// Which remembered names are used.
     pub lookup_cache: LookupCache,
-    /// Most bytes of file data on disk. From nine tenths of it on the cleaner runs; at all of it caching pauses.
+    /// Most bytes of file data on disk: at so many caching pauses (the hard limit).
     pub size_max_bytes: u64,
+    /// From so many on the cleaner runs (the soft limit); nine tenths of the hard one, if not given.
+    pub size_soft_bytes: Option<u64>,
+    /// Most bytes of data of each file system of the origin; its soft limit is in the same proportion.
+    pub export_max_bytes: Option<u64>,
+    /// Smaller files are not cached.
+    pub file_min_bytes: u64,
+    /// Larger files are not cached.
+    pub file_max_bytes: u64,
+    /// Files that changed more recently are not cached. The granule rule keeps what is cached of them right; this keeps
+    /// the disk from being filled with what will be gone in a moment.
+    pub changed_min_age: Duration,
+    /// Files of which a part has been read are completed while nothing else is asked of the origin. `None`: they are not.
+    pub fill: Option<Fill>,
+    /// The origin is told of reads that it has not seen (SETATTR of the access time) if the last time that it knows of is
+    /// older than this. `None`, as with `noatime`: it is told of none.
+    pub atime_after: Option<Duration>,
+    /// What is answered while the origin does not answer.
+    pub offline: Offline,
+    /// How long the origin must have been silent, with calls waiting, for that.
+    pub offline_after: Duration,
     /// Bytes of the disk that are left to others: below it caching pauses, and the cleaner runs a tenth before.
     pub min_free_bytes: u64,
     /// Most bytes that are read ahead of one sequential reader.
@@ -154,6 +200,15 @@ impl Options {
             timeouts: Timeouts::default(),
             lookup_cache: LookupCache::default(),
             size_max_bytes: 10 << 30,
+            size_soft_bytes: None,
+            export_max_bytes: None,
+            file_min_bytes: 0,
+            file_max_bytes: u64::MAX,
+            changed_min_age: Duration::ZERO,
+            fill: None,
+            atime_after: None,
+            offline: Offline::default(),
+            offline_after: Duration::from_secs(5),
             min_free_bytes: 1 << 30,
             readahead_max_bytes: 16 << 20,
             granule_min: Duration::from_millis(10),
@@ -166,10 +221,5 @@ impl Options {
             write_behind: None,
             clock: Arc::new(SystemClock),
         }
-    }
-
-    /// Where the cleaner starts: nine tenths of the size.
-    pub(crate) fn soft_max_bytes(&self) -> u64 {
-        self.size_max_bytes - self.size_max_bytes / 10
     }
 }

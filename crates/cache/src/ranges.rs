@@ -108,7 +108,6 @@ impl RangeSet {
     }
 
     /// Number of bytes in it.
-    #[cfg(test)]
     pub fn bytes(&self) -> u64 {
         self.ranges.iter().map(|range| range.end - range.start).sum()
     }

@@ -28,6 +28,13 @@ pub struct Right {
     pub learnt: Timestamp,
 }
 
+impl Right {
+    /// Was it ever told, or seen, to have this, as far as is remembered?
+    pub fn may_ever(&self, bit: AccessMask) -> bool {
+        self.proven.contains(bit) || self.granted.is_some_and(|granted| granted.contains(bit))
+    }
+}
+
 /// The rights on one object, least recently used first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rights {
@@ -80,6 +87,12 @@ impl Rights {
         });
         right.proven |= bit;
         self.push(right);
+    }
+
+    /// What it was last told, or seen, to have, however long ago.
+    pub fn last(&self, principal: &Principal) -> Option<AccessMask> {
+        let right = self.entries.iter().find(|right| same(&right.principal, principal))?;
+        Some(right.granted.unwrap_or(AccessMask::empty()) | right.proven)
     }
 
     /// Forgets what was asked of a state that was not settled.

@@ -107,6 +107,16 @@ pub struct Stats {
     pub dirty_bytes: u64,
     /// Gauge: how long the oldest of them has been waiting, about.
     pub dirty_age: Option<std::time::Duration>,
+    /// Bytes that completed files in the background.
+    pub filled_bytes: u64,
+    /// Files whose data was found damaged, and dropped.
+    pub damaged: u64,
+    /// Answers from what was last known, while the origin was away.
+    pub offline: u64,
+    /// Access times that the origin was told.
+    pub atimes: u64,
+    /// Gauge: the origin is away, and clients live with it.
+    pub is_away: bool,
     /// Gauge: leases held for reading.
     pub leases_read: u64,
     /// Gauge: leases held for reading and writing.
@@ -201,6 +211,11 @@ pub struct Counters {
     pub merged_writes: Counter,
     pub flushed_bytes: Counter,
     pub writers_held: Counter,
+    pub filled_bytes: Counter,
+    pub filled_calls: Counter,
+    pub damaged: Counter,
+    pub offline: Counter,
+    pub atimes: Counter,
 }
 
 impl Counters {
@@ -248,6 +263,11 @@ impl Counters {
             writers_held: self.writers_held.get(),
             dirty_bytes: 0,
             dirty_age: None,
+            filled_bytes: self.filled_bytes.get(),
+            damaged: self.damaged.get(),
+            offline: self.offline.get(),
+            atimes: self.atimes.get(),
+            is_away: false,
             leases_read: 0,
             leases_write: 0,
             used_bytes: 0,

@@ -4,9 +4,11 @@ pub mod codec;
 pub mod directory;
 pub mod index;
 pub mod objects;
+pub mod pins;
 pub mod records;
 
 pub use directory::{Directory, OpenError};
 pub use index::{Batch, Index, Table};
 pub use objects::{FileId, ObjectFile, Objects, Pin};
-pub use records::{DataRecord, Record};
+pub use pins::{Pinned, Pins};
+pub use records::{DataRecord, Place, Record, UseNote};

@@ -7,7 +7,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -43,7 +43,9 @@ pub struct Object {
     pub names: Mutex<()>,
     /// When it was last used, in uses of the cache.
     pub used: AtomicU64,
-    /// The same, as the index knows it; zero if the index does not know the object.
+    /// The same by this machine's clock, in seconds; zero if that is not known.
+    pub used_at: AtomicI64,
+    /// The same as `used`, as the index knows it; zero if the index does not know the object.
     pub used_in_index: AtomicU64,
     /// It waits for its turn to be written to the index.
     pub queued: AtomicBool,
@@ -63,6 +65,7 @@ impl Object {
             written: Notify::new(),
             names: Mutex::new(()),
             used: AtomicU64::new(used_in_index),
+            used_at: AtomicI64::new(0),
             used_in_index: AtomicU64::new(used_in_index),
             queued: AtomicBool::new(false),
             recent: AtomicBool::new(true),

@@ -53,6 +53,11 @@ impl OriginClock {
         self.granule.fetch_max(nanos.min(10_000_000_000), Ordering::Relaxed);
     }
 
+    /// How coarse its time stamps are taken to be.
+    pub fn granule(&self) -> Duration {
+        Duration::from_nanos(self.granule.load(Ordering::Relaxed))
+    }
+
     /// An operation of our own, answered at `received`, left this ctime: the origin's clock showed at least it then.
     pub fn learn_offset(&self, ctime: Timestamp, received: Timestamp) {
         let offset = ctime.as_nanos() - received.as_nanos();

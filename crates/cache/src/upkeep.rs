@@ -10,9 +10,11 @@ use std::sync::Weak;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 use crate::core::Core;
+use crate::store::records::fsid_key;
 use crate::store::{Batch, Table};
 use crate::table::Object;
 
@@ -24,6 +26,9 @@ const SYNC_AFTER: Duration = Duration::from_secs(5);
 const SWEEP_AFTER: Duration = Duration::from_secs(60);
 const SWEEP_EVERY: Duration = Duration::from_secs(6 * 3600);
 const SWEEP_BREATH: Duration = Duration::from_millis(20);
+/// After a cleaning that has not made enough room, the next one waits so long; twice as long each time.
+const CLEANER_PAUSE: Duration = Duration::from_secs(1);
+const CLEANER_PAUSE_MAX: Duration = Duration::from_secs(30);
 
 /// Keys of the counters in the index.
 pub const USED_BYTES: &[u8] = b"used-bytes";
@@ -31,13 +36,17 @@ pub const USED_BYTES: &[u8] = b"used-bytes";
 pub const USES: &[u8] = b"uses";
 /// See [`USED_BYTES`].
 pub const INDEXED: &[u8] = b"indexed";
+/// What the keys begin with of the bytes in use by data of one file system of the origin; its id follows.
+pub const SHARE_BYTES: &[u8] = b"share-bytes/";
+/// The handle of the origin's root.
+pub const ROOT: &[u8] = b"root";
 
 /// Starts the background work of a cache. It ends with the cache.
 pub fn start(core: &Arc<Core>) -> Vec<AbortHandle> {
     let weak = Arc::downgrade(core);
     vec![
         tokio::spawn(flusher(weak.clone(), core.options.flush_interval)).abort_handle(),
-        tokio::spawn(cleaner(weak.clone(), core.cleaner.clone())).abort_handle(),
+        tokio::spawn(cleaner(weak.clone(), core.cleaner.clone(), core.eased.clone())).abort_handle(),
         tokio::spawn(syncer(weak.clone())).abort_handle(),
         tokio::spawn(sweeper(weak)).abort_handle(),
     ]
@@ -51,15 +60,20 @@ async fn flusher(core: Weak<Core>, interval: Duration) {
     }
 }
 
-async fn cleaner(core: Weak<Core>, wake: Arc<tokio::sync::Notify>) {
+async fn cleaner(core: Weak<Core>, wake: Arc<Notify>, eased: Arc<Notify>) {
+    let mut pause = CLEANER_PAUSE;
     loop {
         wake.notified().await;
         let Some(core) = core.upgrade() else { return };
         let enough = core.clean().await;
         drop(core);
-        if !enough {
-            // Everything is in use, or somebody else fills the disk: no use in trying again at once.
-            tokio::time::sleep(Duration::from_secs(1)).await;
+        if enough {
+            pause = CLEANER_PAUSE;
+            continue;
+        }
+        // Everything is in use or pinned, or somebody else fills the disk: no use in trying again at once.
+        if tokio::time::timeout(pause, eased.notified()).await.is_err() {
+            pause = (pause * 2).min(CLEANER_PAUSE_MAX);
         }
     }
 }
@@ -117,6 +131,10 @@ impl Core {
         ];
         for (key, value) in counters {
             batch.put(Table::Meta, key.to_vec(), value.to_le_bytes().to_vec());
+        }
+        for (fsid, used) in self.objects.shares() {
+            let key = [SHARE_BYTES, &fsid_key(fsid)].concat();
+            batch.put(Table::Meta, key, used.to_le_bytes().to_vec());
         }
     }
 

@@ -16,6 +16,7 @@ pub mod nonsense;
 mod nqnfs;
 mod origin;
 mod portmapper;
+mod pulse;
 mod transport;
 pub mod url;
 

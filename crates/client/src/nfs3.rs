@@ -13,10 +13,11 @@ use std::sync::atomic::AtomicBool;
 use async_trait::async_trait;
 use bytes::Bytes;
 use protocol::{Call, Reply, nfs3};
+use tokio::sync::watch;
 use vfs::{
     AccessMask, Accessed, Attributes, By, Caller, Commit, CreateHow, Created, Device, Error, FileSystem,
     FileType, FsLimits, FsStat, Handle, Listing, Looked, Name, Node, Read, ReadDir, Renamed, Result,
-    SetAttributes, Stability, Timestamp, Wcc, Written,
+    SetAttributes, Silence, Stability, Timestamp, Wcc, Written,
 };
 
 use crate::connect::{self, ConnectError, Sizes};
@@ -150,6 +151,10 @@ fn place(directory: &Handle, name: &Name) -> Result<nfs3::DirOpArgs> {
 
 #[async_trait]
 impl FileSystem for Nfs3 {
+    fn silence(&self) -> Option<watch::Receiver<Silence>> {
+        Some(self.transport.pulse.watch())
+    }
+
     async fn root(&self, caller: &Caller) -> Result<Node> {
         let attributes = self.get_attributes(caller, &self.root).await?;
         Ok(Node { handle: self.root, attributes: Some(attributes) })

@@ -49,7 +49,8 @@ use vfs::{
     AccessMask, Accessed, Acl, Adopted, Attributes, By, Callbacks, Caller, Commit, Copied, CreateHow,
     Created, Device, Extent, FileSystem, FileType, FsLimits, FsStat, Handle, LeaseId, ListedXattrs, Listing,
     Lock, LockRequest, Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Owner, Place, Read, ReadDir,
-    Renamed, Result, SetAttributes, Share, Sought, Stability, Timestamp, Wcc, Written, XattrHow, XattrName,
+    Renamed, Result, SetAttributes, Share, Silence, Sought, Stability, Timestamp, Wcc, Written, XattrHow,
+    XattrName,
 };
 
 use crate::connect::ConnectError;
@@ -212,6 +213,10 @@ impl Inner {
 
 #[async_trait]
 impl FileSystem for Nfs4 {
+    fn silence(&self) -> Option<watch::Receiver<Silence>> {
+        Some(self.inner.channel.pulse.watch())
+    }
+
     async fn root(&self, caller: &Caller) -> Result<Node> {
         let handle = self.root_handle();
         let attributes = self.inner.get_attributes(caller, &handle).await?;

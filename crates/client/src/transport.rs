@@ -14,6 +14,7 @@ use xdr::{Decode, Decoder, Encode, Encoder, List, Message, Opaque};
 
 use crate::counts::Counting;
 use crate::nonsense::Nonsense;
+use crate::pulse::Pulse;
 
 /// The first pause after a JUKEBOX; each further one is twice as long.
 const JUKEBOX_MIN: Duration = Duration::from_millis(100);
@@ -32,6 +33,7 @@ pub(crate) struct Transport {
     /// `soft`: how long a call may take.
     soft: Option<Duration>,
     pub(crate) counting: Counting,
+    pub(crate) pulse: Pulse,
     pub(crate) nonsense: Nonsense,
 }
 
@@ -44,7 +46,8 @@ pub(crate) struct Answered<T> {
 impl Transport {
     pub(crate) fn new(links: Vec<Link>, soft: Option<Duration>, nonsense: Nonsense) -> Transport {
         let counting = Counting::default();
-        Transport { links, next: AtomicUsize::new(0), machine: machine_name(), soft, counting, nonsense }
+        let (next, pulse) = (AtomicUsize::new(0), Pulse::default());
+        Transport { links, next, machine: machine_name(), soft, counting, pulse, nonsense }
     }
 
     /// Makes a call and decodes its results, which may be a failure that the origin reports, but never JUKEBOX.
@@ -99,7 +102,7 @@ impl Transport {
         let patience =
             [soft, caller.deadline].into_iter().flatten().min().map_or(Patience::Hard, Patience::Until);
         self.counting.called(number, outgoing.arguments.len());
-        match self.link().call(outgoing, patience).await {
+        match self.pulse.follow(self.link().call(outgoing, patience)).await {
             Ok(answer) => {
                 let bytes = answer.results.remaining();
                 self.counting.answered(number, bytes, started.elapsed(), answer.retransmitted);

@@ -1,5 +1,7 @@
 //! Commands and options. `--help` and the man pages are made from what stands here.
 
+pub mod cache;
+
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
@@ -30,6 +32,9 @@ pub enum Command {
     /// Serve a directory of this machine over NFS
     #[command(after_help = SERVE_HELP)]
     Serve(Box<Serve>),
+    /// See, keep, fetch, drop and check what is cached
+    #[command(after_help = cache::CACHE_HELP)]
+    Cache(cache::CacheArguments),
     /// Show what a running `serve` or `proxy` has done: calls, hits, what is cached
     Status(Status),
     /// Write the man pages
@@ -107,12 +112,6 @@ pub struct Proxy {
     /// Where to keep the cache: a directory for this origin alone [default: /var/cache/leasehold/…, or ~/.cache/leasehold/…]
     #[arg(long, value_name = "DIR")]
     pub cache: Option<PathBuf>,
-    /// Keep at most so much file data: bytes, or with K, M, G, T
-    #[arg(long, value_name = "SIZE", default_value = "10G", value_parser = parse_size)]
-    pub cache_size: u64,
-    /// Leave so much of the disk to others
-    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_size)]
-    pub min_free: u64,
     /// The path that clients mount [default: the origin's export path]
     #[arg(long, value_name = "PATH")]
     pub export: Option<String>,
@@ -120,6 +119,9 @@ pub struct Proxy {
     /// between them [default: one of its own, in the cache directory]
     #[arg(long, value_name = "FILE")]
     pub handle_key: Option<PathBuf>,
+    /// What is cached.
+    #[command(flatten)]
+    pub keeping: cache::Keeping,
     /// Who may do what.
     #[command(flatten)]
     pub access: ExportOptions,

@@ -5,6 +5,7 @@
 
 mod admin;
 mod bench;
+mod cachectl;
 mod cli;
 mod config;
 #[cfg(test)]
@@ -64,6 +65,7 @@ fn run(arguments: Arguments) -> Result<(), Failure> {
             Command::Proxy(proxy) => Box::pin(proxy::run(*proxy)).await,
             Command::Bench(arguments) => Box::pin(bench::run(*arguments)).await,
             Command::Demo(demo) => Box::pin(demo::run(demo)).await,
+            Command::Cache(cache) => Box::pin(cachectl::run(cache)).await,
             Command::Status(status) => status::run(&status).await,
             Command::Man(_) => Ok(()),
         }

@@ -36,8 +36,7 @@ pub async fn run(arguments: Proxy) -> Result<(), Failure> {
         () = end.wait() => return Ok(()),
     };
     let mut options = cache_options(url, directory.clone());
-    options.size_max_bytes = arguments.cache_size;
-    options.min_free_bytes = arguments.min_free;
+    arguments.keeping.apply(&mut options);
     let cache = open_cache(origin.file_system(), options).await?;
     let arbiter = stack::arbiter(cache.clone(), &arguments.version4);
     let state = make_state(&directory)?;
@@ -48,7 +47,9 @@ pub async fn run(arguments: Proxy) -> Result<(), Failure> {
     let keep = Keep { state: &state, handle_key: &handle_key };
     let stack = Stack::start(vec![export], keep, &arguments.network, &arguments.version4).await?;
     let front = stack.front().clone();
-    let _admin = Admin::start(&directory, move || status_of(&front, &arbiter, &cache, &origin))?;
+    let counted = cache.clone();
+    let _admin =
+        Admin::with_cache(&directory, move || status_of(&front, &arbiter, &counted, &origin), cache)?;
     println!("proxy of {url} on {}; a client mounts it with: {}", stack.address(), stack.mount_line(&path));
     end.wait().await;
     stack.stop().await;

@@ -1,118 +1,14 @@
 //! The program as a user holds it, also the wrong way round: exit codes, and one line that names thing, cause, way out.
 #![allow(clippy::unwrap_used)] // a test ends at the first surprise
 
-use std::io::{BufRead, BufReader, Read};
+mod program;
+
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
+use program::{Tree, fails_with, path, run};
 use serde_json::Value;
-
-fn leasehold(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_leasehold"));
-    command.args(arguments).stdin(Stdio::null());
-    command
-}
-
-fn run(arguments: &[&str]) -> Output {
-    leasehold(arguments).output().unwrap()
-}
-
-/// A server in the background, which ends with the test.
-struct Running {
-    child: Child,
-    address: String,
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-impl Running {
-    /// Starts it, and reads where it listens from the line that says that it is ready.
-    fn start(arguments: &[&str]) -> Running {
-        let mut child = leasehold(arguments)
-            .args(["--listen", "127.0.0.1:0", "--insecure", "--no-root-squash"])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let Some((_, behind)) = line.split_once(" on ") else {
-            let mut error = String::new();
-            child.stderr.take().unwrap().read_to_string(&mut error).unwrap();
-            panic!("{line}{error}");
-        };
-        let address = behind.split(';').next().unwrap().to_owned();
-        Running { child, address }
-    }
-
-    fn url(&self) -> String {
-        format!("nfs://{}/export?noresvport", self.address)
-    }
-
-    /// Ends it in order, and returns what it said on standard error.
-    fn terminate(mut self) -> String {
-        let pid = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-        let mut error = String::new();
-        self.child.stderr.take().unwrap().read_to_string(&mut error).unwrap();
-        assert!(self.child.wait().unwrap().success(), "{error}");
-        error
-    }
-}
-
-fn path(directory: &Path) -> &str {
-    directory.to_str().unwrap()
-}
-
-/// Fails with exit code 1 and exactly one line, which has these words in it.
-#[track_caller]
-fn fails_with(output: &Output, words: &[&str]) {
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{error}");
-    assert_eq!(error.trim_end().lines().count(), 1, "{error}");
-    assert!(words.iter().all(|word| error.contains(word)), "{error}");
-}
-
-struct Tree {
-    directory: tempfile::TempDir,
-}
-
-impl Tree {
-    fn new() -> Tree {
-        let directory = tempfile::tempdir().unwrap();
-        for name in ["served", "state", "cache"] {
-            std::fs::create_dir(directory.path().join(name)).unwrap();
-        }
-        std::fs::write(directory.path().join("served/file"), b"content").unwrap();
-        Tree { directory }
-    }
-
-    fn path(&self, name: &str) -> String {
-        path(&self.directory.path().join(name)).to_owned()
-    }
-
-    fn serve(&self) -> Running {
-        Running::start(&[
-            "serve",
-            &self.path("served"),
-            "--export",
-            "/export",
-            "--state",
-            &self.path("state"),
-        ])
-    }
-
-    fn proxy(&self, origin: &Running) -> Running {
-        Running::start(&["proxy", &origin.url(), "--cache", &self.path("cache"), "--min-free", "0"])
-    }
-}
 
 #[test]
 fn mistakes_on_the_command_line_are_code_2() {
@@ -233,7 +129,13 @@ fn the_demo_needs_no_root() {
 fn man_pages_are_written() {
     let directory = tempfile::tempdir().unwrap();
     assert!(run(&["man", path(directory.path())]).status.success());
-    for page in ["leasehold.1", "leasehold-proxy.1", "leasehold-serve.1"] {
+    for page in [
+        "leasehold.1",
+        "leasehold-proxy.1",
+        "leasehold-serve.1",
+        "leasehold-cache.1",
+        "leasehold-cache-warm.1",
+    ] {
         assert!(directory.path().join(page).metadata().unwrap().len() > 500, "{page}");
     }
 }

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::Verifier;
 use crate::attributes::{Attributes, Device, FileType, SetAttributes, Wcc};
@@ -20,6 +22,9 @@ use crate::lease::{Adopted, Callbacks, Lease, LeaseId, LeaseKind};
 use crate::name::Name;
 use crate::open::{By, Lock, LockRequest, Locked, OpenId, OpenRequest, Opened, Owner, Share};
 use crate::time::Timestamp;
+
+/// Since when the origin has not answered while calls waited; `None` if it answers, or nobody has asked.
+pub type Silence = Option<Instant>;
 
 /// A file with its handle: what names lead to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -526,6 +531,12 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Makes a range share its blocks with another, or fails; a `count` of zero is to the end.
     async fn clone_range(&self, _caller: &Caller, _from: Place, _to: Place, _count: u64) -> Result<Wcc> {
         Err(Status::NotSupp.into())
+    }
+
+    /// Since when calls have been made in vain: nothing has been heard of the origin, though somebody waits for it. The
+    /// layer that makes the calls tells, the layers above pass it on. `None` where there is nobody to wait for.
+    fn silence(&self) -> Option<watch::Receiver<Silence>> {
+        None
     }
 
     /// Leaves nothing behind: stores what is only in memory. Called once, before the process ends in order.

@@ -29,7 +29,7 @@ pub use error::{Error, Result, Status};
 pub use extended::{Ace, Acl, Copied, Extent, Features, ListedXattrs, Place, Sought, XattrHow, XattrName};
 pub use filesystem::{
     Accessed, Commit, CreateHow, Created, Entry, FileSystem, FsLimits, FsStat, Listing, Looked, Node, Read,
-    ReadDir, Renamed, Stability, Written,
+    ReadDir, Renamed, Silence, Stability, Written,
 };
 pub use handle::Handle;
 pub use lease::{

@@ -222,7 +222,7 @@ impl Core {
             Some(Waiting { pieces, whole, end })
         });
         let Some(waiting) = waiting else {
-            return self.read(caller, &object.handle, range.start, count).await;
+            return self.read_or_offline(caller, &object.handle, range.start, count).await;
         };
         if let Some(size) = waiting.whole
             && self.may_read(caller, object).await?
@@ -233,7 +233,7 @@ impl Core {
             let data = Data::Bytes(compose(range, &Bytes::new(), &waiting.pieces, end));
             return Ok(Read { data, eof: range.end >= size, attributes: None });
         }
-        let base = self.read(caller, &object.handle, range.start, count).await?;
+        let base = self.read_or_offline(caller, &object.handle, range.start, count).await?;
         let base_end = range.start + base.data.len() as u64;
         let end = if base.eof { base_end.max(waiting.end.min(range.end)) } else { base_end };
         let eof = base.eof && end >= waiting.end;

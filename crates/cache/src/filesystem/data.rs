@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use vfs::{
     AccessMask, Attributes, Caller, Commit, Data, FileRange, FileType, Handle, Read, Result, Share,
-    Stability, Wcc, Written,
+    Stability, Status, Wcc, Written,
 };
 
 use super::modify::Change;
@@ -139,7 +139,8 @@ impl Core {
             if want.is_empty() {
                 return Answer::Nothing { eof: request.range.end >= size };
             }
-            if (!may_store || state.data.is_refused()) && !state.data.valid().contains(&want) {
+            let stored = may_store && !state.data.is_refused() && self.takes(state);
+            if !stored && !state.data.valid().contains(&want) {
                 return Answer::Bypass;
             }
             let eof = want.end == size;
@@ -187,29 +188,33 @@ impl Core {
         let length = range.end - range.start;
         let from = pin.file().clone();
         self.read_ahead(request.caller, request.object, &range);
-        let data = if length >= FILE_RANGE_MIN_BYTES {
-            match pin.open() {
-                Ok(file) => {
-                    let pin: Option<Arc<dyn std::any::Any + Send + Sync>> = Some(Arc::new(pin));
-                    let range = FileRange { file, offset: range.start, length: length as u32, pin };
-                    range.fault_in().await;
-                    Ok(Data::File(range))
-                }
-                Err(error) => Err(error),
-            }
-        } else {
-            pin.read().await.map(|bytes| Data::Bytes(bytes.into()))
-        };
-        match data {
+        match to_data(pin).await {
             Ok(data) => {
                 self.counters.data.hit();
                 self.counters.read_hit_bytes.add(length);
+                self.touch(request.caller, request.object);
                 Ok(Read { data, eof, attributes: fresh })
             }
             Err(error) => {
                 self.counters.data.miss();
                 self.disk_failed(request.object, &from, &error, false);
                 self.read_origin(request).await
+            }
+        }
+    }
+
+    /// A hit while the origin is away: if this disk fails too, there is nobody else to ask.
+    pub async fn hit_offline(&self, object: &Arc<Object>, pin: Pin, eof: bool) -> Result<Read> {
+        let (range, from) = (pin.range(), pin.file().clone());
+        match to_data(pin).await {
+            Ok(data) => {
+                self.counters.data.hit();
+                self.counters.read_hit_bytes.add(range.end - range.start);
+                Ok(Read { data, eof, attributes: None })
+            }
+            Err(error) => {
+                self.disk_failed(object, &from, &error, false);
+                Err(Status::Io.into())
             }
         }
     }
@@ -357,6 +362,20 @@ impl Core {
         }
         result
     }
+}
+
+/// The bytes of a hit: copied, or from so many on as a range of the file.
+async fn to_data(pin: Pin) -> std::io::Result<Data> {
+    let range = pin.range();
+    let length = range.end - range.start;
+    if length < FILE_RANGE_MIN_BYTES {
+        return pin.read().await.map(|bytes| Data::Bytes(bytes.into()));
+    }
+    let file = pin.open()?;
+    let pin: Option<Arc<dyn std::any::Any + Send + Sync>> = Some(Arc::new(pin));
+    let range = FileRange { file, offset: range.start, length: length as u32, pin };
+    range.fault_in().await;
+    Ok(Data::File(range))
 }
 
 /// An origin may send less than was asked, and not more.

@@ -151,17 +151,22 @@ impl Core {
     /// Takes note of the names and attributes in a listing.
     fn prime(&self, directory: &Arc<Object>, listing: &Listing, sent: &Sent, before: &Before) {
         let mut batch = Batch::default();
+        let mut seen = Vec::new();
         for entry in &listing.entries {
             let Some(Node { handle, attributes: Some(attributes) }) = &entry.node else { continue };
             let child = self.object(handle);
             let learnt = self.learn_child(&child, Some(attributes), sent, Opening::No);
             if learnt.is_some() {
                 put_name(&mut batch, &directory.handle, &entry.name, learnt);
+                seen.push((child, &entry.name));
             }
         }
         let _names = directory.names.lock();
         if self.with(directory, |state| state.names_generation == before.names_generation) {
             self.index.commit(batch);
+            for (child, name) in seen {
+                self.with(&child, |state| state.see_at(&directory.handle, name));
+            }
         }
     }
 
@@ -204,7 +209,7 @@ impl Core {
         }
     }
 
-    fn load_listing(&self, object: &Arc<Object>, id: u64) -> Option<Arc<WholeListing>> {
+    pub fn load_listing(&self, object: &Arc<Object>, id: u64) -> Option<Arc<WholeListing>> {
         let pieces = self.index.get(Table::Listings, &piece_key(&object.handle, 0));
         let whole = pieces.and_then(|first| {
             let piece = |number| self.index.get(Table::Listings, &piece_key(&object.handle, number));

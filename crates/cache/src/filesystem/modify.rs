@@ -187,8 +187,10 @@ impl<'a> NameChange<'a> {
         let _names = self.directory.names.lock();
         let alone = self.core.with(&self.directory, |state| state.end_name(self.ticket));
         let mut batch = Batch::default();
-        put_name(&mut batch, &self.directory.handle, &self.name, entry.filter(|_| alone));
+        let entry = entry.filter(|_| alone);
+        put_name(&mut batch, &self.directory.handle, &self.name, entry);
         self.core.index.commit(batch);
+        self.core.see_child(&self.directory.handle, &self.name, entry.as_ref());
     }
 }
 

@@ -249,6 +249,7 @@ impl Core {
         let _names = directory.names.lock();
         if self.with(directory, |state| state.names_generation == generation) {
             self.index.commit(batch);
+            self.see_child(&directory.handle, name, entry.as_ref());
         }
     }
 

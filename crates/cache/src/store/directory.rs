@@ -5,6 +5,7 @@
 //! DIR/format    version and origin
 //! DIR/index     the index; `index.corrupt-N` if one had to be put aside
 //! DIR/objects   the data
+//! DIR/pins      what somebody wants kept
 //! DIR/state     none of our business: what a server over the cache keeps there
 //! ```
 
@@ -16,7 +17,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, flock};
 
 const FORMAT: &str = "leasehold-cache 1";
-const OURS: [&str; 5] = ["lock", "format", "index", "objects", "state"];
+const OURS: [&str; 6] = ["lock", "format", "index", "objects", "state", "pins"];
 
 /// Why a cache directory cannot be used: one line that names the thing, the cause and the way out.
 #[derive(Debug, thiserror::Error)]
@@ -61,6 +62,9 @@ pub enum OpenError {
         /// What its format file says.
         format: String,
     },
+    /// There is none.
+    #[error("{0} is no cache directory; name that of a proxy or a mount: its --cache, or `cache=`")]
+    NoCache(PathBuf),
     /// It holds something else.
     #[error(
         "{path} is not a cache directory: it contains {found}; give an empty or a new directory with --cache"
@@ -104,6 +108,31 @@ impl Directory {
         check_format(path, origin)?;
         std::fs::create_dir_all(path.join("objects")).map_err(unusable)?;
         Ok(Directory { path: path.into(), _lock: lock })
+    }
+
+    /// Takes a directory that is a cache already, whosever it is; and whose that is.
+    ///
+    /// # Errors
+    /// As [`Directory::open`]; one that is no cache is left alone.
+    pub fn reopen(path: &Path) -> Result<(Directory, String), OpenError> {
+        let unusable = |cause| OpenError::Unusable { path: path.into(), cause };
+        let found = match std::fs::read(path.join("format")) {
+            Ok(found) => found,
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound => {
+                return Err(OpenError::NoCache(path.into()));
+            }
+            Err(cause) => return Err(unusable(cause)),
+        };
+        let found = String::from_utf8_lossy(&found).into_owned();
+        let origin = found.lines().nth(1).and_then(|line| line.strip_prefix("origin "));
+        let origin = origin.unwrap_or_default().to_owned();
+        judge_format(path, &origin, &found)?;
+        Ok((Directory::open(path, &origin)?, origin))
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Where the index is.

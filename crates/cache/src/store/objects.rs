@@ -3,6 +3,7 @@
 //! An id is never used twice, so that a record of the index means the file it meant or none. A file is written in
 //! place only where nobody reads ([`ObjectFile::is_pinned`]), never cut, and unlinked as a whole.
 
+use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Range;
@@ -13,6 +14,7 @@ use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use vfs::Fsid;
 
 use crate::ranges::overlap;
 
@@ -50,6 +52,8 @@ pub struct Objects {
     next: AtomicU64,
     /// Bytes of disk in use by files of the store.
     used_bytes: AtomicU64,
+    /// The same by file systems of the origin.
+    shares: Mutex<HashMap<Fsid, Arc<AtomicU64>>>,
     open: Mutex<std::collections::VecDeque<Weak<ObjectFile>>>,
 }
 
@@ -57,24 +61,45 @@ impl Objects {
     /// The store in this directory, with what it is believed to use. `nonce` must be new in every process.
     pub fn new(root: PathBuf, nonce: u64, used_bytes: u64) -> Arc<Objects> {
         let (next, used_bytes) = (AtomicU64::new(0), AtomicU64::new(used_bytes));
-        Arc::new(Objects { root, nonce, next, used_bytes, open: Mutex::default() })
+        let (shares, open) = (Mutex::default(), Mutex::default());
+        Arc::new(Objects { root, nonce, next, used_bytes, shares, open })
     }
 
-    /// A file with a new id. Nothing is on disk until something is written.
-    pub fn create(self: &Arc<Objects>) -> Arc<ObjectFile> {
+    /// A file with a new id, for data of this file system. Nothing is on disk until something is written.
+    pub fn create(self: &Arc<Objects>, fsid: Fsid) -> Arc<ObjectFile> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        self.file(FileId(u128::from(self.nonce) << 64 | u128::from(number)), 0)
+        self.file(FileId(u128::from(self.nonce) << 64 | u128::from(number)), 0, fsid)
     }
 
     /// A file that the index knows.
-    pub fn file(self: &Arc<Objects>, id: FileId, allocated_bytes: u64) -> Arc<ObjectFile> {
+    pub fn file(self: &Arc<Objects>, id: FileId, allocated_bytes: u64, fsid: Fsid) -> Arc<ObjectFile> {
         Arc::new(ObjectFile {
             id,
             store: self.clone(),
             file: Mutex::new(Opened { file: None, made: !id.is_of(self.nonce), removed: false }),
             pins: Mutex::default(),
             allocated_bytes: AtomicU64::new(allocated_bytes),
+            share: self.share(fsid),
         })
+    }
+
+    fn share(&self, fsid: Fsid) -> Arc<AtomicU64> {
+        self.shares.lock().entry(fsid).or_default().clone()
+    }
+
+    /// Bytes of disk in use by data of each file system of the origin.
+    pub fn shares(&self) -> Vec<(Fsid, u64)> {
+        self.shares.lock().iter().map(|(fsid, used)| (*fsid, used.load(Ordering::Relaxed))).collect()
+    }
+
+    /// Bytes of disk in use by data of one of them.
+    pub fn share_bytes(&self, fsid: Fsid) -> u64 {
+        self.shares.lock().get(&fsid).map_or(0, |used| used.load(Ordering::Relaxed))
+    }
+
+    /// What one of them is believed, or was found, to use.
+    pub fn set_share(&self, fsid: Fsid, used_bytes: u64) {
+        self.share(fsid).store(used_bytes, Ordering::Relaxed);
     }
 
     /// Bytes of disk in use.
@@ -138,6 +163,8 @@ pub struct ObjectFile {
     file: Mutex<Opened>,
     pins: Mutex<Vec<Range<u64>>>,
     allocated_bytes: AtomicU64,
+    /// What the data of its file system uses.
+    share: Arc<AtomicU64>,
 }
 
 impl ObjectFile {
@@ -190,17 +217,23 @@ impl ObjectFile {
         let file = self.open()?;
         let written = file.write_all_at(bytes, offset);
         let allocated = file.metadata()?.blocks() * 512;
-        let before = self.allocated_bytes.swap(allocated, Ordering::Relaxed);
-        if allocated >= before {
-            self.store.used_bytes.fetch_add(allocated - before, Ordering::Relaxed);
-        } else {
-            self.store.take_off(before - allocated);
-        }
+        self.account(allocated);
         if self.file.lock().removed {
             // Removed in the meantime: what it used is counted no more.
-            self.store.take_off(self.allocated_bytes.swap(0, Ordering::Relaxed));
+            self.account(0);
         }
         written
+    }
+
+    /// It uses so many bytes of disk now.
+    fn account(&self, allocated: u64) {
+        let before = self.allocated_bytes.swap(allocated, Ordering::Relaxed);
+        for counter in [&self.store.used_bytes, &*self.share] {
+            let count = |used: u64| {
+                Some(used.saturating_sub(before.saturating_sub(allocated)) + allocated.saturating_sub(before))
+            };
+            let _ = counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count);
+        }
     }
 
     /// Makes what was written durable. Blocks.
@@ -223,7 +256,12 @@ impl ObjectFile {
         opened.file = None;
         drop(opened);
         let _ = std::fs::remove_file(self.id.path(&self.store.root));
-        self.store.take_off(self.allocated_bytes.swap(0, Ordering::Relaxed));
+        self.account(0);
+    }
+
+    /// The file that it is, for one reading from start to end. Blocks.
+    pub fn open_again(&self) -> io::Result<File> {
+        File::open(self.id.path(&self.store.root))
     }
 }
 
@@ -326,7 +364,7 @@ mod tests {
     #[tokio::test]
     async fn bytes_come_back_and_are_counted_until_removed() {
         let (_directory, store) = store(7);
-        let file = store.create();
+        let file = store.create(Fsid::default());
         file.write(100_000, Bytes::from_static(b"abc")).await.unwrap();
         assert!(store.used_bytes() >= 4096 && store.used_bytes() < 100_000, "sparse: {}", store.used_bytes());
         let pin = file.pin(100_000..100_003);
@@ -334,6 +372,7 @@ mod tests {
         assert_eq!(pin.read().await.unwrap(), b"abc");
         file.remove();
         assert_eq!(store.used_bytes(), 0);
+        assert_eq!(store.shares(), [(Fsid::default(), 0)]);
         drop(pin);
         assert!(!file.is_pinned(&(0..u64::MAX)));
         assert!(file.write(0, Bytes::from_static(b"x")).await.is_err(), "removed for good");
@@ -342,7 +381,7 @@ mod tests {
     #[tokio::test]
     async fn files_of_older_processes_are_not_made_anew() {
         let (directory, store) = store(7);
-        let old = store.file(FileId(5), 0);
+        let old = store.file(FileId(5), 0, Fsid::default());
         let gone = old.pin(0..1).read().await.unwrap_err();
         assert!(old.is_taken_away(&gone));
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
@@ -351,7 +390,7 @@ mod tests {
     #[tokio::test]
     async fn a_file_that_somebody_deleted_does_not_come_back_empty() {
         let (directory, store) = store(7);
-        let file = store.create();
+        let file = store.create(Fsid::default());
         file.write(0, Bytes::from_static(b"abc")).await.unwrap();
         file.file.lock().file = None;
         std::fs::remove_dir_all(directory.path().join("00")).unwrap();
@@ -363,7 +402,7 @@ mod tests {
     #[tokio::test]
     async fn what_we_removed_is_missing_and_no_failure_of_the_disk() {
         let (_directory, store) = store(7);
-        let file = store.create();
+        let file = store.create(Fsid::default());
         file.write(0, Bytes::from_static(b"abc")).await.unwrap();
         let pin = file.pin(0..3);
         file.remove();
@@ -376,7 +415,7 @@ mod tests {
     #[tokio::test]
     async fn the_number_of_open_files_is_bounded() {
         let (_directory, store) = store(7);
-        let files: Vec<_> = (0..OPEN_MAX + 50).map(|_| store.create()).collect();
+        let files: Vec<_> = (0..OPEN_MAX + 50).map(|_| store.create(Fsid::default())).collect();
         for file in &files {
             file.write(0, Bytes::from_static(b"x")).await.unwrap();
         }

@@ -3,15 +3,18 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use vfs::{AccessMask, Credential, Principal};
+use vfs::{AccessMask, Credential, Fsid, Handle, Name, Principal, Timestamp};
 
 use super::codec::{Reader, Writer};
 use super::objects::FileId;
 use crate::object::Kept;
 use crate::ranges::RangeSet;
 use crate::rights::Right;
+use crate::sums::{Sum, Sums};
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
+/// Of a cache made before there were checksums, places and ages.
+const VERSION_BEFORE: u8 = 1;
 /// A credential with more groups is not kept across a restart.
 const GROUPS_MAX: usize = 64;
 
@@ -22,6 +25,10 @@ pub struct Record {
     pub boot: u64,
     /// When the object was last used, in uses of the cache.
     pub used: u64,
+    /// The same by this machine's clock, in seconds; zero if that is not known.
+    pub used_at: i64,
+    /// Where it was last seen: in which directory, under which name.
+    pub place: Option<Place>,
     /// Its known state.
     pub kept: Kept,
     /// To whom the origin allowed what.
@@ -32,6 +39,56 @@ pub struct Record {
     pub listing: Option<(u64, bool)>,
     /// Its data.
     pub data: Option<DataRecord>,
+}
+
+/// Where an object was last seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// In which directory.
+    pub directory: Handle,
+    /// Under which name.
+    pub name: Name,
+}
+
+/// What the order of uses says of an object, so that not every record has to be read to choose some.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UseNote {
+    /// It has data on this disk.
+    pub has_data: bool,
+    /// All of it.
+    pub is_whole: bool,
+    /// On which file system of the origin it is.
+    pub fsid: Fsid,
+}
+
+impl UseNote {
+    /// For the index.
+    pub fn encode(self) -> Vec<u8> {
+        let mut value = vec![u8::from(self.has_data) | u8::from(self.is_whole) << 1];
+        value.extend_from_slice(&fsid_key(self.fsid));
+        value
+    }
+
+    /// From the index. What does not decode has no data.
+    pub fn decode(value: &[u8]) -> UseNote {
+        let flags = value.first().copied().unwrap_or_default();
+        let fsid = value.get(1..).and_then(fsid_of).unwrap_or_default();
+        UseNote { has_data: flags & 1 != 0, is_whole: flags & 2 != 0, fsid }
+    }
+}
+
+/// A file system's id as bytes.
+pub fn fsid_key(fsid: Fsid) -> [u8; 16] {
+    let mut key = [0; 16];
+    key[..8].copy_from_slice(&fsid.major.to_be_bytes());
+    key[8..].copy_from_slice(&fsid.minor.to_be_bytes());
+    key
+}
+
+/// The id that those bytes are.
+pub fn fsid_of(key: &[u8]) -> Option<Fsid> {
+    let (major, minor) = (key.get(..8)?.try_into().ok()?, key.get(8..16)?.try_into().ok()?);
+    Some(Fsid { major: u64::from_be_bytes(major), minor: u64::from_be_bytes(minor) })
 }
 
 /// What the index remembers of an object's data.
@@ -47,6 +104,8 @@ pub struct DataRecord {
     pub young: RangeSet,
     /// It has reached the disk itself.
     pub synced: bool,
+    /// Checksums of what is there.
+    pub sums: Sums,
 }
 
 impl Record {
@@ -55,6 +114,13 @@ impl Record {
         let mut writer = Writer::new(VERSION);
         writer.u64(self.boot);
         writer.u64(self.used);
+        writer.u64(self.used_at as u64);
+        writer.bool(self.place.is_some());
+        if let Some(place) = &self.place {
+            writer.bytes(place.directory.as_bytes());
+            writer.bytes(place.name.as_bytes());
+        }
+        writer.timestamp(self.kept.confirmed);
         writer.attributes(&self.kept.attributes);
         writer.u64(self.kept.epoch);
         writer.bool(self.kept.settled);
@@ -76,34 +142,57 @@ impl Record {
             writer.ranges(&data.valid);
             writer.ranges(&data.young);
             writer.bool(data.synced);
+            writer.u32(data.sums.len() as u32);
+            for sum in data.sums.iter() {
+                writer.u64(sum.range.start);
+                writer.u64(sum.range.end);
+                writer.u32(sum.crc);
+            }
         }
         writer.finish()
     }
 
     /// From the index.
     pub fn decode(value: &[u8]) -> Option<Record> {
-        let mut reader = Reader::new(value, VERSION)?;
+        let new = Reader::new(value, VERSION);
+        let is_new = new.is_some();
+        let mut reader = new.or_else(|| Reader::new(value, VERSION_BEFORE))?;
         let (boot, used) = (reader.u64()?, reader.u64()?);
-        let kept = Kept { attributes: reader.attributes()?, epoch: reader.u64()?, settled: reader.bool()? };
+        let used_at = if is_new { reader.u64()? as i64 } else { 0 };
+        let place = if is_new && reader.bool()? { Some(decode_place(&mut reader)?) } else { None };
+        let confirmed = if is_new { reader.timestamp()? } else { Timestamp::default() };
+        let attributes = reader.attributes()?;
+        let kept = Kept { attributes, epoch: reader.u64()?, settled: reader.bool()?, confirmed };
         let rights = (0..reader.u32()?).map(|_| decode_right(&mut reader)).collect::<Option<_>>()?;
         let linked = reader.bool()?;
         let target = Bytes::copy_from_slice(reader.bytes()?);
         let listed = reader.bool()?;
         let listing = (reader.u64()?, reader.bool()?);
-        let data = if reader.is_empty() { None } else { Some(decode_data(&mut reader)?) };
+        let data = if reader.is_empty() { None } else { Some(decode_data(&mut reader, is_new)?) };
         let (link, listing) = (linked.then_some(target), listed.then_some(listing));
-        Some(Record { boot, used, kept, rights, link, listing, data })
+        Some(Record { boot, used, used_at, place, kept, rights, link, listing, data })
     }
 }
 
-fn decode_data(reader: &mut Reader) -> Option<DataRecord> {
+fn decode_place(reader: &mut Reader) -> Option<Place> {
+    Some(Place { directory: reader.handle()?, name: Name::new(reader.bytes()?).ok()? })
+}
+
+fn decode_data(reader: &mut Reader, is_new: bool) -> Option<DataRecord> {
     Some(DataRecord {
         file: FileId(reader.u128()?),
         allocated_bytes: reader.u64()?,
         valid: reader.ranges()?,
         young: reader.ranges()?,
         synced: reader.bool()?,
+        sums: if is_new { decode_sums(reader)? } else { Sums::default() },
     })
+}
+
+fn decode_sums(reader: &mut Reader) -> Option<Sums> {
+    let sum = |reader: &mut Reader| Some(Sum { range: reader.u64()?..reader.u64()?, crc: reader.u32()? });
+    let sums = (0..reader.u32()?).map(|_| sum(reader)).collect::<Option<Vec<_>>>()?;
+    Some(Sums::restored(sums.into_iter()))
 }
 
 fn encode_right(writer: &mut Writer, right: &Right) {
@@ -145,7 +234,7 @@ fn decode_right(reader: &mut Reader) -> Option<Right> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vfs::{Caller, Timestamp};
+    use vfs::Caller;
 
     #[test]
     fn records_come_back() {
@@ -164,12 +253,20 @@ mod tests {
             valid,
             young: RangeSet::default(),
             synced: true,
+            sums: Sums::restored([Sum { range: 4096..8192, crc: 77 }].into_iter()),
         };
         let many = Caller::unix(1, 2, &[9; GROUPS_MAX + 1]).principal;
         let mut record = Record {
             boot: 1,
             used: 2,
-            kept: Kept { attributes: crate::testing::attributes(9000, 44), epoch: 3, settled: true },
+            used_at: 1_700_000_000,
+            place: Some(Place { directory: Handle::new(b"d").unwrap(), name: Name::new(b"f").unwrap() }),
+            kept: Kept {
+                attributes: crate::testing::attributes(9000, 44),
+                epoch: 3,
+                settled: true,
+                confirmed: Timestamp::new(8, 9),
+            },
             rights: vec![
                 right(Principal::Machine),
                 right(Caller::unix(1, 2, &[3, 4]).principal),
@@ -184,11 +281,38 @@ mod tests {
         assert_eq!((back.boot, back.used, &back.link, back.listing), (1, 2, &record.link, Some((12, false))));
         assert_eq!(back.kept.attributes, record.kept.attributes);
         assert_eq!((back.kept.epoch, back.kept.settled), (3, true));
-        assert_eq!(back.data, Some(data));
+        assert_eq!(
+            (back.used_at, &back.place, back.kept.confirmed),
+            (record.used_at, &record.place, Timestamp::new(8, 9))
+        );
+        assert_eq!(back.data, Some(data.clone()));
         record.data = None;
         record.link = None;
         record.listing = None;
         let back = Record::decode(&record.encode()).unwrap();
         assert!(back.data.is_none() && back.link.is_none() && back.listing.is_none());
+        let mut before = Writer::new(VERSION_BEFORE);
+        before.u64(1);
+        before.u64(2);
+        before.attributes(&record.kept.attributes);
+        before.u64(3);
+        before.bool(true);
+        before.u32(0);
+        before.bool(false);
+        before.bytes(b"");
+        before.bool(false);
+        before.u64(0);
+        before.bool(false);
+        before.u128(77);
+        before.u64(8192);
+        before.ranges(&data.valid);
+        before.ranges(&data.young);
+        before.bool(true);
+        let back = Record::decode(&before.finish()).unwrap();
+        assert_eq!((back.used, back.used_at, back.place), (2, 0, None));
+        assert_eq!(back.data, Some(DataRecord { file: FileId(77), sums: Sums::default(), ..data }));
+        let note = UseNote { has_data: true, is_whole: false, fsid: Fsid { major: 1 << 40, minor: 9 } };
+        assert_eq!(UseNote::decode(&note.encode()), note);
+        assert_eq!(UseNote::decode(&[]), UseNote::default());
     }
 }

@@ -106,6 +106,8 @@ pub struct Origin {
     pub durability: durability::Durability,
     /// Opens, locks and leases, if it has state.
     pub state: Mutex<state::State>,
+    /// Since when it has been silent, as a client would tell.
+    pub silence: tokio::sync::watch::Sender<vfs::Silence>,
 }
 
 type Hook = Box<dyn FnOnce() + Send>;
@@ -131,6 +133,7 @@ impl Origin {
             after_effect: Mutex::new(None),
             durability: durability::Durability::default(),
             state: Mutex::default(),
+            silence: tokio::sync::watch::Sender::default(),
         })
     }
 
@@ -432,6 +435,10 @@ impl FileSystem for Origin {
 
     async fn test(&self, _: &Caller, handle: &Handle, lock: &Lock) -> Result<Option<Lock>> {
         self.call("TEST", |_| Ok(self.state.lock().conflict(handle, lock))).await
+    }
+
+    fn silence(&self) -> Option<tokio::sync::watch::Receiver<vfs::Silence>> {
+        Some(self.silence.subscribe())
     }
 
     fn callbacks(&self) -> Option<Callbacks> {

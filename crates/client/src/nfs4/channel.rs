@@ -13,6 +13,7 @@ use xdr::{Decode, Encode, Encoder, Opaque};
 
 use crate::counts::Counting;
 use crate::nonsense::Nonsense;
+use crate::pulse::Pulse;
 use crate::transport::{credential, machine_name};
 
 /// The way to one origin.
@@ -29,6 +30,7 @@ pub(crate) struct Channel {
     /// Operations within them.
     pub(crate) operations: Counting<Operation>,
     pub(crate) nonsense: Nonsense,
+    pub(crate) pulse: Pulse,
 }
 
 /// An answer.
@@ -60,6 +62,7 @@ impl Channel {
             compounds: Counting::default(),
             operations: Counting::default(),
             nonsense,
+            pulse: Pulse::default(),
         }
     }
 
@@ -126,7 +129,7 @@ impl Channel {
             self.operations.called(operation.operation() as u32, 0);
         }
         let link = sending.link.unwrap_or_else(|| self.turn()) % self.links.len();
-        let answered = match self.links[link].call(outgoing, patience).await {
+        let answered = match self.pulse.follow(self.links[link].call(outgoing, patience)).await {
             Ok(answer) => {
                 let bytes = answer.results.remaining();
                 self.compounds.answered(main, bytes, started.elapsed(), answer.retransmitted);

@@ -1,0 +1,351 @@
+//! Completing files of which a part is here (Badros' `nfsfillind`, section 4.2): on demand, and in the background.
+//!
+//! In the background it is done while nothing else is asked of the origin: one READ at a time, the file with the fewest
+//! missing bytes first, the smaller one of two. Any call of somebody else stops it until the link has been silent again
+//! for a while; a miss waits for one READ of ours at most. It reads under the credential of somebody who has read the
+//! file. It never makes the cleaner run, and never fetches what the cache would not keep.
+//!
+//! [`Candidates`] is the choice, without I/O.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+use vfs::{AccessMask, Attributes, Caller, FileType, Handle, Result, Status};
+
+use crate::Cache;
+use crate::core::Core;
+use crate::object::State;
+use crate::options::Fill;
+use crate::store::{Table, UseNote};
+use crate::table::Object;
+
+/// Files that wait to be completed, at most; those with the most missing bytes are not remembered.
+const CANDIDATES_MAX: usize = 4096;
+/// Bytes of one READ in the background: what a miss may have to wait for.
+const BACKGROUND_BYTES: u64 = 256 << 10;
+/// READs under way for one file that somebody waits for.
+const WIDTH_MAX: u64 = 8;
+/// A file that changed just now is waited for no longer than this.
+const SETTLE_MAX: Duration = Duration::from_secs(2);
+/// How often a file is tried again at which others are at work.
+const TRIES_MAX: u32 = 100;
+/// How often it is looked whether the cleaner has made room, ten milliseconds apart.
+const ROOM_TRIES_MAX: u32 = 500;
+/// Records of the index looked at between two breaths.
+const PAGE: usize = 128;
+const BREATH: Duration = Duration::from_millis(20);
+
+/// Files of which a part is here, those first that need least.
+#[derive(Debug, Default)]
+pub struct Candidates {
+    order: BTreeSet<(u64, u64, Handle)>,
+    files: HashMap<Handle, (u64, u64)>,
+}
+
+impl Candidates {
+    /// So many bytes of a file of this size are missing; `None` if it is none to be completed.
+    pub fn note(&mut self, handle: Handle, missing: Option<(u64, u64)>) {
+        if let Some((bytes, size)) = self.files.remove(&handle) {
+            self.order.remove(&(bytes, size, handle));
+        }
+        if let Some((bytes, size)) = missing {
+            self.files.insert(handle, (bytes, size));
+            self.order.insert((bytes, size, handle));
+        }
+        if self.files.len() > CANDIDATES_MAX
+            && let Some((_, _, handle)) = self.order.pop_last()
+        {
+            self.files.remove(&handle);
+        }
+    }
+
+    /// The next one.
+    pub fn next(&self) -> Option<Handle> {
+        self.order.first().map(|(_, _, handle)| *handle)
+    }
+
+    /// How many there are.
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.files.len()
+    }
+}
+
+/// What came of fetching what is missing of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Completed {
+    /// It was whole already.
+    Was,
+    /// It is whole now; so many bytes were fetched.
+    Now(u64),
+    /// It has no data of its own: a directory, a link, a device.
+    NoFile,
+    /// The thresholds say that it is not cached.
+    NotWanted,
+    /// There is no room.
+    Full,
+    /// Others change it all the time, or its pieces cannot be kept.
+    Stuck,
+}
+
+/// What one round has done.
+enum Round {
+    Done(Completed),
+    Fetched(u64),
+    Wait,
+}
+
+impl Cache {
+    /// Is a file like this cached at all, by the thresholds?
+    pub fn takes(&self, attributes: &Attributes) -> bool {
+        self.core.options.takes(attributes, self.core.policy.wall())
+    }
+
+    /// Fetches what is missing of a file, as this caller. What is whole, and has not changed, costs one GETATTR at most.
+    ///
+    /// # Errors
+    /// What the origin says.
+    pub async fn complete(&self, caller: &Caller, handle: &Handle) -> Result<Completed> {
+        let object = self.core.object(handle);
+        let mut fetched = 0;
+        let (mut waits, mut rooms) = (0, 0);
+        loop {
+            let width = (self.core.window_bytes.load(Ordering::Relaxed) / self.core.chunk_bytes())
+                .clamp(2, WIDTH_MAX);
+            match self.core.round(caller, &object, width as usize, u64::MAX, false).await? {
+                // The cleaner may be at it.
+                Round::Done(Completed::Full)
+                    if !self.core.no_room.load(Ordering::Relaxed) && rooms < ROOM_TRIES_MAX =>
+                {
+                    rooms += 1;
+                    self.core.cleaner.notify_one();
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+                Round::Done(Completed::Was) if fetched > 0 => return Ok(Completed::Now(fetched)),
+                Round::Done(completed) => return Ok(completed),
+                Round::Fetched(bytes) if bytes > 0 => (fetched, waits) = (fetched + bytes, 0),
+                Round::Fetched(_) | Round::Wait => {
+                    waits += 1;
+                    if waits > TRIES_MAX {
+                        return Ok(Completed::Stuck);
+                    }
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            }
+        }
+    }
+}
+
+impl Core {
+    /// Fetches some of what is missing, and waits until it is stored.
+    async fn round(
+        &self,
+        caller: &Caller,
+        object: &Arc<Object>,
+        width: usize,
+        chunk_max: u64,
+        background: bool,
+    ) -> Result<Round> {
+        self.know_limits(caller, &object.handle).await;
+        if self.with(object, |state| state.current().is_none()) {
+            if background {
+                self.counters.filled_calls.bump();
+            }
+            let arrived = self.policy.event();
+            self.revalidate(caller, object, arrived).await?;
+        }
+        self.let_settle(object).await;
+        let chunk = self.chunk_bytes().min(chunk_max);
+        let may_store = self.may_store();
+        let sent = self.policy.sending();
+        let planned = self.with(object, |state| {
+            let Some(known) = state.attributes().copied() else { return Err(Round::Wait) };
+            if known.file_type != FileType::Regular {
+                return Err(Round::Done(Completed::NoFile));
+            }
+            if state.is_whole() {
+                return Err(Round::Done(Completed::Was));
+            }
+            if !self.options.takes(&known, self.policy.wall()) {
+                return Err(Round::Done(Completed::NotWanted));
+            }
+            if !may_store || !self.takes(state) || state.data.is_refused() {
+                return Err(Round::Done(Completed::Full));
+            }
+            let missing = state.data.valid().missing(&(0..known.size));
+            let Some(first) = missing.first() else { return Err(Round::Wait) };
+            let want = first.start..first.end.min(first.start.saturating_add(chunk * width as u64));
+            let young = !state.is_settled(&self.policy, &sent);
+            let mut fetches = state.data.plan_ahead(&want, known.size, chunk, young, sent.sequence);
+            for surplus in fetches.split_off(fetches.len().min(width)) {
+                surplus.finish(Err(Status::Delay.into()));
+                state.data.end_fetch(&surplus);
+            }
+            let under_way = state.data.fetches().first().cloned();
+            Ok((fetches, under_way, state.data.valid().bytes()))
+        });
+        let (fetches, under_way, before) = match planned {
+            Ok(planned) => planned,
+            Err(round) => return Ok(round),
+        };
+        if fetches.is_empty() {
+            // Somebody else brings it.
+            if let Some(fetch) = under_way {
+                let _ = fetch.wait().await;
+            }
+            return Ok(Round::Wait);
+        }
+        let tasks: Vec<_> =
+            fetches.iter().map(|fetch| self.send(caller, object, fetch.clone(), None, background)).collect();
+        for task in tasks.into_iter().flatten() {
+            let _ = task.await;
+        }
+        for fetch in &fetches {
+            fetch.wait().await?;
+        }
+        let after = self.with(object, |state| state.data.valid().bytes());
+        Ok(Round::Fetched(after.saturating_sub(before)))
+    }
+
+    /// What is fetched of a file that changed just now is good until the next open only. Nobody is in a hurry here: once its
+    /// state has been seen for a granule, what is fetched stays.
+    async fn let_settle(&self, object: &Arc<Object>) {
+        let sent = self.policy.sending();
+        let young = self.with(object, |state| state.is_seen() && !state.is_settled(&self.policy, &sent));
+        if young {
+            tokio::time::sleep(self.policy.origin.granule().min(SETTLE_MAX)).await;
+        }
+    }
+
+    /// Takes note of whether a file is to be completed.
+    pub fn note_candidate(&self, handle: &Handle, state: &State) {
+        let Some(fill) = self.options.fill else { return };
+        let missing = self.missing(state, fill);
+        self.candidates.lock().note(*handle, missing);
+    }
+
+    /// How many bytes a file lacks, and how long it is, if it is worth completing.
+    fn missing(&self, state: &State, fill: Fill) -> Option<(u64, u64)> {
+        let known = state.attributes().filter(|known| known.file_type == FileType::Regular)?;
+        let present = state.data.valid().bytes();
+        let enough =
+            present > 0 && u128::from(present) * 100 >= u128::from(known.size) * u128::from(fill.percent_min);
+        let worth = enough && present < known.size && self.options.takes(known, self.policy.wall());
+        let readable = || state.rights.iter().any(|right| right.may_ever(AccessMask::READ));
+        (worth && readable()).then(|| (known.size - present, known.size))
+    }
+
+    /// Calls to the origin that are not ours.
+    fn foreground_calls(&self) -> u64 {
+        self.counters.snapshot().upstream.total().saturating_sub(self.counters.filled_calls.get())
+    }
+
+    /// Fetches a piece of the file that needs least. False if there is nothing to do.
+    async fn fill_some(&self) -> bool {
+        if self.needs_cleaning() {
+            return false;
+        }
+        let Some(handle) = self.candidates.lock().next() else { return false };
+        let object = self.glance(&handle);
+        let caller = self.reader_of(&object);
+        let round = self.round(&caller, &object, 1, BACKGROUND_BYTES, true).await;
+        match round {
+            Ok(Round::Fetched(bytes)) if bytes > 0 => {
+                self.counters.filled_bytes.add(bytes);
+                self.with(&object, |state| self.note_candidate(&handle, state));
+            }
+            // It is noted again when something of it changes.
+            _ => self.candidates.lock().note(handle, None),
+        }
+        true
+    }
+}
+
+/// Completes files while the link is idle, for as long as the cache lives.
+pub async fn completer(core: Weak<Core>, fill: Fill) {
+    let look = (fill.idle / 4).max(Duration::from_millis(10));
+    if let Some(core) = core.upgrade() {
+        recall_candidates(&core).await;
+    }
+    let mut last = (0, Instant::now());
+    loop {
+        tokio::time::sleep(look).await;
+        let Some(core) = core.upgrade() else { return };
+        let calls = core.foreground_calls();
+        if calls != last.0 {
+            last = (calls, Instant::now());
+        }
+        if last.1.elapsed() < fill.idle || core.is_away() {
+            continue;
+        }
+        while core.fill_some().await {
+            if core.foreground_calls() != last.0 {
+                break;
+            }
+        }
+    }
+}
+
+/// Finds what earlier processes left incomplete.
+async fn recall_candidates(core: &Arc<Core>) {
+    let mut from = Vec::new();
+    loop {
+        let page = core.index.scan(Table::Uses, &[], &from, PAGE);
+        let Some((last, _)) = page.last() else { return };
+        from = [last, &[0][..]].concat();
+        for (key, note) in &page {
+            let note = UseNote::decode(note);
+            let handle = key.get(8..).and_then(Handle::new);
+            if let Some(handle) = handle.filter(|_| note.has_data && !note.is_whole) {
+                let object = core.glance(&handle);
+                core.with(&object, |state| core.note_candidate(&handle, state));
+            }
+        }
+        tokio::time::sleep(BREATH).await;
+    }
+}
+
+/// The candidates of a cache.
+pub type SharedCandidates = Mutex<Candidates>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn handle(number: u16) -> Handle {
+        Handle::new(&number.to_be_bytes()).unwrap()
+    }
+
+    proptest! {
+        /// Whatever is noted, the next is the one with the fewest missing bytes, the smaller one of two.
+        #[test]
+        fn the_next_needs_least(notes in prop::collection::vec((0..20u16, prop::option::of((1..50u64, 50..99u64))), 0..80)) {
+            let (mut candidates, mut model) = (Candidates::default(), HashMap::new());
+            for (number, missing) in notes {
+                candidates.note(handle(number), missing);
+                match missing {
+                    Some(missing) => drop(model.insert(handle(number), missing)),
+                    None => drop(model.remove(&handle(number))),
+                }
+                let least = model.iter().map(|(handle, (bytes, size))| (*bytes, *size, *handle)).min();
+                prop_assert_eq!(candidates.next(), least.map(|(_, _, handle)| handle));
+                prop_assert_eq!(candidates.len(), model.len());
+            }
+        }
+    }
+
+    #[test]
+    fn there_are_not_too_many() {
+        let mut candidates = Candidates::default();
+        for number in (0..5000u16).rev() {
+            candidates.note(handle(number), Some((u64::from(number) + 1, 10_000)));
+        }
+        assert_eq!(candidates.len(), CANDIDATES_MAX);
+        assert_eq!(candidates.next(), Some(handle(0)), "those that need most were let go of");
+    }
+}

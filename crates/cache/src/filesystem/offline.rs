@@ -1,0 +1,245 @@
+//! What is answered while the origin is away, where `offline=read` allows it: what was last known.
+//!
+//! Asked for are things that were there when the origin was last heard: attributes, names, whole directories, targets of
+//! links, and data of files that are **whole**, to those who had the right when it was last asked. Nothing is made up:
+//! what is not known is waited for, as without the option, and so is everything that would change anything. These
+//! answers change nothing that is remembered; the first call after the outage is judged as if there had been none.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use vfs::{
+    AccessMask, Accessed, Attributes, Caller, Entry, Error, FsStat, Handle, Listing, Looked, Name, Node,
+    OpenRequest, Opened, Read, ReadDir, Result, Share, Status,
+};
+
+use crate::core::Core;
+use crate::names::Leads;
+use crate::object::State;
+use crate::store::Pin;
+use crate::table::Object;
+use crate::upstream::needed;
+
+impl Core {
+    /// Does something that may have to ask the origin. If that is away, or goes away meanwhile, what is known is
+    /// answered instead; if nothing is, it goes on waiting.
+    pub async fn or_offline<T>(
+        &self,
+        online: impl Future<Output = Result<T>>,
+        offline: impl Fn() -> Option<Result<T>>,
+    ) -> Result<T> {
+        if !self.outage.is_possible() {
+            return online.await;
+        }
+        if self.outage.is_on()
+            && let Some(answer) = offline()
+        {
+            self.counters.offline.bump();
+            return answer;
+        }
+        let mut online = pin!(online);
+        tokio::select! {
+            biased;
+            result = &mut online => return result,
+            () = self.outage.begins() => {}
+        }
+        let Some(answer) = offline() else { return online.await };
+        self.counters.offline.bump();
+        answer
+    }
+
+    /// GETATTR.
+    pub fn offline_attributes(&self, handle: &Handle) -> Option<Attributes> {
+        let object = self.object(handle);
+        self.with(&object, |state| known(state).copied())
+    }
+
+    /// ACCESS.
+    pub fn offline_access(&self, caller: &Caller, handle: &Handle, asked: AccessMask) -> Option<Accessed> {
+        let object = self.object(handle);
+        self.with(&object, |state| {
+            let attributes = *known(state)?;
+            let granted = state.rights.last(&caller.principal)?;
+            Some(Accessed { granted: granted & asked, attributes: Some(attributes) })
+        })
+    }
+
+    /// LOOKUP.
+    pub fn offline_lookup(&self, caller: &Caller, directory: &Handle, name: &Name) -> Option<Result<Looked>> {
+        let object = self.object(directory);
+        if !self.might(caller, &object, AccessMask::LOOKUP) {
+            return None;
+        }
+        let found = |child: &Handle| {
+            let node = Node { handle: *child, attributes: Some(self.offline_attributes(child)?) };
+            Some(Ok(Looked { node, directory: None }))
+        };
+        let Some(entry) = self.steady_entry(&object, name) else {
+            let whole = self.offline_listing(&object)?;
+            return match whole.entries.iter().find(|listed| listed.name == *name) {
+                Some(listed) => found(listed.handle.as_ref()?),
+                None => Some(Err(self.absent(&object))),
+            };
+        };
+        match entry.leads {
+            Leads::Nowhere => {
+                let holds = self.with(&object, |state| state.epoch() == entry.epoch);
+                holds.then(|| Err(self.absent(&object)))
+            }
+            Leads::To(child) => {
+                let object = self.object(&child);
+                let holds = self.with(&object, |state| state.epoch() == entry.epoch && !state.is_suspect());
+                if holds { found(&child) } else { None }
+            }
+        }
+    }
+
+    fn absent(&self, directory: &Arc<Object>) -> Error {
+        let attributes = self.with(directory, |state| known(state).copied());
+        Error::from(Status::NoEnt).with(attributes)
+    }
+
+    /// READLINK.
+    pub fn offline_link(&self, caller: &Caller, handle: &Handle) -> Option<(Bytes, Option<Attributes>)> {
+        let object = self.object(handle);
+        if !self.might(caller, &object, AccessMask::READ) {
+            return None;
+        }
+        self.with(&object, |state| Some((state.link.clone()?, known(state).copied())))
+    }
+
+    /// READDIR.
+    pub fn offline_readdir(&self, caller: &Caller, directory: &Handle, part: &ReadDir) -> Option<Listing> {
+        let object = self.object(directory);
+        if !self.might(caller, &object, AccessMask::READ) {
+            return None;
+        }
+        let whole = self.offline_listing(&object)?;
+        if part.cookie != 0 && part.verifier != whole.verifier {
+            return None;
+        }
+        let (entries, eof) = whole.part(part.cookie, part.bytes, part.plus)?;
+        let node = |handle: Handle| Node { handle, attributes: self.offline_attributes(&handle) };
+        let entry = |listed: &crate::listing::Listed| Entry {
+            name: listed.name.clone(),
+            fileid: listed.fileid,
+            cookie: listed.cookie,
+            node: listed.handle.filter(|_| part.plus).map(node),
+        };
+        let entries = entries.iter().map(entry).collect();
+        let directory = self.with(&object, |state| known(state).copied());
+        Some(Listing { entries, verifier: whole.verifier, eof, directory })
+    }
+
+    fn offline_listing(&self, directory: &Arc<Object>) -> Option<Arc<crate::listing::WholeListing>> {
+        let listing = self.with(directory, |state| state.listing.clone().filter(|_| !state.is_suspect()))?;
+        listing.whole.or_else(|| self.load_listing(directory, listing.id))
+    }
+
+    /// READ of a file that is whole: the range of the file on this disk, and whether it is its end.
+    pub fn offline_read(
+        &self,
+        caller: &Caller,
+        handle: &Handle,
+        offset: u64,
+        count: u32,
+    ) -> Option<OfflineRead> {
+        let object = self.object(handle);
+        if !self.might(caller, &object, AccessMask::READ) {
+            return None;
+        }
+        let read = self.with(&object, |state| {
+            let size = known(state)?.size;
+            if !state.is_whole() {
+                return None;
+            }
+            let end = offset.saturating_add(u64::from(count)).min(size);
+            let range = offset.min(size)..end;
+            let pin = state.data.file().filter(|_| !range.is_empty()).map(|file| file.pin(range.clone()));
+            (range.is_empty() || pin.is_some()).then_some(OfflineRead { pin, eof: end == size })
+        })?;
+        self.tell_age(handle);
+        Some(read)
+    }
+
+    /// OPEN for reading, of what is there: a file must be whole.
+    pub fn offline_open(&self, caller: &Caller, request: &OpenRequest) -> Option<Result<Opened>> {
+        if request.create.is_some()
+            || request.access != Share::READ
+            || !request.deny.is_empty()
+            || request.reclaim
+        {
+            return None;
+        }
+        let handle = match &request.name {
+            None => request.handle,
+            Some(name) => match self.offline_lookup(caller, &request.handle, name)? {
+                Ok(looked) => looked.node.handle,
+                Err(error) => return Some(Err(error)),
+            },
+        };
+        let object = self.object(&handle);
+        if !self.might(caller, &object, needed(request.access)) {
+            return None;
+        }
+        let opened = self.with(&object, |state| {
+            let attributes = *known(state).filter(|_| state.is_whole())?;
+            Some(self.opened_here(caller, request, &object, state, attributes))
+        })?;
+        self.tell_age(&handle);
+        Some(Ok(opened))
+    }
+
+    /// FSSTAT: as it was last told.
+    pub fn offline_fsstat(&self) -> Option<FsStat> {
+        *self.fsstat.lock()
+    }
+
+    /// Had the caller this right when the origin was last asked?
+    fn might(&self, caller: &Caller, object: &Arc<Object>, bits: AccessMask) -> bool {
+        self.with(object, |state| {
+            state.rights.last(&caller.principal).is_some_and(|granted| granted.contains(bits))
+        })
+    }
+}
+
+/// A READ that needs no origin.
+pub struct OfflineRead {
+    /// The bytes, if there are any.
+    pub pin: Option<Pin>,
+    /// The file ends with them.
+    pub eof: bool,
+}
+
+impl Core {
+    /// READ, from what is known if the origin is away.
+    pub async fn read_or_offline(
+        &self,
+        caller: &Caller,
+        handle: &Handle,
+        offset: u64,
+        count: u32,
+    ) -> Result<Read> {
+        if !self.outage.is_possible() {
+            return self.read(caller, handle, offset, count).await;
+        }
+        let online = async { self.read(caller, handle, offset, count).await.map(Ok) };
+        let offline = || self.offline_read(caller, handle, offset, count).map(|read| Ok(Err(read)));
+        match self.or_offline(online, offline).await? {
+            Ok(read) => Ok(read),
+            Err(OfflineRead { pin: None, eof }) => {
+                Ok(Read { data: vfs::Data::default(), eof, attributes: None })
+            }
+            Err(OfflineRead { pin: Some(pin), eof }) => {
+                self.hit_offline(&self.object(handle), pin, eof).await
+            }
+        }
+    }
+}
+
+/// What is known of an object, believed or not. What delayed writes have made of it is not among it: then its reader waits.
+fn known(state: &State) -> Option<&Attributes> {
+    state.attributes().filter(|_| !state.is_suspect() && state.writes.is_none())
+}

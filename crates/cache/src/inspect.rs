@@ -1,0 +1,406 @@
+//! What is cached, for people and tools: found by path, described, pinned, dropped, checked.
+//!
+//! Paths lead from the export's root through names that are remembered, believed or not: looking asks the origin
+//! nothing and uses nothing, so that it changes neither what is known nor what goes first when room is needed. A cache
+//! that is [offline](crate::Cache::open_offline) is looked at in the same way, without the process that fills it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use vfs::{Attributes, Caller, FileType, Fsid, Handle, Name, Status, Timestamp};
+
+use crate::Cache;
+use crate::core::Core;
+use crate::names::{Leads, NameEntry, directory_prefix};
+use crate::object::State;
+use crate::store::objects::blocking;
+use crate::store::{Pinned, Table, UseNote};
+use crate::table::Object;
+use crate::upkeep;
+
+/// Index entries read between two looks at other things.
+const PAGE: usize = 256;
+/// How long the origin is waited for when a path is not known here.
+const LOOKUP_WAIT: Duration = Duration::from_secs(10);
+
+/// How much of a file is here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Completeness {
+    /// Nothing, or it is no regular file.
+    Nothing,
+    /// A part.
+    Part,
+    /// All of it: it is read without the origin.
+    Whole,
+}
+
+/// How far what is known is believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Validity {
+    /// The origin has promised to tell of changes.
+    Leased,
+    /// Within the attribute timeouts; the next open asks all the same, unless `nocto`.
+    Current,
+    /// The next use asks the origin whether it has changed.
+    Unconfirmed,
+    /// Nothing is known.
+    Unknown,
+}
+
+/// What keeps an object from the cleaner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keeper {
+    /// Its own pin.
+    Itself,
+    /// The pin of this directory above.
+    Above(Handle),
+}
+
+/// What is known of one object.
+#[derive(Clone, Debug)]
+pub struct Info {
+    /// Which.
+    pub handle: Handle,
+    /// Its attributes as last seen.
+    pub attributes: Option<Attributes>,
+    /// Bytes of it that are here.
+    pub cached_bytes: u64,
+    /// Bytes of disk that they use.
+    pub disk_bytes: u64,
+    /// How much of it that is.
+    pub completeness: Completeness,
+    /// How far it is believed.
+    pub validity: Validity,
+    /// When the origin was last asked, by this machine's clock.
+    pub confirmed: Option<Timestamp>,
+    /// How long ago that is.
+    pub age: Option<Duration>,
+    /// What keeps it.
+    pub pinned: Option<Keeper>,
+    /// When it was last used, in seconds by this machine's clock.
+    pub used_at: Option<i64>,
+}
+
+/// Why a path leads nowhere.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FindError {
+    /// No component of that name can be.
+    #[error("it is no path: components must not be `.` or `..`, and have at most 255 bytes")]
+    NoPath,
+    /// Not even the root is known.
+    #[error("nothing is known of the export yet; it is learnt when a client first uses it")]
+    Empty,
+    /// This component is not known here, and nobody can be asked.
+    #[error(
+        "nothing is known of `{0}`; name a path below the export's root that was used, or ask while the proxy or mount runs"
+    )]
+    NotKnown(String),
+    /// The origin said so.
+    #[error("`{0}`: {1}")]
+    Origin(String, Status),
+}
+
+/// Sums over all objects.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Objects that the index knows.
+    pub objects: u64,
+    /// Files with data.
+    pub files: u64,
+    /// Those that are whole.
+    pub whole: u64,
+    /// Bytes of disk in use.
+    pub disk_bytes: u64,
+    /// The hard limit.
+    pub max_bytes: u64,
+    /// The soft one.
+    pub soft_bytes: u64,
+    /// Bytes of disk in use by data of each file system of the origin.
+    pub file_systems: Vec<(Fsid, u64)>,
+    /// The hard limit of each.
+    pub export_max_bytes: Option<u64>,
+}
+
+impl Cache {
+    /// Whose files these are.
+    pub fn origin(&self) -> &str {
+        &self.core.options.origin
+    }
+
+    /// Can nobody be asked? Then this is a look at what another process has left.
+    pub fn is_offline(&self) -> bool {
+        self.offline
+    }
+
+    /// What a path below the export's root leads to. What is not remembered is looked up, if there is anybody to ask.
+    ///
+    /// # Errors
+    /// Names the component that is not known.
+    pub async fn find(&self, path: &[u8]) -> Result<Handle, FindError> {
+        let mut at = self.find_root().await?;
+        for component in path.split(|byte| *byte == b'/').filter(|component| !component.is_empty()) {
+            let name = Name::new(component).map_err(|_| FindError::NoPath)?;
+            at = self.find_name(&at, &name).await?;
+        }
+        Ok(at)
+    }
+
+    async fn find_root(&self) -> Result<Handle, FindError> {
+        if let Some(root) = self.core.known_root() {
+            return Ok(root);
+        }
+        if self.offline {
+            return Err(FindError::Empty);
+        }
+        let caller = patient(&Caller::machine());
+        vfs::FileSystem::root(self, &caller)
+            .await
+            .map(|node| node.handle)
+            .map_err(|error| FindError::Origin("/".into(), error.status))
+    }
+
+    async fn find_name(&self, directory: &Handle, name: &Name) -> Result<Handle, FindError> {
+        let shown = || String::from_utf8_lossy(name.as_bytes()).into_owned();
+        if let Some(child) =
+            self.core.name_entry(directory, name).and_then(|entry| self.core.led(directory, name, &entry))
+        {
+            return Ok(child);
+        }
+        if self.offline {
+            return Err(FindError::NotKnown(shown()));
+        }
+        let found = self.core.lookup(&patient(&Caller::machine()), directory, name).await;
+        found.map(|looked| looked.node.handle).map_err(|error| FindError::Origin(shown(), error.status))
+    }
+
+    /// What is known of an object.
+    pub fn info(&self, handle: &Handle) -> Info {
+        let object = self.core.glance(handle);
+        let pinned = self
+            .core
+            .pinned_by(&object)
+            .map(|by| if by == *handle { Keeper::Itself } else { Keeper::Above(by) });
+        let used_at = Some(object.used_at.load(Ordering::Relaxed)).filter(|at| *at != 0);
+        let now = self.core.policy.wall();
+        self.core.with(&object, |state| {
+            // Records of an earlier version do not say.
+            let confirmed = state.confirmed().filter(|at| *at != Timestamp::default());
+            Info {
+                handle: *handle,
+                attributes: state.attributes().copied(),
+                cached_bytes: state.data.valid().bytes(),
+                disk_bytes: state.data.file().map_or(0, |file| file.allocated_bytes()),
+                completeness: completeness(state),
+                validity: validity(state),
+                confirmed,
+                age: confirmed.map(|at| since(at, now)),
+                pinned,
+                used_at,
+            }
+        })
+    }
+
+    /// Names in a directory that are known, with what they lead to, in the order of their bytes. From the first behind
+    /// `after` on, at most `max`.
+    pub fn children(&self, directory: &Handle, after: Option<&Name>, max: usize) -> Vec<(Name, Handle)> {
+        let prefix = directory_prefix(directory);
+        let mut from = prefix.clone();
+        if let Some(name) = after {
+            from.extend_from_slice(name.as_bytes());
+            from.push(0);
+        }
+        let mut children = Vec::new();
+        while children.len() < max {
+            let page = self.core.index.scan(Table::Names, &prefix, &from, PAGE);
+            let Some((last, _)) = page.last() else { break };
+            from.clone_from(last);
+            from.push(0);
+            for (key, value) in &page {
+                let child = || {
+                    let name = Name::new(key.get(prefix.len()..)?).ok()?;
+                    let child = self.core.led(directory, &name, &NameEntry::decode(value)?)?;
+                    Some((name, child))
+                };
+                children.extend(child());
+            }
+        }
+        children.truncate(max);
+        children
+    }
+
+    /// Where an object was last seen, from the root: its components. `None` if that is not known.
+    pub fn path_of(&self, handle: &Handle) -> Option<Vec<Name>> {
+        let root = self.core.known_root()?;
+        let mut names = Vec::new();
+        let mut at = *handle;
+        while at != root && names.len() < crate::cleaner::DEPTH_MAX {
+            let place = self.core.with(&self.core.glance(&at), |state| state.place.clone())?;
+            names.push(place.name);
+            at = place.directory;
+        }
+        names.reverse();
+        (at == root).then_some(names)
+    }
+
+    /// All objects that have data, least recently used first: a page of them, and where the next begins.
+    pub fn with_data(&self, from: &[u8]) -> (Vec<Handle>, Option<Vec<u8>>) {
+        let page = self.core.index.scan(Table::Uses, &[], from, PAGE);
+        let next = page.last().map(|(key, _)| [key, &[0][..]].concat());
+        let handle = |key: &[u8]| Handle::new(key.get(8..)?);
+        let has_data = |(_, note): &&(Vec<u8>, Vec<u8>)| UseNote::decode(note).has_data;
+        (page.iter().filter(has_data).filter_map(|(key, _)| handle(key)).collect(), next)
+    }
+
+    /// Sums over everything.
+    pub async fn totals(&self) -> Totals {
+        self.core.flush().await;
+        let mut totals = Totals {
+            disk_bytes: self.core.objects.used_bytes(),
+            max_bytes: self.core.options.size_max_bytes,
+            soft_bytes: self.core.options.soft_max_bytes(),
+            file_systems: self.core.objects.shares(),
+            export_max_bytes: self.core.options.export_max_bytes,
+            ..Totals::default()
+        };
+        let mut from = Vec::new();
+        loop {
+            let page = self.core.index.scan(Table::Uses, &[], &from, PAGE);
+            let Some((last, _)) = page.last() else { return totals };
+            from = [last, &[0][..]].concat();
+            for note in page.iter().map(|(_, note)| UseNote::decode(note)) {
+                totals.objects += 1;
+                totals.files += u64::from(note.has_data);
+                totals.whole += u64::from(note.is_whole);
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Pins an object, and if it is a directory all that is or comes below it: the cleaner never takes their data. The
+    /// pin is durable when this returns.
+    ///
+    /// # Errors
+    /// If it cannot be written down; then nothing is pinned.
+    pub async fn pin(&self, handle: &Handle, path: String) -> std::io::Result<()> {
+        let pinned = Pinned { handle: *handle, since: self.core.policy.wall().seconds, path };
+        let core = self.core.clone();
+        blocking(move || core.pins.pin(pinned)).await
+    }
+
+    /// Takes the pin of an object away; what keeps what is above or below it stays. False if it had none.
+    ///
+    /// # Errors
+    /// If that cannot be written down; then it is still pinned.
+    pub async fn unpin(&self, handle: &Handle) -> std::io::Result<bool> {
+        let (core, handle) = (self.core.clone(), *handle);
+        let gone = blocking(move || core.pins.unpin(&handle)).await?;
+        self.core.ease();
+        Ok(gone)
+    }
+
+    /// All pins.
+    pub fn pins(&self) -> Vec<Pinned> {
+        self.core.pins.all()
+    }
+
+    /// Takes an object's data off the disk, pinned or not; who reads it at this moment reads on. The bytes that it used.
+    pub async fn drop_data(&self, handle: &Handle) -> u64 {
+        let object = self.core.glance(handle);
+        let freed = self.core.with(&object, |state| {
+            let freed = state.data.file().map_or(0, |file| file.allocated_bytes());
+            state.drop_data();
+            freed
+        });
+        self.core.empty_trash().await;
+        self.core.ease();
+        freed
+    }
+}
+
+impl Core {
+    /// The handle of the origin's root, if this cache has ever learnt it.
+    pub fn known_root(&self) -> Option<Handle> {
+        let mut known = self.root.lock();
+        if known.is_none() {
+            *known = Handle::new(&self.index.get(Table::Meta, upkeep::ROOT)?);
+        }
+        *known
+    }
+
+    /// The origin's root is this.
+    pub fn learn_root(&self, root: Handle) {
+        if self.known_root() != Some(root) {
+            let mut batch = crate::store::Batch::default();
+            batch.put(Table::Meta, upkeep::ROOT.to_vec(), root.as_bytes().to_vec());
+            self.index.commit(batch);
+            *self.root.lock() = Some(root);
+        }
+    }
+
+    /// What a remembered name leads to, if nothing speaks against it: the child is in the state that the name was seen
+    /// with, or was last seen here.
+    fn led(&self, directory: &Handle, name: &Name, entry: &NameEntry) -> Option<Handle> {
+        let Leads::To(child) = entry.leads else { return None };
+        let object = self.glance(&child);
+        let here = self.with(&object, |state| {
+            let seen = state
+                .place
+                .as_ref()
+                .is_some_and(|place| place.directory == *directory && place.name == *name);
+            state.attributes().is_some() && (state.epoch() == entry.epoch || seen)
+        });
+        here.then_some(child)
+    }
+
+    /// Takes note of where a child was seen.
+    pub fn see_child(&self, directory: &Handle, name: &Name, entry: Option<&NameEntry>) {
+        let Some(NameEntry { leads: Leads::To(child), .. }) = entry else { return };
+        if let Some(child) = self.table.peek(child) {
+            self.with(&child, |state| state.see_at(directory, name));
+        }
+    }
+
+    /// Somebody who may read it, as far as was ever told: who is there to read for no client in particular.
+    pub fn reader_of(&self, object: &Arc<Object>) -> Caller {
+        let principal = self.with(object, |state| {
+            let reads = |right: &&crate::rights::Right| right.may_ever(vfs::AccessMask::READ);
+            state.rights.iter().filter(reads).last().map(|right| right.principal.clone())
+        });
+        Caller { principal: principal.unwrap_or(vfs::Principal::Machine), ..Caller::machine() }
+    }
+}
+
+/// The same, but not for ever.
+pub fn patient(caller: &Caller) -> Caller {
+    Caller { deadline: Some(tokio::time::Instant::now() + LOOKUP_WAIT), ..caller.clone() }
+}
+
+/// How long ago, if clocks agree.
+pub fn since(then: Timestamp, now: Timestamp) -> Duration {
+    let nanos = (now.as_nanos() - then.as_nanos()).clamp(0, i128::from(u64::MAX));
+    Duration::from_nanos(nanos as u64)
+}
+
+fn completeness(state: &State) -> Completeness {
+    let regular = state.attributes().is_some_and(|known| known.file_type == FileType::Regular);
+    if regular && state.is_whole() {
+        Completeness::Whole
+    } else if state.data.valid().is_empty() {
+        Completeness::Nothing
+    } else {
+        Completeness::Part
+    }
+}
+
+fn validity(state: &State) -> Validity {
+    if state.leased().is_some() {
+        Validity::Leased
+    } else if state.current().is_some() {
+        Validity::Current
+    } else if state.attributes().is_some() {
+        Validity::Unconfirmed
+    } else {
+        Validity::Unknown
+    }
+}

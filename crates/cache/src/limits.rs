@@ -1,0 +1,186 @@
+//! How much is cached, and what of it (Badros, sections 4 and 4.3).
+//!
+//! Three limits bound the data on disk: its size in all, its size for each file system of the origin, and the room that
+//! is left to others on the disk. Each has a **hard** value, at which nothing more is stored, and a **soft** one, at
+//! which the cleaner starts; it goes on until there is a twentieth of room below the soft one. Three thresholds say
+//! which files are cached at all: the smallest, the largest, and those that have not changed for a while.
+//!
+//! [`Pressure`] is what has to go: pure bookkeeping, filled from the limits and emptied by what is evicted.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use vfs::{Attributes, Fsid, Timestamp};
+
+use crate::options::Options;
+
+/// How many bytes have to go.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pressure {
+    /// Of whatever file system.
+    all: u64,
+    /// Of these.
+    shares: HashMap<Fsid, u64>,
+}
+
+/// What is in use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Bytes of disk by all data.
+    pub used_bytes: u64,
+    /// Bytes of disk by the data of each file system.
+    pub shares: Vec<(Fsid, u64)>,
+    /// Bytes that are free on the disk.
+    pub free_bytes: u64,
+}
+
+impl Pressure {
+    /// What has to go so that a twentieth of room is below the soft limits.
+    pub fn of(options: &Options, usage: &Usage) -> Pressure {
+        let soft = options.soft_max_bytes();
+        let over = usage.used_bytes.saturating_sub(soft - soft / 20);
+        let free_wanted = options.min_free_bytes.saturating_add(options.min_free_bytes / 5);
+        // What others take of the disk is not ours to give.
+        let short = free_wanted.saturating_sub(usage.free_bytes).min(usage.used_bytes);
+        let mut shares = HashMap::new();
+        if let Some(soft) = options.export_soft_bytes() {
+            for (fsid, used) in &usage.shares {
+                let over = used.saturating_sub(soft - soft / 20);
+                if over > 0 {
+                    shares.insert(*fsid, over);
+                }
+            }
+        }
+        Pressure { all: over.max(short), shares }
+    }
+
+    /// Has data of this file system to go?
+    pub fn wants(&self, fsid: Fsid) -> bool {
+        self.all > 0 || self.shares.contains_key(&fsid)
+    }
+
+    /// So much of it has gone.
+    pub fn relieve(&mut self, fsid: Fsid, bytes: u64) {
+        self.all = self.all.saturating_sub(bytes);
+        if let Some(over) = self.shares.get_mut(&fsid) {
+            *over = over.saturating_sub(bytes);
+            if *over == 0 {
+                self.shares.remove(&fsid);
+            }
+        }
+    }
+
+    /// Has nothing to go any more?
+    pub fn is_relieved(&self) -> bool {
+        self.all == 0 && self.shares.is_empty()
+    }
+}
+
+impl Options {
+    /// Where the cleaner starts.
+    pub(crate) fn soft_max_bytes(&self) -> u64 {
+        let tenth = self.size_max_bytes - self.size_max_bytes / 10;
+        self.size_soft_bytes.map_or(tenth, |soft| soft.min(self.size_max_bytes))
+    }
+
+    /// Where it starts for one file system: the same share of its hard limit as of that of all.
+    pub(crate) fn export_soft_bytes(&self) -> Option<u64> {
+        let hard = self.export_max_bytes?;
+        let share =
+            u128::from(self.soft_max_bytes()) * u128::from(hard) / u128::from(self.size_max_bytes.max(1));
+        Some(u64::try_from(share).unwrap_or(hard).min(hard))
+    }
+
+    /// Is a file like this cached at all?
+    pub(crate) fn takes(&self, attributes: &Attributes, now: Timestamp) -> bool {
+        let sized = (self.file_min_bytes..=self.file_max_bytes).contains(&attributes.size);
+        let changed = attributes.mtime.max(attributes.ctime);
+        let rested = self.changed_min_age == Duration::ZERO || changed.plus(self.changed_min_age) <= now;
+        sized && rested
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn options() -> Options {
+        Options::new("/nowhere", "nfs://origin/export")
+    }
+
+    fn fsid(number: u64) -> Fsid {
+        Fsid { major: number, minor: 0 }
+    }
+
+    #[test]
+    fn thresholds_choose_what_is_cached() {
+        let mut options = options();
+        let attributes = |size| crate::testing::attributes(size, 1000);
+        assert!(options.takes(&attributes(0), Timestamp::new(1000, 0)), "all, if nothing is said");
+        options.file_min_bytes = 4096;
+        options.file_max_bytes = 1 << 20;
+        options.changed_min_age = Duration::from_secs(30);
+        let later = Timestamp::new(1030, 0);
+        assert!(options.takes(&attributes(4096), later) && options.takes(&attributes(1 << 20), later));
+        assert!(
+            !options.takes(&attributes(4095), later) && !options.takes(&attributes((1 << 20) + 1), later)
+        );
+        assert!(!options.takes(&attributes(4096), Timestamp::new(1029, 0)), "changed half a minute ago");
+    }
+
+    #[test]
+    fn soft_limits_are_below_hard_ones() {
+        let mut options = options();
+        options.size_max_bytes = 1000;
+        assert_eq!((options.soft_max_bytes(), options.export_soft_bytes()), (900, None));
+        options.export_max_bytes = Some(500);
+        assert_eq!(options.export_soft_bytes(), Some(450));
+        options.size_soft_bytes = Some(600);
+        assert_eq!((options.soft_max_bytes(), options.export_soft_bytes()), (600, Some(300)));
+        options.size_soft_bytes = Some(5000);
+        assert_eq!((options.soft_max_bytes(), options.export_soft_bytes()), (1000, Some(500)));
+    }
+
+    proptest! {
+        /// Evicting in any order what is wanted, until nothing is, brings every limit down, and takes nothing that no
+        /// limit asked for.
+        #[test]
+        fn what_is_wanted_is_enough_and_not_more(
+            files in prop::collection::vec((0..4u64, 1..200u64), 0..40),
+            size_max in 100..4000u64, export_max in prop::option::of(50..2000u64),
+            min_free in 0..500u64, free in 0..1000u64,
+        ) {
+            let mut options = options();
+            options.size_max_bytes = size_max;
+            options.export_max_bytes = export_max;
+            options.min_free_bytes = min_free;
+            let mut left = files.clone();
+            let usage = |left: &[(u64, u64)]| {
+                let used_bytes: u64 = left.iter().map(|(_, bytes)| bytes).sum();
+                let freed = files.iter().map(|(_, bytes)| bytes).sum::<u64>() - used_bytes;
+                let share = |of: u64| {
+                    (fsid(of), left.iter().filter(|(on, _)| *on == of).map(|(_, bytes)| bytes).sum())
+                };
+                Usage { used_bytes, shares: (0..4).map(share).collect(), free_bytes: free + freed }
+            };
+            let mut pressure = Pressure::of(&options, &usage(&left));
+            let mut at = 0;
+            while at < left.len() && !pressure.is_relieved() {
+                let (on, bytes) = left[at];
+                if pressure.wants(fsid(on)) {
+                    let before = Pressure::of(&options, &usage(&left));
+                    prop_assert!(!before.is_relieved(), "something is over its limit when something goes");
+                    left.remove(at);
+                    pressure.relieve(fsid(on), bytes);
+                } else {
+                    at += 1;
+                }
+            }
+            prop_assert!(pressure.is_relieved() || left.iter().all(|(on, _)| !pressure.wants(fsid(*on))));
+            if pressure.is_relieved() {
+                prop_assert!(Pressure::of(&options, &usage(&left)).is_relieved());
+            }
+        }
+    }
+}

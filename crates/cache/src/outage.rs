@@ -1,0 +1,160 @@
+//! The origin does not answer: when that counts as an outage, and what is told of it.
+//!
+//! The layer below says since when it has been calling in vain ([`vfs::FileSystem::silence`]). With `offline=read`, an
+//! outage begins when that has lasted for a while; then what is known is answered without being asked for anew. It ends
+//! with the first answer. Who answers from memory makes no calls, so that during a silence a call of our own is out all
+//! the time: without one, nobody would hear that the origin is back.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
+use vfs::{Caller, Handle, Silence};
+
+use crate::core::Core;
+use crate::inspect::since;
+use crate::options::{Offline, Options};
+
+/// Files of which it is told that they were read offline. More are not told of one by one.
+const TOLD_MAX: usize = 10_000;
+
+/// Watches for outages.
+#[derive(Debug)]
+pub struct Outage {
+    silence: Option<watch::Receiver<Silence>>,
+    after: Duration,
+    told: Mutex<HashSet<Handle>>,
+}
+
+impl Outage {
+    /// As the options say; `silence` is what the layer below tells.
+    pub fn new(options: &Options, silence: Option<watch::Receiver<Silence>>) -> Outage {
+        let silence = silence.filter(|_| options.offline == Offline::Read);
+        Outage { silence, after: options.offline_after, told: Mutex::default() }
+    }
+
+    /// Is anything answered offline, ever?
+    pub fn is_possible(&self) -> bool {
+        self.silence.is_some()
+    }
+
+    /// Is there one now?
+    pub fn is_on(&self) -> bool {
+        self.silence
+            .as_ref()
+            .and_then(|silence| *silence.borrow())
+            .is_some_and(|since| since.elapsed() >= self.after)
+    }
+
+    /// Waits for one; for ever, if there cannot be any.
+    pub async fn begins(&self) {
+        let Some(mut silence) = self.silence.clone() else { return std::future::pending().await };
+        loop {
+            let since: Option<Instant> = *silence.borrow_and_update();
+            let changed = match since {
+                None => silence.changed().await,
+                Some(since) if since.elapsed() >= self.after => return,
+                Some(since) => {
+                    let left = self.after.saturating_sub(since.elapsed());
+                    timeout(left, silence.changed()).await.unwrap_or(Ok(()))
+                }
+            };
+            if changed.is_err() {
+                return std::future::pending().await;
+            }
+        }
+    }
+
+    /// Is the origin silent, for however short a time?
+    fn is_silent(&self) -> bool {
+        self.silence.as_ref().is_some_and(|silence| silence.borrow().is_some())
+    }
+
+    /// Waits until it is; for ever, if nobody tells.
+    async fn falls_silent(&self) {
+        let Some(mut silence) = self.silence.clone() else { return std::future::pending().await };
+        if silence.wait_for(Option::is_some).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Waits until the origin answers.
+    async fn ends(&self) {
+        let Some(mut silence) = self.silence.clone() else { return };
+        let _ = silence.wait_for(Option::is_none).await;
+    }
+
+    /// Is this the first time in this outage that it is to be told of a file?
+    fn is_news(&self, handle: &Handle) -> bool {
+        let mut told = self.told.lock();
+        told.len() < TOLD_MAX && told.insert(*handle)
+    }
+}
+
+impl Core {
+    /// Is the origin away, and is that what clients are to live with?
+    pub fn is_away(&self) -> bool {
+        self.outage.is_on()
+    }
+
+    /// Tells of a file that is read as it was known, once in each outage.
+    pub fn tell_age(&self, handle: &Handle) {
+        if !self.outage.is_news(handle) {
+            return;
+        }
+        let object = self.glance(handle);
+        let (confirmed, place, fileid) = self.with(&object, |state| {
+            let fileid = state.attributes().map_or(0, |known| known.fileid);
+            (state.confirmed(), state.place.clone(), fileid)
+        });
+        let age = confirmed.map_or_else(String::new, |at| {
+            format!(" as of {} s ago", since(at, self.policy.wall()).as_secs())
+        });
+        let name = place.map_or_else(String::new, |place| format!(" {}", place.name));
+        tracing::warn!("{} does not answer: file{name} (inode {fileid}) is read{age}", self.options.origin);
+    }
+}
+
+/// Tells of outages, and calls the origin while they last, for as long as the cache lives.
+pub async fn watcher(core: Weak<Core>) {
+    loop {
+        let Some(outage) = core.upgrade().map(|core| core.outage.clone()) else { return };
+        outage.falls_silent().await;
+        let Some(core) = core.upgrade() else { return };
+        let mut told = false;
+        while outage.is_silent() {
+            tokio::select! {
+                () = probe(&core, &outage) => {}
+                () = outage.begins(), if !told => {
+                    told = true;
+                    tracing::warn!(
+                        "{} has not answered for {} s: whole files are read as they were last known, other things wait",
+                        core.options.origin,
+                        outage.after.as_secs()
+                    );
+                }
+            }
+        }
+        outage.told.lock().clear();
+        if told {
+            tracing::warn!("{} answers again", core.options.origin);
+        }
+    }
+}
+
+/// One call that waits for the origin, or less.
+async fn probe(core: &Arc<Core>, outage: &Outage) {
+    let caller = Caller::machine();
+    tokio::select! {
+        _ = core.below.root(&caller) => {}
+        () = outage.ends() => return,
+    }
+    // A call of a soft mount fails soon; the next one need not follow at once.
+    tokio::select! {
+        () = sleep(Duration::from_secs(1)) => {}
+        () = outage.ends() => {}
+    }
+}

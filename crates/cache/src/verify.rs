@@ -1,0 +1,220 @@
+//! Is what is cached still what it was, and what the origin has?
+//!
+//! Two questions. **The disk**: each range has the checksum of the bytes that were stored; reading it back finds rot. No
+//! origin is needed. **The origin**: the bytes are read again there and compared; that finds whatever else went wrong,
+//! and costs as much as reading the files for the first time. What is found damaged is dropped, and fetched again when
+//! it is next read.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use vfs::{Handle, Status};
+
+use crate::Cache;
+use crate::core::Core;
+use crate::inspect::patient;
+use crate::object::Opening;
+use crate::store::objects::blocking;
+use crate::store::{ObjectFile, Pin};
+use crate::sums::Sum;
+use crate::table::Object;
+
+/// Bytes read at a time.
+const PIECE_BYTES: u64 = 1 << 20;
+
+/// What was found of one file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verified {
+    /// Bytes that were checked and are right.
+    pub good_bytes: u64,
+    /// Bytes that have no checksum, or could not be compared: nothing is said of them.
+    pub unchecked_bytes: u64,
+    /// Ranges that are not what they were.
+    pub damaged: Vec<Range<u64>>,
+    /// The file has changed at the origin since it was cached: nothing was compared.
+    pub changed: bool,
+    /// What is cached of it was dropped.
+    pub dropped: bool,
+}
+
+/// What is checked, kept from being written over as long as this lives.
+struct Subject {
+    object: Arc<Object>,
+    file: Arc<ObjectFile>,
+    generation: u64,
+    valid: Vec<Range<u64>>,
+    sums: Vec<Sum>,
+    _pin: Pin,
+}
+
+impl Cache {
+    /// Compares what is on the disk with the checksums of what was stored. `repair` drops what is damaged.
+    pub async fn verify_disk(&self, handle: &Handle, repair: bool) -> Verified {
+        let Some(subject) = self.core.subject(handle) else { return Verified::default() };
+        let valid: u64 = subject.valid.iter().map(|range| range.end - range.start).sum();
+        let sums = subject.sums.clone();
+        let file = subject.file.clone();
+        let checked = blocking(move || Ok(check(&file, &sums))).await;
+        let mut found = checked.unwrap_or_else(|_| Verified::default());
+        let damaged: u64 = found.damaged.iter().map(|range| range.end - range.start).sum();
+        found.unchecked_bytes = valid.saturating_sub(found.good_bytes + damaged);
+        if repair && !found.damaged.is_empty() {
+            found.dropped = self.core.drop_damaged(&subject).await;
+            self.tell_damage(handle, &found);
+        }
+        found
+    }
+
+    /// Compares what is on the disk with what the origin has, by somebody who may read it. `repair` drops what differs.
+    ///
+    /// # Errors
+    /// What the origin says.
+    pub async fn verify_origin(&self, handle: &Handle, repair: bool) -> Result<Verified, Status> {
+        let Some(subject) = self.core.subject(handle) else { return Ok(Verified::default()) };
+        let mut found = Verified::default();
+        let caller = self.core.reader_of(&subject.object);
+        for range in subject.valid.iter().flat_map(pieces) {
+            match self.core.compare(&patient(&caller), &subject, &range).await {
+                Ok(Some(true)) => found.good_bytes += range.end - range.start,
+                Ok(Some(false)) => found.damaged.push(range),
+                Ok(None) => {
+                    found.changed = true;
+                    break;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        if repair && !found.damaged.is_empty() {
+            found.dropped = self.core.drop_damaged(&subject).await;
+            self.tell_damage(handle, &found);
+        }
+        Ok(found)
+    }
+}
+
+impl Cache {
+    /// Who looks at a cache that nothing runs on is told otherwise.
+    fn tell_damage(&self, handle: &Handle, found: &Verified) {
+        if !found.dropped || self.is_offline() {
+            return;
+        }
+        let inode = self.info(handle).attributes.map_or(0, |known| known.fileid);
+        tracing::warn!(
+            "cache {}: data of inode {inode} of {} was damaged and dropped; it is fetched again when it is read; check the disk",
+            self.core.options.directory.display(),
+            self.origin()
+        );
+    }
+}
+
+impl Core {
+    fn subject(&self, handle: &Handle) -> Option<Subject> {
+        let object = self.glance(handle);
+        self.with(&object, |state| {
+            let file = state.data.file()?.clone();
+            let valid: Vec<_> = state.data.valid().iter().cloned().collect();
+            let end = valid.last()?.end;
+            Some(Subject {
+                object: object.clone(),
+                generation: state.data.generation(),
+                sums: state.data.sums().of(state.data.valid()),
+                _pin: file.pin(0..end),
+                file,
+                valid,
+            })
+        })
+    }
+
+    /// Are the bytes of this range those of the origin? `None` if the file is not the one that was looked at any more.
+    async fn compare(
+        &self,
+        caller: &vfs::Caller,
+        subject: &Subject,
+        range: &Range<u64>,
+    ) -> Result<Option<bool>, Status> {
+        let sent = self.policy.sending();
+        self.know_limits(caller, &subject.object.handle).await;
+        let mut theirs = Vec::new();
+        while (theirs.len() as u64) < range.end - range.start {
+            let at = range.start + theirs.len() as u64;
+            let count = (range.end - at).min(self.chunk_bytes()) as u32;
+            let read =
+                self.read_below(caller, &subject.object, at, count).await.map_err(|error| error.status)?;
+            self.observe(&subject.object, read.attributes.as_ref(), &sent, Opening::No);
+            let bytes = read.data.to_bytes().map_err(|_| Status::Io)?;
+            theirs.extend_from_slice(&bytes);
+            if read.eof || bytes.is_empty() {
+                break;
+            }
+        }
+        let file = subject.file.clone();
+        let part = range.clone();
+        let ours = blocking(move || {
+            let mut ours = vec![0; (part.end - part.start) as usize];
+            file.open_again()?.read_exact_at(&mut ours, part.start)?;
+            Ok(ours)
+        });
+        let same = ours.await.is_ok_and(|ours| ours == theirs);
+        // A READ need not bring attributes: whether the file is the same is asked. That is no open of it.
+        let sent = self.policy.sending();
+        self.counters.getattr.bump();
+        let now = self.below.getattr(caller, &subject.object.handle).await.map_err(|error| error.status)?;
+        self.observe(&subject.object, Some(&now), &sent, Opening::No);
+        let still = self.with(&subject.object, |state| {
+            state.data.generation() == subject.generation && !state.is_suspect()
+        });
+        // A write of ours may have taken the range out meanwhile.
+        let there = self.with(&subject.object, |state| state.data.valid().contains(range));
+        Ok((still && there).then_some(same))
+    }
+
+    /// Drops what was looked at, unless it has been already.
+    async fn drop_damaged(&self, subject: &Subject) -> bool {
+        let dropped = self.with(&subject.object, |state| {
+            let same = state.data.generation() == subject.generation;
+            if same {
+                state.drop_data();
+            }
+            same
+        });
+        self.empty_trash().await;
+        if dropped {
+            self.counters.damaged.bump();
+        }
+        dropped
+    }
+}
+
+/// Reads what has a sum back from the disk.
+fn check(file: &ObjectFile, sums: &[Sum]) -> Verified {
+    let mut found = Verified::default();
+    let opened = file.open_again();
+    for Sum { range, crc } in sums {
+        let good = opened.as_ref().is_ok_and(|file| sum_of(file, range).is_ok_and(|sum| sum == *crc));
+        if good {
+            found.good_bytes += range.end - range.start;
+        } else {
+            found.damaged.push(range.clone());
+        }
+    }
+    found
+}
+
+fn sum_of(file: &File, range: &Range<u64>) -> io::Result<u32> {
+    let mut buffer = vec![0; PIECE_BYTES.min(range.end - range.start) as usize];
+    let mut sum = 0;
+    for piece in pieces(range) {
+        let part = &mut buffer[..(piece.end - piece.start) as usize];
+        file.read_exact_at(part, piece.start)?;
+        sum = crc32c::crc32c_append(sum, part);
+    }
+    Ok(sum)
+}
+
+fn pieces(range: &Range<u64>) -> impl Iterator<Item = Range<u64>> + use<> {
+    let end = range.end;
+    (range.start..end).step_by(PIECE_BYTES as usize).map(move |at| at..(at + PIECE_BYTES).min(end))
+}

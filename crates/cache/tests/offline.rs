@@ -1,0 +1,192 @@
+//! `offline=read`: what is answered while the origin is away, what is not, and that the first call afterwards is judged
+//! as if there had been no outage.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod origin;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cache::{Cache, Offline};
+use origin::{Bench, Gate, name, open_request, opener, read, root, until, v4_opener, write};
+use tokio::time::{Instant, timeout};
+use vfs::{AccessMask, By, FileSystem, Handle, ReadDir, Share, Stability, Status};
+
+const LONG: Duration = Duration::from_secs(100);
+const PART: ReadDir = ReadDir { cookie: 0, verifier: [0; 8], bytes: 1 << 16, plus: true };
+const CALLS: [&str; 10] =
+    ["GETATTR", "SETATTR", "ACCESS", "LOOKUP", "READ", "READDIR", "READLINK", "WRITE", "CREATE", "OPEN"];
+
+/// An origin with a whole file, one of which a part is here, and one that nobody has seen.
+struct Scene {
+    bench: Bench,
+    cache: Arc<Cache>,
+    directory: Handle,
+    whole: Handle,
+    part: Handle,
+    gates: Vec<Arc<Gate>>,
+}
+
+async fn scene(offline: Offline, bench: Bench) -> Scene {
+    let directory = bench.origin.put_dir(&root(), "d");
+    let whole = bench.origin.put(&directory, "whole", &vec![7; 200_000]);
+    let part = bench.origin.put(&directory, "part", &vec![8; 3 << 20]);
+    bench.origin.pass(LONG);
+    let mut options = bench.options();
+    options.offline = offline;
+    options.offline_after = Duration::from_millis(50);
+    options.readahead_max_bytes = 0;
+    let cache = bench.open_with(options).await;
+    cache.root(&opener(5)).await.unwrap();
+    for handle in [root(), directory, whole, part] {
+        cache.access(&opener(5), &handle, AccessMask::all()).await.unwrap();
+    }
+    cache.lookup(&opener(5), &root(), &name("d")).await.unwrap();
+    cache.lookup(&opener(5), &root(), &name("none")).await.unwrap_err();
+    cache.readdir(&opener(5), &directory, PART).await.unwrap();
+    cache.complete(&opener(5), &whole).await.unwrap();
+    read(&cache, &opener(5), &part, 0, 4096).await;
+    until(|| cache.info(&part).cached_bytes > 0).await;
+    Scene { bench, cache, directory, whole, part, gates: Vec::new() }
+}
+
+impl Scene {
+    /// The origin answers nothing any more.
+    fn cut(&mut self) {
+        self.gates = CALLS.map(|call| self.bench.origin.gate(call)).into();
+        self.bench.origin.silence.send_replace(Some(Instant::now()));
+    }
+
+    /// It does again.
+    fn mend(&mut self) {
+        self.gates.iter().for_each(|gate| gate.open());
+        self.bench.origin.silence.send_replace(None);
+    }
+}
+
+/// This waits.
+async fn waits<T>(what: impl Future<Output = T>) {
+    assert!(timeout(Duration::from_millis(150), what).await.is_err(), "it should wait for the origin");
+}
+
+#[tokio::test]
+async fn what_is_known_is_answered_and_the_rest_waits() {
+    let mut scene = scene(Offline::Read, Bench::new()).await;
+    scene.cut();
+    let (cache, directory, whole, part) = (scene.cache.clone(), scene.directory, scene.whole, scene.part);
+    let user = opener(5);
+    assert_eq!(cache.getattr(&user, &whole).await.unwrap().size, 200_000);
+    assert!(cache.access(&user, &whole, AccessMask::READ).await.unwrap().granted.contains(AccessMask::READ));
+    assert_eq!(cache.lookup(&user, &root(), &name("d")).await.unwrap().node.handle, directory);
+    assert_eq!(cache.lookup(&user, &directory, &name("whole")).await.unwrap().node.handle, whole);
+    assert_eq!(cache.lookup(&user, &root(), &name("none")).await.unwrap_err().status, Status::NoEnt);
+    assert_eq!(cache.readdir(&user, &directory, PART).await.unwrap().entries.len(), 2);
+    assert_eq!(cache.root(&user).await.unwrap().handle, root());
+    assert_eq!(read(&cache, &user, &whole, 0, 1 << 20).await, vec![7; 200_000]);
+    assert_eq!(read(&cache, &user, &whole, 199_999, 10).await, vec![7; 1]);
+    assert_eq!(read(&cache, &user, &whole, 500_000, 10).await, "");
+    assert!(cache.stats().is_away && cache.stats().offline >= 10);
+    // A file of which a part is here, somebody who was never allowed, a name that was never asked, and all changes.
+    waits(cache.read(&user, &part, By::Anonymous, 1 << 20, 4096)).await;
+    waits(cache.read(&opener(6), &whole, By::Anonymous, 0, 10)).await;
+    waits(cache.lookup(&user, &root(), &name("never asked"))).await;
+    let data = bytes::Bytes::from_static(b"x");
+    waits(cache.write(&user, &whole, By::Anonymous, 0, data, Stability::Unstable)).await;
+}
+
+#[tokio::test]
+async fn a_write_that_waited_is_carried_out_and_nothing_stale_is_read_afterwards() {
+    let mut scene = scene(Offline::Read, Bench::new()).await;
+    scene.cut();
+    let (cache, user) = (scene.cache.clone(), opener(5));
+    assert_eq!(read(&cache, &user, &scene.whole, 0, 5).await, vec![7; 5]);
+    let waiting = {
+        let (cache, whole) = (cache.clone(), scene.part);
+        tokio::spawn(async move { write(&cache, &opener(5), &whole, 0, b"late").await })
+    };
+    // Somebody else changes the file meanwhile.
+    scene.bench.origin.tree().write(&scene.whole, 0, b"other").unwrap();
+    assert_eq!(read(&cache, &user, &scene.whole, 0, 5).await, vec![7; 5], "as it was last known");
+    scene.mend();
+    waiting.await.unwrap();
+    assert_eq!(&scene.bench.origin.tree().get(&scene.part).unwrap().data[..4], b"late");
+    cache.getattr(&user, &scene.whole).await.unwrap();
+    assert_eq!(read(&cache, &user, &scene.whole, 0, 5).await, "other");
+    assert!(!cache.stats().is_away);
+}
+
+#[tokio::test]
+async fn without_the_option_everything_waits() {
+    let mut scene = scene(Offline::Wait, Bench::new()).await;
+    scene.cut();
+    waits(scene.cache.getattr(&opener(5), &scene.whole)).await;
+    assert!(!scene.cache.stats().is_away);
+    scene.mend();
+    scene.cache.getattr(&opener(5), &scene.whole).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_origin_that_falls_silent_while_somebody_waits() {
+    let mut scene = scene(Offline::Read, Bench::new()).await;
+    scene.gates = CALLS.map(|call| scene.bench.origin.gate(call)).into();
+    let (cache, whole) = (scene.cache.clone(), scene.whole);
+    let waiting = tokio::spawn(async move { cache.getattr(&opener(5), &whole).await });
+    scene.gates[0].wait_for(1).await;
+    scene.bench.origin.silence.send_replace(Some(Instant::now()));
+    assert_eq!(waiting.await.unwrap().unwrap().size, 200_000);
+    // Two short silences are no long one.
+    scene.bench.origin.silence.send_replace(None);
+    scene.bench.origin.silence.send_replace(Some(Instant::now()));
+    scene.mend();
+    scene.cache.getattr(&opener(5), &scene.whole).await.unwrap();
+}
+
+#[tokio::test]
+async fn opens_for_reading_of_whole_files_work() {
+    use origin::state::Policy;
+    for state in [false, true] {
+        let bench = if state { Bench::with_state(Policy::Never) } else { Bench::new() };
+        let mut scene = scene(Offline::Read, bench).await;
+        let cache = scene.cache.clone();
+        let limits = cache.limits(&opener(5), &root()).await.unwrap();
+        assert_eq!(limits.features.contains(vfs::Features::STATE), state);
+        scene.cut();
+        let caller = v4_opener(5, 1);
+        let request = open_request(&scene.directory, "whole", 1, Share::READ);
+        let opened = cache.open(&caller, &request).await.unwrap();
+        assert_eq!((opened.handle, opened.lease), (scene.whole, None));
+        let part = cache.read(&caller, &opened.handle, By::Open(opened.id), 0, 3).await.unwrap();
+        assert_eq!(part.data.to_bytes().unwrap(), vec![7; 3]);
+        waits(cache.open(&caller, &open_request(&scene.directory, "part", 2, Share::READ))).await;
+        waits(cache.open(&caller, &open_request(&scene.directory, "whole", 3, Share::WRITE))).await;
+        scene.mend();
+        // The open goes on when the origin is back, and ends like any other.
+        scene.bench.origin.pass(LONG);
+        let part = cache.read(&caller, &opened.handle, By::Open(opened.id), 0, 3).await.unwrap();
+        assert_eq!(part.data.to_bytes().unwrap(), vec![7; 3]);
+        cache.close(&caller, opened.id).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn what_was_known_to_a_killed_process_is_answered_too() {
+    let first = scene(Offline::Read, Bench::new()).await;
+    first.cache.flush().await;
+    let killed = first.bench.killed();
+    let mut options = killed.options();
+    options.offline = Offline::Read;
+    options.offline_after = Duration::ZERO;
+    let cache = killed.open_with(options).await;
+    let gates = CALLS.map(|call| killed.origin.gate(call));
+    killed.origin.silence.send_replace(Some(Instant::now()));
+    // Long ago: no attribute, and no right, would be believed any more without asking.
+    killed.origin.pass(LONG * 1000);
+    let found = cache.lookup(&opener(5), &first.directory, &name("whole")).await.unwrap();
+    assert_eq!(read(&cache, &opener(5), &found.node.handle, 0, 1 << 20).await, vec![7; 200_000]);
+    assert!(cache.info(&first.whole).age.unwrap() >= LONG * 900);
+    gates.iter().for_each(|gate| gate.open());
+    killed.origin.silence.send_replace(None);
+    cache.getattr(&opener(5), &first.whole).await.unwrap();
+    assert!(cache.info(&first.whole).age.unwrap() < LONG);
+}

@@ -1,0 +1,276 @@
+//! What `leasehold cache` prints.
+
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::Value;
+
+use super::time;
+use crate::Failure;
+use crate::cli::cache::CacheCommand;
+
+/// Which command it is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Ls,
+    Stat,
+    Du,
+    Pin,
+    Unpin,
+    Warm,
+    Drop,
+    Verify,
+}
+
+/// Prints what comes.
+pub struct Show {
+    json: bool,
+    kind: Kind,
+    bar: Option<ProgressBar>,
+    failures: u64,
+    /// What earlier requests of the same command came to.
+    sums: serde_json::Map<String, Value>,
+}
+
+impl Show {
+    /// For a command. `progress`: somebody is looking.
+    pub fn new(json: bool, progress: bool, command: &CacheCommand) -> Show {
+        let kind = match command {
+            CacheCommand::Ls(_) => Kind::Ls,
+            CacheCommand::Stat(_) => Kind::Stat,
+            CacheCommand::Du(_) => Kind::Du,
+            CacheCommand::Pin(_) => Kind::Pin,
+            CacheCommand::Unpin(_) => Kind::Unpin,
+            CacheCommand::Warm(_) => Kind::Warm,
+            CacheCommand::Drop(_) => Kind::Drop,
+            CacheCommand::Verify(_) => Kind::Verify,
+        };
+        let bar = (progress && matches!(kind, Kind::Warm | Kind::Verify | Kind::Drop)).then(bar);
+        Show { json, kind, bar, failures: 0, sums: serde_json::Map::new() }
+    }
+
+    /// A line of an answer. What is not known is passed over.
+    pub fn line(&mut self, line: &Value) {
+        if let Some(failed) = line.get("failed") {
+            self.failures += 1;
+            let text = |field: &str| failed[field].as_str().unwrap_or_default();
+            let line = format!("leasehold: {}: {}", text("path"), text("why"));
+            match &self.bar {
+                Some(bar) => bar.suspend(|| eprintln!("{line}")),
+                None => eprintln!("{line}"),
+            }
+        }
+        if self.json {
+            println!("{line}");
+        } else if let Some(entry) = line.get("entry") {
+            println!("{}", self.entry(entry));
+        } else if let (Some(progress), Some(bar)) = (line.get("progress"), &self.bar) {
+            self.advance(bar, progress);
+        }
+    }
+
+    fn advance(&self, bar: &ProgressBar, progress: &Value) {
+        let number = |field: &str| progress[field].as_u64().unwrap_or_default();
+        let bytes = number("bytes").max(number("good_bytes"));
+        let more = if progress["walking"] == true { " so far" } else { "" };
+        if self.kind == Kind::Warm {
+            bar.set_length(number("files"));
+            bar.set_position(number("done"));
+            bar.set_message(format!("files{more}, {} fetched, {} were whole", human(bytes), number("whole")));
+        } else {
+            bar.set_position(number("files"));
+            bar.set_message(format!("files, {}", human(bytes)));
+        }
+    }
+
+    /// The last line of an answer.
+    pub fn done(&mut self, done: &Value) {
+        let Value::Object(done) = done else { return };
+        for (name, value) in done {
+            let sum = self
+                .sums
+                .get(name)
+                .and_then(Value::as_u64)
+                .zip(value.as_u64())
+                .map(|(a, b)| Value::from(a + b));
+            self.sums.insert(name.clone(), sum.unwrap_or_else(|| value.clone()));
+        }
+    }
+
+    /// The last word, and whether all went well.
+    pub fn finish(self) -> Result<(), Failure> {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+        let sums = Value::Object(self.sums.clone());
+        if self.json {
+            println!("{}", serde_json::json!({ "done": sums }));
+        } else {
+            self.last_words(&sums);
+        }
+        let damaged = sums["damaged"].as_u64().unwrap_or_default();
+        match (self.kind, self.failures) {
+            (_, 0) => Ok(()),
+            (Kind::Verify, _) if damaged > 0 => {
+                Err(Failure(format!("{damaged} files were damaged: check the disk")))
+            }
+            (_, failures) => Err(Failure(format!("{failures} of what was asked for failed, as told above"))),
+        }
+    }
+
+    fn last_words(&self, sums: &Value) {
+        let number = |field: &str| sums[field].as_u64().unwrap_or_default();
+        match self.kind {
+            Kind::Du if !sums["objects"].is_null() => {
+                println!(
+                    "{} of {}",
+                    human(number("disk_bytes")),
+                    sums["origin"].as_str().unwrap_or_default()
+                );
+                if let Some(max) = sums["max_bytes"].as_u64() {
+                    println!("limits: {} (soft), {} (hard)", human(number("soft_bytes")), human(max));
+                }
+                println!(
+                    "files: {}, {} of them whole; pins: {}",
+                    number("files"),
+                    number("whole"),
+                    number("pins")
+                );
+                println!("known: {} files and directories", number("objects"));
+            }
+            Kind::Unpin => println!("{} pins taken away", number("unpinned")),
+            Kind::Pin if number("pinned") > 0 => println!("{} pinned", number("pinned")),
+            Kind::Warm => println!(
+                "{} files: {} fetched ({}), {} were whole, {} not to be cached, {} failed",
+                number("files"),
+                number("fetched"),
+                human(number("bytes")),
+                number("whole"),
+                number("skipped"),
+                number("failed")
+            ),
+            Kind::Drop => println!("{} files dropped, {} freed", number("files"), human(number("bytes"))),
+            Kind::Verify => {
+                println!(
+                    "{} files: {} good, {} without a checksum, {} files damaged, {} changed at the origin",
+                    number("files"),
+                    human(number("good_bytes")),
+                    human(number("unchecked_bytes")),
+                    number("damaged"),
+                    number("changed")
+                );
+            }
+            _ => {}
+        }
+    }
+
+    fn entry(&self, entry: &Value) -> String {
+        let text = |field: &str| entry[field].as_str().unwrap_or("-").to_owned();
+        let number = |field: &str| entry[field].as_u64().unwrap_or_default();
+        match self.kind {
+            Kind::Du if !entry["file_system"].is_null() => {
+                let of =
+                    entry["max_bytes"].as_u64().map_or_else(String::new, |max| format!(" of {}", human(max)));
+                format!("{:>8}{of}  file system {}", human(number("disk_bytes")), text("file_system"))
+            }
+            Kind::Du => format!(
+                "{:>8}  {} files, {} whole, {} pinned  {}",
+                human(number("disk_bytes")),
+                number("files"),
+                number("whole"),
+                human(number("pinned_bytes")),
+                text("path")
+            ),
+            Kind::Pin => {
+                let (path, as_) = (text("path"), text("pinned_as"));
+                let was = if path == as_ { String::new() } else { format!("  (pinned as {as_})") };
+                format!("{}  {path}{was}", entry["since"].as_i64().map_or("-".into(), time::show))
+            }
+            Kind::Stat => stat(entry),
+            _ => {
+                let pin = if entry["pinned"].is_null() { "" } else { "pinned" };
+                let size = match (text("type").as_str(), text("complete").as_str()) {
+                    ("file", "part") => {
+                        format!("{}/{}", human(number("cached_bytes")), human(number("size")))
+                    }
+                    ("file", _) => human(number("size")),
+                    (other, _) => other.to_owned(),
+                };
+                let complete = if text("type") == "file" { text("complete") } else { "-".into() };
+                format!("{complete:8}{pin:8}{size:>16}  {}", text("path"))
+            }
+        }
+    }
+}
+
+fn stat(entry: &Value) -> String {
+    let text = |field: &str| entry[field].as_str().unwrap_or("-").to_owned();
+    let number = |field: &str| entry[field].as_u64().unwrap_or_default();
+    let moment = |field: &str| entry[field].as_i64().map_or("never".into(), time::show);
+    let age = entry["age_s"].as_u64().map_or("not known".into(), ago);
+    let pinned = match entry["pinned"].as_str() {
+        None => "no".to_owned(),
+        Some("itself") => "yes".to_owned(),
+        Some(above) => format!("by {above}"),
+    };
+    [
+        text("path"),
+        format!("  type       {}, inode {}", text("type"), number("inode")),
+        format!("  size       {} bytes, modified {}", number("size"), moment("modified")),
+        format!(
+            "  cached     {}: {} bytes, {} on disk",
+            text("complete"),
+            number("cached_bytes"),
+            human(number("disk_bytes"))
+        ),
+        format!("  validity   {}", text("validity")),
+        format!("  age        {age} (the origin was asked {})", moment("confirmed")),
+        format!("  pinned     {pinned}"),
+        format!("  last use   {}", moment("used")),
+    ]
+    .join("\n")
+}
+
+fn bar() -> ProgressBar {
+    let bar = ProgressBar::new(0);
+    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}") {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(std::time::Duration::from_millis(200));
+    bar
+}
+
+/// A number of bytes for people.
+fn human(bytes: u64) -> String {
+    let mut size = bytes as f64;
+    for unit in ["", "K", "M", "G", "T"] {
+        if size < 1000.0 {
+            return if unit.is_empty() || size >= 100.0 {
+                format!("{size:.0}{unit}")
+            } else {
+                format!("{size:.1}{unit}")
+            };
+        }
+        size /= 1024.0;
+    }
+    format!("{size:.1}P")
+}
+
+fn ago(seconds: u64) -> String {
+    match seconds {
+        0..=119 => format!("{seconds} s"),
+        120..=7199 => format!("{} min", seconds / 60),
+        7200..=172_799 => format!("{} h", seconds / 3600),
+        _ => format!("{} days", seconds / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_ages_are_short() {
+        let sizes = [0, 999, 1000, 4096, 150 << 20, 5 << 40].map(human);
+        assert_eq!(sizes, ["0", "999", "1.0K", "4.0K", "150M", "5.0T"]);
+        assert_eq!([5, 300, 8000, 200_000].map(ago), ["5 s", "5 min", "2 h", "2 days"]);
+    }
+}

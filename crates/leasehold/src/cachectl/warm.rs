@@ -1,0 +1,225 @@
+//! `warm`: walks the tree through the cache, and fetches what is not whole.
+//!
+//! Directories are read as a client would read them, so that their names are warm, too. Several files are fetched at a
+//! time. What is whole and has not changed is passed over, so that a warming that was broken off goes on where it was.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use cache::{Cache, Completed};
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use vfs::{Attributes, Caller, FileSystem, FileType, Handle, ReadDir};
+
+use super::execute::{Sink, Stop, found};
+use super::path;
+
+/// Files fetched at a time.
+const FILES_AT_A_TIME: usize = 8;
+/// Bytes of one READDIR.
+const READDIR_BYTES: u32 = 64 << 10;
+
+/// What has been done so far.
+#[derive(Default)]
+struct Tally {
+    /// Files that were found, and are looked at.
+    files: u64,
+    /// Done with, whatever came of it.
+    done: u64,
+    whole: u64,
+    fetched: u64,
+    bytes: u64,
+    /// Of all files that are here now.
+    sizes: u64,
+    skipped: u64,
+    failed: u64,
+    walking: bool,
+}
+
+impl Tally {
+    fn to_json(&self) -> Value {
+        json!({
+            "files": self.files,
+            "done": self.done,
+            "whole": self.whole,
+            "fetched": self.fetched,
+            "bytes": self.bytes,
+            "skipped": self.skipped,
+            "failed": self.failed,
+            "walking": self.walking,
+        })
+    }
+}
+
+type Fetched = (Vec<u8>, vfs::Result<Completed>);
+
+struct Warming<'a> {
+    cache: &'a Arc<Cache>,
+    caller: Caller,
+    newer: Option<i64>,
+    tasks: JoinSet<Fetched>,
+    tally: Tally,
+    room: u64,
+    sink: &'a mut Sink,
+}
+
+/// Fetches what paths lead to.
+pub async fn run(
+    cache: &Arc<Cache>,
+    paths: &[String],
+    newer: Option<i64>,
+    user: Option<(u32, u32)>,
+    sink: &mut Sink,
+) -> Result<Value, Stop> {
+    let (uid, gid) = user.unwrap_or((0, 0));
+    let caller = Caller::unix(uid, gid, &[]);
+    let starts = found(cache, paths, sink).await?;
+    let room = cache.totals().await.soft_bytes;
+    let tally = Tally { walking: true, ..Tally::default() };
+    let mut warming = Warming { cache, caller, newer, tasks: JoinSet::new(), tally, room, sink };
+    warming.walk(starts).await?;
+    warming.tally.walking = false;
+    while !warming.tasks.is_empty() {
+        warming.wait().await?;
+    }
+    cache.flush().await;
+    Ok(warming.tally.to_json())
+}
+
+impl Warming<'_> {
+    async fn walk(&mut self, mut stack: Vec<(Vec<u8>, Handle)>) -> Result<(), Stop> {
+        stack.reverse();
+        let mut seen = HashSet::new();
+        while let Some((path, handle)) = stack.pop() {
+            let attributes = match self.cache.getattr(&self.caller, &handle).await {
+                Ok(attributes) => attributes,
+                Err(error) => {
+                    self.tally.failed += 1;
+                    self.sink.failed(&path, error.status).await?;
+                    continue;
+                }
+            };
+            if !attributes.is_dir() {
+                self.file(path, handle, &attributes).await?;
+            } else if seen.insert(handle) {
+                let mut directories = self.directory(&path, &handle).await?;
+                directories.reverse();
+                stack.append(&mut directories);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a directory; its files are fetched, and the directories in it come back.
+    async fn directory(&mut self, path: &[u8], handle: &Handle) -> Result<Vec<(Vec<u8>, Handle)>, Stop> {
+        let mut directories = Vec::new();
+        let mut part = ReadDir { cookie: 0, verifier: [0; 8], bytes: READDIR_BYTES, plus: true };
+        loop {
+            let listing = match self.cache.readdir(&self.caller, handle, part).await {
+                Ok(listing) => listing,
+                Err(error) => {
+                    self.tally.failed += 1;
+                    self.sink.failed(path, error.status).await?;
+                    return Ok(directories);
+                }
+            };
+            for entry in &listing.entries {
+                let below = path::join(path, entry.name.as_bytes());
+                let node = match entry.node {
+                    Some(node) if node.attributes.is_some() => node,
+                    // An origin need not tell them along.
+                    _ => match self.cache.lookup(&self.caller, handle, &entry.name).await {
+                        Ok(looked) => looked.node,
+                        Err(error) => {
+                            self.tally.failed += 1;
+                            self.sink.failed(&below, error.status).await?;
+                            continue;
+                        }
+                    },
+                };
+                match node.attributes {
+                    Some(attributes) if !attributes.is_dir() => {
+                        self.file(below, node.handle, &attributes).await?;
+                    }
+                    _ => directories.push((below, node.handle)),
+                }
+            }
+            let Some(last) = listing.entries.last().filter(|_| !listing.eof) else { return Ok(directories) };
+            part = ReadDir { cookie: last.cookie, verifier: listing.verifier, ..part };
+            self.progress().await?;
+        }
+    }
+
+    async fn file(&mut self, path: Vec<u8>, handle: Handle, attributes: &Attributes) -> Result<(), Stop> {
+        let changed = attributes.mtime.max(attributes.ctime).seconds;
+        if self.newer.is_some_and(|newer| changed < newer) {
+            return Ok(());
+        }
+        if attributes.file_type == FileType::Symlink {
+            let _ = self.cache.readlink(&self.caller, &handle).await;
+        }
+        if attributes.file_type != FileType::Regular {
+            return Ok(());
+        }
+        self.tally.files += 1;
+        if !self.cache.takes(attributes) {
+            // The thresholds are no failure: somebody set them.
+            self.tally.done += 1;
+            self.tally.skipped += 1;
+            return Ok(());
+        }
+        self.tally.sizes += attributes.size;
+        if self.tally.sizes > self.room {
+            return Err(format!(
+                "what is to be fetched does not fit: the cleaner starts at {} bytes, and would take away what was fetched first; raise --cache-size, or name less",
+                self.room
+            ));
+        }
+        while self.tasks.len() >= FILES_AT_A_TIME {
+            self.wait().await?;
+        }
+        let (cache, caller) = (self.cache.clone(), self.caller.clone());
+        self.tasks.spawn(async move {
+            let completed = cache.complete(&caller, &handle).await;
+            (path, completed)
+        });
+        self.progress().await
+    }
+
+    /// Waits for one file.
+    async fn wait(&mut self) -> Result<(), Stop> {
+        let Some(Ok((path, completed))) = self.tasks.join_next().await else { return Ok(()) };
+        self.tally.done += 1;
+        match completed {
+            Ok(Completed::Was) => self.tally.whole += 1,
+            Ok(Completed::Now(bytes)) => {
+                self.tally.fetched += 1;
+                self.tally.bytes += bytes;
+            }
+            // It has become something else meanwhile.
+            Ok(Completed::NoFile | Completed::NotWanted) => self.tally.skipped += 1,
+            Ok(Completed::Full) => {
+                return Err(format!(
+                    "there is no room for {}: the cache is at its limit, and what is in it is pinned or in use, or the disk is full; unpin something, raise --cache-size, or make room",
+                    path::show(&path)
+                ));
+            }
+            Ok(Completed::Stuck) => {
+                self.tally.failed += 1;
+                self.sink
+                    .failed(&path, "it changes all the time, or cannot be kept; try again later")
+                    .await?;
+            }
+            Err(error) => {
+                self.tally.failed += 1;
+                self.sink.failed(&path, error.status).await?;
+            }
+        }
+        self.progress().await
+    }
+
+    async fn progress(&mut self) -> Result<(), Stop> {
+        let tally = &self.tally;
+        self.sink.progress(|| tally.to_json()).await
+    }
+}

@@ -1,0 +1,279 @@
+//! `leasehold cache` against a proxy that runs, one that was killed, and one whose origin is away.
+#![allow(clippy::unwrap_used)] // a test ends at the first surprise
+
+mod program;
+
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::process::{Output, Stdio};
+use std::time::Duration;
+
+use client::{Nfs3, Url};
+use program::{Running, Tree, fails_in_lines, fails_with, leasehold, run};
+use serde_json::Value;
+use vfs::{By, Caller, FileSystem, Name};
+
+/// A tree of `files` files of 64 KiB and more in two directories, and a name that is no UTF-8.
+fn grow(tree: &Tree, files: usize) {
+    for number in 0..files {
+        let directory = PathBuf::from(tree.path("served")).join(format!("d{}", number % 2)).join("below");
+        std::fs::create_dir_all(&directory).unwrap();
+        std::fs::write(directory.join(format!("f{number}")), content(number)).unwrap();
+    }
+    let strange = PathBuf::from(tree.path("served")).join(std::ffi::OsStr::from_bytes(b"n\xffme"));
+    std::fs::write(strange, b"strange").unwrap();
+}
+
+fn content(number: usize) -> Vec<u8> {
+    (0..(64 << 10) + 1000 * number).map(|at| (at * (number + 3) % 251) as u8).collect()
+}
+
+/// `leasehold cache COMMAND DIR …`
+fn cache(tree: &Tree, command: &str, more: &[&str]) -> Output {
+    run(&[&["cache", command, &tree.path("cache")][..], more].concat())
+}
+
+/// The same with `--json`: its lines, which must be good.
+#[track_caller]
+fn asked(tree: &Tree, command: &str, more: &[&str]) -> Vec<Value> {
+    let output = cache(tree, command, &[more, &["--json"]].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    lines(&output)
+}
+
+fn lines(output: &Output) -> Vec<Value> {
+    let text = String::from_utf8(output.stdout.clone()).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// The last line.
+fn done(lines: &[Value]) -> &Value {
+    &lines.last().unwrap()["done"]
+}
+
+fn entries(lines: &[Value]) -> Vec<&Value> {
+    lines.iter().filter_map(|line| line.get("entry")).collect()
+}
+
+/// Reads a file through a server, or gives up.
+async fn read(origin: &Nfs3, path: &str) -> Option<Vec<u8>> {
+    let work = async {
+        let caller = Caller::unix(0, 0, &[]);
+        let mut at = origin.root(&caller).await.unwrap().handle;
+        for name in path.split('/').filter(|name| !name.is_empty()) {
+            at = origin.lookup(&caller, &at, &Name::new(name.as_bytes()).unwrap()).await.unwrap().node.handle;
+        }
+        let mut bytes = Vec::new();
+        loop {
+            let read = origin.read(&caller, &at, By::Anonymous, bytes.len() as u64, 1 << 20).await.unwrap();
+            bytes.extend_from_slice(&read.data.to_bytes().unwrap());
+            if read.eof {
+                return bytes;
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), work).await.ok()
+}
+
+async fn mount(server: &Running) -> Nfs3 {
+    Nfs3::connect(&Url::parse(&server.url()).unwrap()).await.unwrap()
+}
+
+/// The files that the data is in.
+fn objects(tree: &Tree) -> Vec<PathBuf> {
+    let shards = std::fs::read_dir(tree.path("cache") + "/objects").unwrap();
+    let files = shards.flat_map(|shard| std::fs::read_dir(shard.unwrap().path()).unwrap());
+    files.map(|file| file.unwrap().path()).collect()
+}
+
+#[test]
+fn what_is_cached_is_seen_kept_checked_and_dropped_with_a_proxy_and_without() {
+    let tree = Tree::new();
+    grow(&tree, 6);
+    let serve = tree.serve();
+    let proxy = tree.proxy(&serve);
+    // Warm, and warm again.
+    let warmed = asked(&tree, "warm", &["--pin", "/d0", "/d1", "/n\\xffme"]);
+    assert_eq!(
+        (&done(&warmed)["fetched"], &done(&warmed)["failed"]),
+        (&Value::from(7), &Value::from(0)),
+        "{warmed:?}"
+    );
+    let again = asked(&tree, "warm", &["/"]);
+    assert_eq!(
+        (&done(&again)["whole"], &done(&again)["fetched"]),
+        (&Value::from(7), &Value::from(1)),
+        "{again:?}"
+    );
+    // `warm` from a list, of what is new.
+    let mut listed =
+        leasehold(&["cache", "warm", &tree.path("cache"), "--from", "-", "--newer", "1h", "--json"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+    listed.stdin.take().unwrap().write_all(b"/file\n/d0/below/f0\n").unwrap();
+    assert_eq!(done(&lines(&listed.wait_with_output().unwrap()))["whole"], 2);
+    assert_eq!(
+        done(&asked(&tree, "warm", &["--newer", "@99999999999"]))["files"],
+        0,
+        "nothing is as new as that"
+    );
+    let listing = asked(&tree, "ls", &["-R"]);
+    let listing = entries(&listing);
+    assert_eq!(listing.len(), 12, "{listing:?}");
+    assert!(listing.iter().any(|entry| entry["path"] == "/n\\xffme" && entry["pinned"] == "itself"));
+    let stat = asked(&tree, "stat", &["/d0/below/f2"]);
+    let stat = entries(&stat)[0].clone();
+    assert_eq!(
+        (&stat["complete"], &stat["pinned"], &stat["size"]),
+        (&"whole".into(), &"/d0".into(), &67_536.into())
+    );
+    assert!(stat["age_s"].as_u64().unwrap() < 60 && stat["used"].is_i64(), "{stat}");
+    let text = String::from_utf8(cache(&tree, "stat", &["/d0/below/f2"]).stdout).unwrap();
+    assert!(text.contains("pinned     by /d0") && text.contains("whole"), "{text}");
+    fails_in_lines(&cache(&tree, "stat", &["/none"]), &["1 of what was asked for failed"], 2);
+    assert_eq!(done(&asked(&tree, "verify", &["--origin"]))["damaged"], 0);
+    // Killed: the directory says the same.
+    drop(proxy);
+    let offline = asked(&tree, "stat", &["/d0/below/f2"]);
+    assert_eq!(
+        (&entries(&offline)[0]["complete"], &entries(&offline)[0]["pinned"]),
+        (&"whole".into(), &"/d0".into())
+    );
+    assert_eq!(done(&asked(&tree, "du", &[]))["whole"], 8);
+    assert_eq!(done(&asked(&tree, "verify", &[]))["damaged"], 0);
+    fails_with(&cache(&tree, "warm", &["/"]), &["`warm` needs the origin", "start the proxy"]);
+    fails_with(&cache(&tree, "verify", &["--origin"]), &["needs the origin"]);
+    fails_with(&run(&["cache", "ls", &tree.path("served")]), &["no cache directory"]);
+    // One bit rots.
+    let rotten = &objects(&tree)[3];
+    let mut bytes = std::fs::read(rotten).unwrap();
+    bytes[1] ^= 1;
+    std::fs::write(rotten, bytes).unwrap();
+    fails_in_lines(&cache(&tree, "verify", &[]), &["1 files were damaged"], 2);
+    assert_eq!(done(&asked(&tree, "verify", &[]))["files"], 7, "it was dropped");
+    // A proxy again: what is missing is fetched, and nothing else.
+    let proxy = tree.proxy(&serve);
+    let mended = asked(&tree, "warm", &["/"]);
+    assert_eq!((&done(&mended)["whole"], &done(&mended)["fetched"]), (&Value::from(7), &Value::from(1)));
+    assert_eq!(entries(&asked(&tree, "pin", &[])).len(), 3);
+    assert_eq!(done(&asked(&tree, "unpin", &["/d0", "/n\\xffme"]))["unpinned"], 2);
+    assert_eq!(done(&asked(&tree, "unpin", &["--all"]))["unpinned"], 1);
+    assert!(done(&asked(&tree, "drop", &["/d0"]))["bytes"].as_u64().unwrap() > 3 * (64 << 10));
+    assert_eq!(done(&asked(&tree, "du", &[]))["files"], 5);
+    asked(&tree, "drop", &["--all"]);
+    assert_eq!(done(&asked(&tree, "du", &[]))["disk_bytes"], 0);
+    // One that does not know what is asked says so; one that is not asked tells its state.
+    let status = run(&["status", "--json", &tree.path("cache")]);
+    let status: Value = serde_json::from_slice(&status.stdout).unwrap();
+    assert_eq!(status["role"], "proxy");
+    let mut old = std::os::unix::net::UnixStream::connect(tree.path("cache") + "/admin.sock").unwrap();
+    let mut answer = String::new();
+    std::io::Read::read_to_string(&mut old, &mut answer).unwrap();
+    assert!(serde_json::from_str::<Value>(&answer).unwrap()["cache"].is_object());
+    let mut newer = std::os::unix::net::UnixStream::connect(tree.path("cache") + "/admin.sock").unwrap();
+    newer.write_all(b"{\"cache\":{\"command\":\"levitate\"}}\n").unwrap();
+    answer.clear();
+    std::io::Read::read_to_string(&mut newer, &mut answer).unwrap();
+    assert!(answer.contains("does not know what was asked"), "{answer}");
+    fails_with(&run(&["cache", "ls", &tree.path("state")]), &["there is no cache here"]);
+    proxy.terminate();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_warming_that_was_killed_goes_on_where_it_was() {
+    let tree = Tree::new();
+    grow(&tree, 300);
+    let serve = tree.serve();
+    let proxy = tree.proxy(&serve);
+    let mut warming = leasehold(&["cache", "warm", &tree.path("cache"), "/", "--json"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    for _ in 0..5000 {
+        if objects(&tree).len() > 30 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    drop(proxy);
+    let told = warming.wait().unwrap();
+    let offline = asked(&tree, "verify", &[]);
+    assert_eq!(done(&offline)["damaged"], 0, "kill -9 leaves nothing wrong behind");
+    let before = done(&asked(&tree, "du", &[]))["whole"].as_u64().unwrap();
+    let proxy = tree.proxy(&serve);
+    let rest = asked(&tree, "warm", &["/"]);
+    let count = |field: &str| done(&rest)[field].as_u64().unwrap();
+    assert_eq!((count("whole") + count("fetched"), count("failed")), (302, 0), "{rest:?}");
+    assert!(count("whole") >= before.min(1), "what was whole was not fetched again: {before} {rest:?}");
+    assert!(told.success() || before < 302);
+    let client = mount(&proxy).await;
+    for number in [0, 7, 299] {
+        let path = format!("/d{}/below/f{number}", number % 2);
+        assert_eq!(read(&client, &path).await.unwrap(), content(number));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whole_files_are_read_while_the_origin_is_away_and_it_is_told_how_old_they_are() {
+    let tree = Tree::new();
+    grow(&tree, 2);
+    let serve = tree.serve();
+    let address = serve.address.clone();
+    let proxy = tree.proxy_with(&serve, &["--offline", "read", "--offline-after", "1"]);
+    asked(&tree, "warm", &["/d0"]);
+    let client = mount(&proxy).await;
+    assert_eq!(read(&client, "/d0/below/f0").await.unwrap(), content(0));
+    drop(serve);
+    assert_eq!(read(&client, "/d0/below/f0").await.expect("it is read without the origin"), content(0));
+    let stat = asked(&tree, "stat", &["/d0/below/f0"]);
+    assert_eq!(entries(&stat)[0]["validity"], "offline");
+    let unknown = read(&client, "/d1/below/f1");
+    assert!(
+        tokio::time::timeout(Duration::from_millis(500), unknown).await.is_err(),
+        "what is not here waits"
+    );
+    let serve = tree.serve_at(&address);
+    std::fs::write(tree.path("served") + "/d0/below/f0", b"changed meanwhile").unwrap();
+    for attempt in 0.. {
+        let bytes = read(&client, "/d0/below/f0").await.unwrap();
+        if bytes == b"changed meanwhile" {
+            break;
+        }
+        assert_eq!(bytes, content(0));
+        assert!(attempt < 1000, "the origin is back, and is not asked");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(read(&client, "/d1/below/f1").await.unwrap(), content(1));
+    let log = proxy.terminate();
+    assert_eq!(log.matches("is read as of").count(), 1, "once for a file and outage: {log}");
+    assert!(
+        log.contains("f0") && log.contains("has not answered for") && log.contains("answers again"),
+        "{log}"
+    );
+    drop(serve);
+}
+
+#[test]
+fn limits_and_thresholds_are_said_on_the_command_line() {
+    let tree = Tree::new();
+    grow(&tree, 8);
+    let serve = tree.serve();
+    let proxy = tree
+        .proxy_with(&serve, &["--cache-size", "256K", "--file-min", "1K", "--file-max", "66K", "--no-fill"]);
+    // `file` and the strange name are too small, and all from f2 on too large.
+    let warmed = asked(&tree, "warm", &["/d0/below/f0", "/d1/below", "/file"]);
+    assert_eq!((&done(&warmed)["fetched"], &done(&warmed)["skipped"]), (&2.into(), &4.into()), "{warmed:?}");
+    let used = asked(&tree, "du", &[]);
+    assert_eq!((&done(&used)["files"], &done(&used)["max_bytes"]), (&2.into(), &(256 << 10).into()));
+    assert_eq!(entries(&used).len(), 1, "one file system: {used:?}");
+    proxy.terminate();
+    let proxy =
+        tree.proxy_with(&serve, &["--cache-size", "256K", "--cache-soft", "200K", "--export-size", "1M"]);
+    fails_with(&cache(&tree, "warm", &["/"]), &["does not fit", "--cache-size"]);
+    assert!(done(&asked(&tree, "du", &[]))["disk_bytes"].as_u64().unwrap() <= 256 << 10);
+    proxy.terminate();
+}
