@@ -248,6 +248,10 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+async fn put(cache: &Cache, file: &Handle, offset: u64, byte: u8) {
+    write(cache, &opener(0), file, offset, &[byte; 3]).await;
+}
+
 async fn cut(cache: &Cache, file: &Handle, size: u64) {
     let set = vfs::SetAttributes { size: Some(size), ..vfs::SetAttributes::default() };
     cache.setattr(&opener(0), file, &set, None).await.unwrap();
@@ -266,9 +270,7 @@ async fn play(steps: &[Step], kind: LeaseKind) {
             Step::Stat => {
                 cache.getattr(&opener(0), &file).await.unwrap();
             }
-            Step::Write(byte) => {
-                write(&cache, &opener(0), &file, u64::from(byte % 7), &[byte; 3]).await;
-            }
+            Step::Write(byte) => put(&cache, &file, u64::from(byte % 7), byte).await,
             Step::Cut(size) => cut(&cache, &file, size).await,
             Step::Rename => {
                 rename(&cache, here, there).await;
@@ -278,9 +280,7 @@ async fn play(steps: &[Step], kind: LeaseKind) {
                 let call = ["WRITE", "SETATTR", "RENAME"][usize::from(what % 3)];
                 let after = bench.killed_at_next(Some(call));
                 match what % 3 {
-                    0 => {
-                        write(&cache, &opener(0), &file, 2, &[what; 3]).await;
-                    }
+                    0 => put(&cache, &file, 2, what).await,
                     1 => cut(&cache, &file, u64::from(what % 10)).await,
                     _ => {
                         rename(&cache, here, there).await;

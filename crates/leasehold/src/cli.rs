@@ -48,8 +48,9 @@ Examples:
   mount -t nfs -o vers=3,tcp,port=2049,mountport=2049,nolock THIS-HOST:/export /mnt
 
 Options of the URL, with the names of nfs(5), joined by `&` behind a `?` (quote it from the shell):
-  mountport=N port=N proto=tcp|udp nconnect=N rsize=N wsize=N hard soft timeo=DECISECONDS retrans=N
-  resvport noresvport nocto noac actimeo=S acregmin=S acregmax=S acdirmin=S acdirmax=S lookupcache=all|positive|none";
+  vers=auto|4.2|4.1|4|3 port=N mountport=N proto=tcp|udp nconnect=N rsize=N wsize=N hard soft timeo=DECISECONDS
+  retrans=N resvport noresvport nocto noac actimeo=S acregmin=S acregmax=S acdirmin=S acdirmax=S
+  lookupcache=all|positive|none";
 
 const BENCH_HELP: &str = "\
 Examples:

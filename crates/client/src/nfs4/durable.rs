@@ -61,21 +61,22 @@ impl Life {
     /// what the last life held; but if that was of another URL, it is left alone, and this is a client of its own.
     pub fn resume(url: &Url, owner: Bytes, path: &Path) -> (Life, Option<String>) {
         let mut fresh = Identity { owner, ..Identity::volatile(url) };
-        let reason = match journal::read(path).and_then(|contents| contents.map(Past::parse).transpose()) {
-            Ok(None) => None,
-            Ok(Some(past)) if past.life.url[..] != *url.to_string().as_bytes() => {
-                fresh = Identity::volatile(url);
-                Some(format!("it is of {}", String::from_utf8_lossy(&past.life.url)))
-            }
-            Ok(Some(past)) => match past.check(&fresh.owner, boot().as_deref()) {
-                Ok(()) => {
-                    let identity = Identity { verifier: past.life.verifier, ..fresh };
-                    return (Life { identity, past: Some(past) }, None);
+        let reason =
+            match journal::read(path).and_then(|contents| contents.as_ref().map(Past::parse).transpose()) {
+                Ok(None) => None,
+                Ok(Some(past)) if past.life.url[..] != *url.to_string().as_bytes() => {
+                    fresh = Identity::volatile(url);
+                    Some(format!("it is of {}", String::from_utf8_lossy(&past.life.url)))
                 }
+                Ok(Some(past)) => match past.check(&fresh.owner, boot().as_deref()) {
+                    Ok(()) => {
+                        let identity = Identity { verifier: past.life.verifier, ..fresh };
+                        return (Life { identity, past: Some(past) }, None);
+                    }
+                    Err(reason) => Some(reason),
+                },
                 Err(reason) => Some(reason),
-            },
-            Err(reason) => Some(reason),
-        };
+            };
         let told = reason.map(|reason| {
             format!(
                 "what was held at {url} is not taken over: {}: {reason}; opens and locks are made anew",
@@ -101,7 +102,7 @@ impl Past {
     ///
     /// # Errors
     /// In words, if an entry is none of ours or says nothing by itself.
-    pub(crate) fn parse(contents: Contents) -> Result<Past, String> {
+    pub(crate) fn parse(contents: &Contents) -> Result<Past, String> {
         let names = contents.entries.keys().chain(&contents.removed).filter_map(|key| record::name_of(key));
         let mut last_name = names.max().unwrap_or(0);
         let (mut life, mut renewed) = (None, Duration::ZERO);
@@ -143,7 +144,8 @@ impl Past {
     /// restarted meanwhile.
     pub(crate) fn is_within_lease(&self) -> bool {
         let lease = Duration::from_secs(self.life.lease_seconds.into());
-        uptime().is_some_and(|now| now >= self.renewed && now - self.renewed < lease)
+        let passed = uptime().and_then(|now| now.checked_sub(self.renewed));
+        passed.is_some_and(|passed| passed < lease)
     }
 }
 

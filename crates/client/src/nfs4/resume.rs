@@ -134,14 +134,17 @@ impl Inner {
 
     /// What the last life was giving up goes on going, in the background.
     fn give_up_the_going(self: &Arc<Inner>, past: &Past) {
-        let (opens, leases): (Vec<(OpenId, Open)>, Vec<(LeaseId, Delegation)>) = {
+        let (opens, leases) = {
             let state = self.state.lock();
-            let opens = past.opens.keys().filter_map(|id| state.any_open(*id).map(|of| (*id, of)));
-            let leases = past.leases.keys().filter_map(|id| state.any_lease(*id).map(|of| (*id, of)));
-            (
-                opens.filter(|(_, (_, going))| *going).map(|(id, (open, _))| (id, open.clone())).collect(),
-                leases.filter(|(_, (_, going))| *going).map(|(id, (held, _))| (id, held.clone())).collect(),
-            )
+            let going_open = |id: &OpenId| {
+                state.any_open(*id).filter(|(_, going)| *going).map(|(open, _)| (*id, open.clone()))
+            };
+            let going_lease = |id: &LeaseId| {
+                state.any_lease(*id).filter(|(_, going)| *going).map(|(held, _)| (*id, held.clone()))
+            };
+            let opens: Vec<_> = past.opens.keys().filter_map(going_open).collect();
+            let leases: Vec<_> = past.leases.keys().filter_map(going_lease).collect();
+            (opens, leases)
         };
         let inner = self.clone();
         tokio::spawn(async move {
@@ -215,12 +218,11 @@ impl Inner {
         let Some(open) = self.state.lock().open(id).cloned() else { return Ok(()) };
         for (owner, doubt) in &open.doubts {
             let ranges = open.locks.get(owner).map(|locks| locks.ranges.clone()).unwrap_or_default();
-            let ranges = match open.locks.contains_key(owner) {
-                true => self.settle_doubt(session, (id, owner), doubt, ranges).await?,
-                false => {
-                    self.end_first_lock(session, (&open, owner), doubt).await?;
-                    ranges
-                }
+            let ranges = if open.locks.contains_key(owner) {
+                self.settle_doubt(session, (id, owner), doubt, ranges).await?
+            } else {
+                self.end_first_lock(session, (&open, owner), doubt).await?;
+                ranges
             };
             if let Some(open) = self.state.lock().open_mut(id) {
                 open.doubts.remove(owner);

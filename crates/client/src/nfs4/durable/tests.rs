@@ -82,7 +82,7 @@ fn agree(held: &Held, past: &Past, ids: u64) -> Result<(), TestCaseError> {
 }
 
 fn read_back(path: &Path) -> Past {
-    Past::parse(journal::read(path).unwrap().unwrap()).unwrap()
+    Past::parse(&journal::read(path).unwrap().unwrap()).unwrap()
 }
 
 #[derive(Clone, Debug)]
@@ -210,7 +210,7 @@ proptest! {
         let _ = record::decode(&key, &value);
         let mut contents = Contents::default();
         contents.entries.insert(key, value);
-        prop_assert!(Past::parse(contents).is_err(), "without a life it says nothing");
+        prop_assert!(Past::parse(&contents).is_err(), "without a life it says nothing");
     }
 }
 
