@@ -85,7 +85,10 @@ pub struct Report {
 impl fmt::Display for Report {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Report { steps, opens, reads, locks, denied, slowest } = self;
-        write!(to, "{steps} acts, {opens} opens, {reads} reads, {locks} locks and {denied} denied, none wrong; ")?;
+        write!(
+            to,
+            "{steps} acts, {opens} opens, {reads} reads, {locks} locks and {denied} denied, none wrong; "
+        )?;
         write!(to, "slowest {:.2} s", slowest.as_secs_f64())
     }
 }
@@ -126,7 +129,8 @@ impl Coherence {
         if let Some(Some(player)) = game.players.first_mut() {
             for name in 0..CLOSERS + LOCKERS {
                 let mut act = Act { number: 0, player, board: &game.board };
-                act.make(name).unwrap_or_else(|error| panic!("lab: coherence: cannot make the files: {error}"));
+                act.make(name)
+                    .unwrap_or_else(|error| panic!("lab: coherence: cannot make the files: {error}"));
             }
         }
         game
@@ -140,7 +144,12 @@ impl Coherence {
 
     /// The same, and meanwhile something happens; it is told how to find out how many steps were made.
     #[track_caller]
-    pub fn run_while(&mut self, steps: usize, rng: &mut Rng, meanwhile: impl FnOnce(&dyn Fn() -> usize)) -> Report {
+    pub fn run_while(
+        &mut self,
+        steps: usize,
+        rng: &mut Rng,
+        meanwhile: impl FnOnce(&dyn Fn() -> usize),
+    ) -> Report {
         let board = &self.board;
         *board.report.lock().unwrap_or_else(PoisonError::into_inner) = Report::default();
         board.steps.store(0, Ordering::Relaxed);
@@ -241,7 +250,10 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let mut game = Coherence::new(players([directory.path(); 3]), Duration::ZERO);
         let report = game.run(2000, &mut Rng::new(7));
-        assert!(report.steps == 6000 && report.reads > 1000 && report.locks > 200 && report.denied > 0, "{report}");
+        assert!(
+            report.steps == 6000 && report.reads > 1000 && report.locks > 200 && report.denied > 0,
+            "{report}"
+        );
         game.leave(1);
         assert_eq!(game.run(500, &mut Rng::new(8)).steps, 1000);
     }

@@ -148,7 +148,8 @@ impl Hand {
             Mode::Create => b"c",
         };
         let reply = String::from_utf8_lossy(&self.act("open", path, &[mode])?).into_owned();
-        let numbers = reply.split_once(' ').and_then(|(file, ino)| Some((file.parse().ok()?, ino.parse().ok()?)));
+        let numbers =
+            reply.split_once(' ').and_then(|(file, ino)| Some((file.parse().ok()?, ino.parse().ok()?)));
         let (file, ino) = numbers.ok_or_else(|| io::Error::other(format!("a hand's open said {reply:?}")))?;
         Ok(Opened { file: OpenFile(file), ino })
     }
@@ -203,7 +204,9 @@ impl Hand {
             Place::Host(files) => {
                 let arguments: Vec<Vec<u8>> =
                     std::iter::once(path).chain(more.iter().copied()).map(<[u8]>::to_vec).collect();
-                files.act(verb.as_bytes(), &arguments).unwrap_or_else(|| act::act(verb.as_bytes(), &arguments))
+                files
+                    .act(verb.as_bytes(), &arguments)
+                    .unwrap_or_else(|| act::act(verb.as_bytes(), &arguments))
             }
             Place::Guest(connection) => {
                 let fields: Vec<&[u8]> =

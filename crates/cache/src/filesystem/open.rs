@@ -15,8 +15,8 @@ use std::sync::atomic::Ordering;
 
 use tokio::sync::OwnedMutexGuard;
 use vfs::{
-    Attributes, Caller, CreateHow, Freshness, Handle, Lease, Name, OpenId, OpenRequest, Opened, Result, SetAttributes,
-    Share, Status, Want, Wcc,
+    Attributes, Caller, CreateHow, Freshness, Handle, Lease, Name, OpenId, OpenRequest, Opened, Result,
+    SetAttributes, Share, Status, Want, Wcc,
 };
 
 use crate::core::Core;

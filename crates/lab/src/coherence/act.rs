@@ -106,7 +106,7 @@ impl Act<'_> {
             let mut ledger = self.board.ledger();
             let opened = match opened {
                 Ok(opened) => opened,
-                Err(error) if is_stale(&error) && ledger.is_moving(&opening) => continue,
+                Err(error) if may_move_away(&error) && ledger.is_moving(&opening) => continue,
                 Err(error) => return Err(format!("open of name {name}: {error}")),
             };
             let (file, floors) = ledger
@@ -131,7 +131,13 @@ impl Act<'_> {
         Ok(())
     }
 
-    fn check(&self, file: usize, blocks: &Range<usize>, data: &[u8], floors: &mut Floors) -> Result<(), String> {
+    fn check(
+        &self,
+        file: usize,
+        blocks: &Range<usize>,
+        data: &[u8],
+        floors: &mut Floors,
+    ) -> Result<(), String> {
         let ledger = self.board.ledger();
         let checked = ledger.check(file, blocks.clone(), data, floors);
         self.board.count(|report| report.reads += 1);
@@ -230,7 +236,13 @@ impl Act<'_> {
     }
 
     /// Reads, or writes, under a lock, in a file that this player keeps open for that.
-    fn locked(&mut self, name: usize, blocks: &Range<usize>, writes: bool, rng: &mut Rng) -> Result<(), String> {
+    fn locked(
+        &mut self,
+        name: usize,
+        blocks: &Range<usize>,
+        writes: bool,
+        rng: &mut Rng,
+    ) -> Result<(), String> {
         let at = self.locker(name)?;
         let Kept { open, file, mut floors, .. } = self.player.open[at];
         let range = (blocks.start * BLOCK_BYTES) as u64..(blocks.end * BLOCK_BYTES) as u64;
@@ -244,7 +256,10 @@ impl Act<'_> {
         }
         self.board.ledger().granted(file, self.number, &mut floors)?;
         self.board.count(|report| report.locks += 1);
-        self.note(format!("locks {blocks:?} of file {file}, {}", if writes { "to write" } else { "to read" }));
+        self.note(format!(
+            "locks {blocks:?} of file {file}, {}",
+            if writes { "to write" } else { "to read" }
+        ));
         if rng.below(3) > 0 {
             let data = self.read_blocks(open, blocks).map_err(|error| failed("read", error))?;
             self.check(file, blocks, &data, &mut floors)?;
@@ -280,7 +295,12 @@ impl Act<'_> {
     }
 
     /// Writes them in one go; says which event each is.
-    fn write_blocks(&mut self, open: OpenFile, file: usize, blocks: &Range<usize>) -> io::Result<Vec<(usize, usize)>> {
+    fn write_blocks(
+        &mut self,
+        open: OpenFile,
+        file: usize,
+        blocks: &Range<usize>,
+    ) -> io::Result<Vec<(usize, usize)>> {
         let stamps: Vec<Stamp> = {
             let mut ledger = self.board.ledger();
             blocks.clone().map(|block| ledger.write(file, block, self.number)).collect()
@@ -310,6 +330,11 @@ impl Kept {
 fn some_blocks(rng: &mut Rng) -> Range<usize> {
     let first = rng.below(BLOCKS);
     first..first + 1 + rng.below(BLOCKS - first)
+}
+
+/// A client that has the old file open renames it away first, so that for a moment the name leads nowhere.
+fn may_move_away(error: &io::Error) -> bool {
+    is_stale(error) || error.kind() == io::ErrorKind::NotFound
 }
 
 fn is_stale(error: &io::Error) -> bool {

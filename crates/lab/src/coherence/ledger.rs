@@ -117,16 +117,24 @@ impl Ledger {
     /// An open begins.
     pub fn opening(&self, name: usize) -> Opening {
         let from = self.names[name].settled;
-        let candidates = self.names[name].files[from..].iter().map(|file| (*file, self.floors(*file))).collect();
+        let candidates =
+            self.names[name].files[from..].iter().map(|file| (*file, self.floors(*file))).collect();
         Opening { name, from, candidates }
     }
 
     /// It has led to the file of this inode: which is that, and what must be seen in it?
-    pub fn opened(&mut self, opening: &Opening, player: usize, inode: u64) -> Result<(usize, Floors), String> {
+    pub fn opened(
+        &mut self,
+        opening: &Opening,
+        player: usize,
+        inode: u64,
+    ) -> Result<(usize, Floors), String> {
         let led_to = &self.names[opening.name].files[opening.from..];
         let of_inode = self.inodes.get(&inode).map_or(&[][..], Vec::as_slice);
         let Some(file) = led_to.iter().rev().find(|file| of_inode.contains(file)).copied() else {
-            return Err(format!("the name leads to inode {inode}, which is file {of_inode:?}; it may be {led_to:?}"));
+            return Err(format!(
+                "the name leads to inode {inode}, which is file {of_inode:?}; it may be {led_to:?}"
+            ));
         };
         let known = opening.candidates.iter().find(|(candidate, _)| *candidate == file);
         let floors = known.map_or([0; BLOCKS], |(_, floors)| *floors);
@@ -207,7 +215,13 @@ impl Ledger {
     }
 
     /// A read has ended: is what it gave what it may give? Raises the floors of who read.
-    pub fn check(&self, file: usize, read: Range<usize>, data: &[u8], floors: &mut Floors) -> Result<(), String> {
+    pub fn check(
+        &self,
+        file: usize,
+        read: Range<usize>,
+        data: &[u8],
+        floors: &mut Floors,
+    ) -> Result<(), String> {
         for (at, number) in read.enumerate() {
             let (block, floor) = (&self.files[file].blocks[number], floors[number]);
             let data = data.get(at * BLOCK_BYTES..).unwrap_or_default();
@@ -242,7 +256,9 @@ impl Ledger {
         claims[mine].held = true;
         let claim = claims[mine].clone();
         if let Some(other) = claims.iter().find(|other| other.held && claim.conflicts(other)) {
-            return Err(format!("a lock of file {file} was granted that another holds: {claim:?} and {other:?}"));
+            return Err(format!(
+                "a lock of file {file} was granted that another holds: {claim:?} and {other:?}"
+            ));
         }
         for block in claim.blocks {
             floors[block] = self.files[file].blocks[block].last();

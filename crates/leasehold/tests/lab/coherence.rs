@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use lab::{
-    Coherence, Cut, Guest, Knfsd, Lab, Link, Origin, Player, Report, Rng, Seat, V3, V4_0, V4_1, V4_2, wait_for,
+    Coherence, Cut, Guest, Knfsd, Lab, Link, Origin, Player, Report, Rng, Seat, V3, V4_0, V4_1, V4_2,
+    wait_for,
 };
 
 use crate::stack;

@@ -108,7 +108,8 @@ async fn a_client_that_answers_a_recall_wrongly_holds_nobody_up_beyond_the_deadl
         assert_eq!(life.arbiter.held().read_leases, 0, "{manner:?}");
 
         // The next request tells, whatever the holder believes; and what it reads is what is there.
-        let denied = manner == Manner::Refusing(Status::BadStateid) || manner == Manner::Refusing(Status::BadHandle);
+        let denied =
+            manner == Manner::Refusing(Status::BadStateid) || manner == Manner::Refusing(Status::BadHandle);
         let lost = read(&mut holder, file, delegation).await.unwrap_err();
         if denied && lost == Status::BadStateid {
             // It said that it had none, and was believed.
@@ -187,7 +188,8 @@ async fn delegations_beyond_the_bound_are_revoked_from_who_keeps_them() {
 async fn a_client_that_is_mute_about_many_delegations_delays_no_recall_to_another() {
     const FILES: usize = 300;
     let home = Home::new();
-    let impatient = arbiter::Options { patience: Duration::from_millis(1), ..options(Duration::from_secs(60)) };
+    let impatient =
+        arbiter::Options { patience: Duration::from_millis(1), ..options(Duration::from_secs(60)) };
     let life = serving(&home, FILES + 1, impatient).await;
     let mut mute = Reachable::with_manner(&life, b"mute", Manner::Mute).await;
     for file in 0..FILES {

@@ -172,5 +172,9 @@ async fn a_lock_owner_whose_first_lock_was_denied_may_begin_again() {
     };
     assert_eq!(holder.client.status(vec![putfh(file), ArgOp::Locku(unlock)]).await, Ok(()));
     assert_eq!(client.client.status(first(&client, stateid, 5)).await, Ok(()));
-    assert_eq!(client.client.status(first(&client, stateid, 6)).await, Err(Status::BadSeqid), "it has some now");
+    assert_eq!(
+        client.client.status(first(&client, stateid, 6)).await,
+        Err(Status::BadSeqid),
+        "it has some now"
+    );
 }

@@ -40,7 +40,10 @@ fn converse(mut connection: TcpStream) -> io::Result<()> {
     while let Some(message) = wire::receive(&mut connection)? {
         match &message[..] {
             [verb, script] if verb == b"run" => return run(&connection, script),
-            [verb, arguments @ ..] => match files.act(verb, arguments).unwrap_or_else(|| act::act(verb, arguments)) {
+            [verb, arguments @ ..] => match files
+                .act(verb, arguments)
+                .unwrap_or_else(|| act::act(verb, arguments))
+            {
                 Ok(reply) => wire::send(&mut connection, &[b"ok", &reply])?,
                 Err(error) => {
                     let errno = error.raw_os_error().unwrap_or(0).to_string();

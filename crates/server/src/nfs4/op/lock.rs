@@ -12,9 +12,9 @@ use crate::nfs4::compound::Compound;
 use crate::nfs4::convert;
 use crate::nfs4::state::Tables;
 use crate::nfs4::state::grace::Claim;
+use crate::nfs4::state::holds;
 use crate::nfs4::state::names;
 use crate::nfs4::state::owners::{OwnerKind, OwnerName};
-use crate::nfs4::state::holds;
 use crate::nfs4::state::sequenced::{Answer, sequenced};
 use crate::nfs4::state::stateids::{Held, Kind, StateKey};
 
