@@ -52,7 +52,9 @@ fn further_clients_build_at_no_cost_to_the_origin() {
     let cold = build(&proxy, &[&guests[0]]);
     let second = build(&proxy, &[&guests[1]]);
     let both = build(&proxy, &[&guests[0], &guests[1]]);
-    eprintln!("lab: builds: OPENs and other calls: cold {cold:?}, the second client {second:?}, both again {both:?}");
+    eprintln!(
+        "lab: builds: OPENs and other calls: cold {cold:?}, the second client {second:?}, both again {both:?}"
+    );
     assert!(cold.0 + cold.1 > 200, "{cold:?}");
     // Directories have no leases: what is asked of them goes with time and not with clients.
     assert!(second.0 <= NOT_THERE && second.1 <= 8, "{second:?}");
