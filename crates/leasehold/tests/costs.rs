@@ -179,7 +179,9 @@ impl Bench {
 
     async fn open(&self, client: usize, name: &'static str) -> Opened {
         let fs = self.clients[client].file_system();
-        fs.open(&user(), &request(&self.root, owner(name), Share::READ)).await.unwrap()
+        let reads = Share::READ;
+        let access = if self.column == Column::Write { reads | Share::WRITE } else { reads };
+        fs.open(&user(), &request(&self.root, owner(name), access)).await.unwrap()
     }
 
     async fn read(&self, client: usize, opened: &Opened) -> Bytes {
