@@ -126,28 +126,3 @@ fn a_conflicting_open_takes_three_round_trips_far_away() {
     // Should the holder flush (Linux 6.1 does not while it has the file open), that is a WRITE and a COMMIT.
     assert!(write <= 5 * round_trip + MACHINE, "{write:?}");
 }
-
-#[test]
-fn a_frozen_holder_loses_its_delegation_and_learns_it() {
-    let Some(lab) = Lab::enter("recall-frozen") else { return };
-    let patience = Duration::from_secs(30);
-    let served = lab.subdirectory("served");
-    std::fs::write(served.join("file"), "old\n").unwrap();
-    let serve = stack::serve_with(&lab, &served, &["--lease-time", "5"]);
-    let (holder, writer) = (lab.guest("holder"), lab.guest("writer"));
-    for guest in [&holder, &writer] {
-        guest.mount_nfs(&serve.origin(), "/mnt/nfs", V4_1);
-    }
-    assert_eq!(holder.sh("cat /mnt/nfs/file"), "old\n");
-    assert_eq!(serve.held("read_leases"), 1);
-    holder.freeze();
-    let written = writer.run_for(patience, "echo new >/mnt/nfs/file");
-    assert!(written.ok(), "{}", written.tail());
-    assert_eq!(serve.held("read_leases"), 0);
-    holder.thaw();
-    // It reads by the delegation until it has asked something: then it is told.
-    let asks = "df /mnt/nfs >/dev/null; cat /mnt/nfs/file";
-    wait_for("the holder to learn of it", patience, || {
-        (holder.run_for(patience, asks).text == "new\n").then_some(())
-    });
-}
