@@ -66,10 +66,11 @@ struct Naming<'a> {
 }
 
 impl Core {
-    /// What an OPEN of the cache asks for on behalf of this one.
+    /// What an OPEN of the cache asks for on behalf of this one. A lease is welcome whether or not this client wants one:
+    /// all clients live off it.
     pub fn open_below(request: &OpenRequest) -> OpenRequest {
         // To the origin, nothing of this process is from before.
-        OpenRequest { owner: Owner(OWNER.into()), reclaim: false, ..request.clone() }
+        OpenRequest { owner: Owner(OWNER.into()), want: Want::Any, reclaim: false, ..request.clone() }
     }
 
     /// The same, for a file by its handle.

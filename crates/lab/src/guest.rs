@@ -130,16 +130,6 @@ impl Guest {
         hand.unwrap_or_else(|error| panic!("lab: no hand in {}: {error}\n{}", self.name(), self.last_words()))
     }
 
-    /// Stops the whole machine where it stands: it answers nothing, and notices nothing, until [`Guest::thaw`].
-    pub fn freeze(&self) {
-        self.signal(Signal::STOP);
-    }
-
-    /// Lets it go on.
-    pub fn thaw(&self) {
-        self.signal(Signal::CONT);
-    }
-
     fn signal(&self, signal: Signal) {
         if let Some(group) = Pid::from_raw(self.child.id() as i32) {
             let _ = rustix::process::kill_process_group(group, signal); // a guest that ended is as good as stopped

@@ -168,7 +168,7 @@ impl Core {
             }
             // A close by us was under way, and may have ended this open too.
             let turn = object.turn.clone().lock_owned().await;
-            let again = Core::open_handle_below(told.handle, shares, request.want);
+            let again = Core::open_handle_below(told.handle, shares, Want::Any);
             usage = self.ask_open(caller, again, Some(turn)).await?.usage;
         }
         if usage.is_none() {

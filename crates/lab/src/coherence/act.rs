@@ -106,7 +106,7 @@ impl Act<'_> {
             let mut ledger = self.board.ledger();
             let opened = match opened {
                 Ok(opened) => opened,
-                Err(error) if is_stale(&error) && ledger.is_moving(&opening) => continue,
+                Err(error) if may_move_away(&error) && ledger.is_moving(&opening) => continue,
                 Err(error) => return Err(format!("open of name {name}: {error}")),
             };
             let (file, floors) = ledger
@@ -330,6 +330,11 @@ impl Kept {
 fn some_blocks(rng: &mut Rng) -> Range<usize> {
     let first = rng.below(BLOCKS);
     first..first + 1 + rng.below(BLOCKS - first)
+}
+
+/// A client that has the old file open renames it away first, so that for a moment the name leads nowhere.
+fn may_move_away(error: &io::Error) -> bool {
+    is_stale(error) || error.kind() == io::ErrorKind::NotFound
 }
 
 fn is_stale(error: &io::Error) -> bool {

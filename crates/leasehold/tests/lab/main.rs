@@ -2,6 +2,7 @@
 //! cut networks. One test at a time is in the lab; each boots what it needs.
 #![allow(clippy::unwrap_used)] // a test ends at the first surprise
 
+mod builds;
 mod close_to_open;
 mod coherence;
 mod counts;

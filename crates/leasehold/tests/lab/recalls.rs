@@ -123,6 +123,6 @@ fn a_conflicting_open_takes_three_round_trips_far_away() {
     let [none, read, write] = table_1(&lab, round_trip);
     assert!(none >= round_trip, "{none:?}: the relay does not delay");
     assert!(read <= 3 * round_trip + MACHINE, "{read:?}");
-    // The flush is a WRITE and a COMMIT.
+    // Should the holder flush (Linux 6.1 does not while it has the file open), that is a WRITE and a COMMIT.
     assert!(write <= 5 * round_trip + MACHINE, "{write:?}");
 }

@@ -45,6 +45,8 @@ use stateids::{Asker, Stateids};
 
 pub(crate) use slot::Slot;
 
+pub(crate) use release::holds;
+
 /// What the state of v4 clients depends on.
 #[derive(Clone, Debug)]
 pub struct StateOptions {

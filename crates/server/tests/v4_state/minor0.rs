@@ -143,3 +143,38 @@ async fn lock_owners_count_for_themselves() {
     let narrow = OpenDowngradeArgs { open_stateid: stateid, seqid: 4, share_access: 3, share_deny: 0 };
     assert_eq!(client.client.status(vec![putfh(file), ArgOp::OpenDowngrade(narrow)]).await, Ok(()));
 }
+
+#[tokio::test]
+async fn a_lock_owner_whose_first_lock_was_denied_may_begin_again() {
+    let home = Home::new();
+    std::fs::write(home.tree().join("file"), b"content").unwrap();
+    let life = home.serve(LEASE).await;
+    let (mut holder, held, file) = opened(&life, b"holder").await;
+    let (mut client, stateid, _) = opened(&life, b"client").await;
+    // As Linux has it, which forgets a lock owner that has got nothing and gives its name to the next.
+    let first = |client: &Minor0, open_stateid, open_seqid| {
+        let lock_owner = client.owner(b"locker");
+        let locker = Locker::OpenOwner { open_seqid, open_stateid, lock_seqid: 0, lock_owner };
+        let (locktype, reclaim) = (NfsLockType::Write, false);
+        vec![putfh(file), ArgOp::Lock(LockArgs { locktype, reclaim, offset: 0, length: 10, locker })]
+    };
+    let locked = holder.client.last::<op::Lock>(first(&holder, held, 3)).await.lock_stateid;
+    for open_seqid in [3, 4] {
+        let denied = client.client.status(first(&client, stateid, open_seqid)).await;
+        assert_eq!(denied, Err(Status::Denied), "{open_seqid}");
+    }
+    let unlock = protocol::nfs4::LockuArgs {
+        locktype: NfsLockType::Write,
+        seqid: 1,
+        lock_stateid: locked,
+        offset: 0,
+        length: 10,
+    };
+    assert_eq!(holder.client.status(vec![putfh(file), ArgOp::Locku(unlock)]).await, Ok(()));
+    assert_eq!(client.client.status(first(&client, stateid, 5)).await, Ok(()));
+    assert_eq!(
+        client.client.status(first(&client, stateid, 6)).await,
+        Err(Status::BadSeqid),
+        "it has some now"
+    );
+}

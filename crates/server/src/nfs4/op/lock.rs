@@ -12,6 +12,7 @@ use crate::nfs4::compound::Compound;
 use crate::nfs4::convert;
 use crate::nfs4::state::Tables;
 use crate::nfs4::state::grace::Claim;
+use crate::nfs4::state::holds;
 use crate::nfs4::state::names;
 use crate::nfs4::state::owners::{OwnerKind, OwnerName};
 use crate::nfs4::state::sequenced::{Answer, sequenced};
@@ -106,7 +107,11 @@ async fn first(
         return Err(Status::BadStateid.into());
     }
     let name = OwnerName { client: by.held.client, kind: OwnerKind::Lock, name: owner };
-    front.state.tables().owners.begin_lock(&name, lock_seqid, Instant::now())?;
+    {
+        let mut tables = front.state.tables();
+        let Tables { owners, stateids, .. } = &mut *tables;
+        owners.begin_lock(&name, lock_seqid, Instant::now(), holds(stateids, &name))?;
+    }
     let result = lock(compound, args, &by).await;
     let status = result.as_ref().map(|_| ()).map_err(protocol::nfs4::Failure::status);
     let answer = Answer { result: ResOp::Lock(result.clone()), current: compound.current.clone() };

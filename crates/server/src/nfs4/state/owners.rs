@@ -103,11 +103,21 @@ impl<R: Clone> Owners<R> {
         }
     }
 
-    /// The first LOCK of a lock owner by an open; the owner may be known from another.
+    /// The first LOCK of a lock owner by an open; the owner may be known from another. One that `holds` no state is
+    /// nobody yet: a client whose first lock was denied forgets the owner, and may begin with the same name again.
     ///
     /// # Errors
     /// `BadSeqid`; `Resource` if there are too many owners.
-    pub(crate) fn begin_lock(&mut self, name: &OwnerName, seqid: u32, now: Instant) -> Result<(), Status> {
+    pub(crate) fn begin_lock(
+        &mut self,
+        name: &OwnerName,
+        seqid: u32,
+        now: Instant,
+        holds: bool,
+    ) -> Result<(), Status> {
+        if !holds {
+            self.remove(name);
+        }
         match self.begin(name, seqid, now) {
             Ok(Turn::Execute) => Ok(()),
             _ if !self.owners.contains_key(name) => self.enter(name, true, now),
@@ -227,10 +237,12 @@ mod tests {
     fn a_lock_owner_goes_on_counting_at_another_open() {
         let (mut owners, name, now) = (Owners::default(), owner(OwnerKind::Lock), Instant::now());
         assert_eq!(owners.begin(&name, 3, now), Err(Status::BadSeqid));
-        assert_eq!(owners.begin_lock(&name, 3, now), Ok(()));
+        assert_eq!(owners.begin_lock(&name, 3, now, false), Ok(()));
+        owners.finish(&name, 3, Err(Status::Denied), ());
+        assert_eq!(owners.begin_lock(&name, 3, now, false), Ok(()), "it has nothing, and was forgotten");
         owners.finish(&name, 3, Ok(()), ());
-        assert_eq!(owners.begin_lock(&name, 3, now), Err(Status::BadSeqid));
-        assert_eq!(owners.begin_lock(&name, 4, now), Ok(()));
+        assert_eq!(owners.begin_lock(&name, 3, now, true), Err(Status::BadSeqid));
+        assert_eq!(owners.begin_lock(&name, 4, now, true), Ok(()));
     }
 
     #[test]

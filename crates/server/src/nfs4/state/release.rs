@@ -132,7 +132,8 @@ async fn expire_all(front: &Arc<Front>, overdue: Vec<Clientid>) {
     }
 }
 
-fn holds(stateids: &Stateids, name: &OwnerName) -> bool {
+/// Has the owner any state?
+pub(crate) fn holds(stateids: &Stateids, name: &OwnerName) -> bool {
     stateids.of_client(name.client).any(|held| match (&held.kind, name.kind) {
         (Kind::Open { owner, .. }, OwnerKind::Open) | (Kind::Lock { owner, .. }, OwnerKind::Lock) => {
             *owner == name.name

@@ -1,0 +1,325 @@
+//! The v4 columns of the table in docs/architecture.md, "What an event may cost at the origin", through whole programs:
+//! `serve`, a `proxy` of it, and clients of our own on the proxy, which send exactly one call for each event. What the
+//! origin was asked is what `leasehold status` counts.
+#![allow(clippy::unwrap_used)] // a test ends at the first surprise
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use client::{Origin, Url};
+use serde_json::Value;
+use tempfile::TempDir;
+use vfs::{
+    AccessMask, By, Caller, FileSystem, Handle, Lock, LockKind, LockRequest, Locked, Name, OpenRequest,
+    Opened, Owner, Share, Stability, Want,
+};
+
+/// A server that ends with the test.
+struct Running {
+    child: Child,
+    address: String,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn start(arguments: &[&str]) -> Running {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_leasehold"))
+        .args(arguments)
+        .args(["--listen", "127.0.0.1:0", "--insecure", "--no-root-squash", "--no-rpcbind"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let address = line.split_once(" on ").unwrap().1.split(';').next().unwrap().to_owned();
+    Running { child, address }
+}
+
+/// What the origin gives the proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Column {
+    None,
+    Read,
+    Write,
+}
+
+type Calls = BTreeMap<String, u64>;
+
+fn calls<const N: usize>(calls: [(&str, u64); N]) -> Calls {
+    calls.into_iter().map(|(name, count)| (name.to_owned(), count)).collect()
+}
+
+struct Bench {
+    column: Column,
+    home: TempDir,
+    serve: Running,
+    _proxy: Running,
+    clients: [Origin; 2],
+    v3: Arc<dyn FileSystem>,
+    root: Handle,
+}
+
+/// Who uses the file: may write it, unless the origin is to give no more than a read delegation.
+fn user() -> Caller {
+    Caller::unix(1000, 1000, &[])
+}
+
+fn owner(name: &'static str) -> Owner {
+    Owner(Bytes::from_static(name.as_bytes()))
+}
+
+fn request(root: &Handle, owner: Owner, access: Share) -> OpenRequest {
+    OpenRequest {
+        handle: *root,
+        name: Some(Name::new(b"file").unwrap()),
+        owner,
+        access,
+        deny: Share::empty(),
+        create: None,
+        want: Want::None,
+        reclaim: false,
+    }
+}
+
+impl Bench {
+    async fn new(column: Column) -> Bench {
+        let home = tempfile::tempdir().unwrap();
+        let at = |name: &str| {
+            let path = home.path().join(name);
+            std::fs::create_dir(&path).unwrap();
+            path
+        };
+        let (served, state, cache) = (at("served"), at("serve-state"), at("cache"));
+        let file = served.join("file");
+        std::fs::write(&file, "content").unwrap();
+        let mode = if column == Column::Write { 0o666 } else { 0o444 };
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+        let text = |path: &PathBuf| path.to_str().unwrap().to_owned();
+        let delegations = if column == Column::None { "never" } else { "always" };
+        let serve = start(&[
+            "serve",
+            &text(&served),
+            "--state",
+            &text(&state),
+            "--export",
+            "/export",
+            "--delegations",
+            delegations,
+        ]);
+        let origin = format!("nfs://{}/export?noresvport&vers=4.2", serve.address);
+        let proxy = start(&["proxy", &origin, "--cache", &text(&cache), "--min-free", "0"]);
+        let at_proxy = |vers: &str| {
+            Url::parse(&format!("nfs://{}/export?noresvport&vers={vers}", proxy.address)).unwrap()
+        };
+        let connect = async |vers: &str| client::connect(&at_proxy(vers)).await.unwrap();
+        let clients = [connect("4.2").await, connect("4.1").await];
+        let v3 = connect("3").await.file_system();
+        let root = clients[0].root_handle();
+        Bench { column, home, serve, _proxy: proxy, clients, v3, root }
+    }
+
+    fn status(&self, directory: &str) -> Value {
+        let directory = self.home.path().join(directory);
+        let output = Command::new(env!("CARGO_BIN_EXE_leasehold"))
+            .args([Path::new("status"), Path::new("--json"), &directory])
+            .output()
+            .unwrap();
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// Calls to the origin so far; those that renew the lease are for all files.
+    fn asked(&self) -> Calls {
+        let status = self.status("cache");
+        let of = |(name, of): (&String, &Value)| (name.clone(), of["calls"].as_u64().unwrap());
+        let all = status["upstream"].as_object().unwrap().iter().map(of);
+        all.filter(|(name, _)| name != "SEQUENCE").collect()
+    }
+
+    async fn cost<T>(&self, event: impl Future<Output = T>) -> (T, Calls) {
+        let before = self.asked();
+        let result = event.await;
+        let mut cost = self.asked();
+        for (name, count) in &mut cost {
+            *count -= before.get(name).copied().unwrap_or(0);
+        }
+        cost.retain(|_, count| *count > 0);
+        (result, cost)
+    }
+
+    /// What it costs, by column.
+    async fn costs<T, const N: usize, const R: usize, const W: usize>(
+        &self,
+        what: &str,
+        event: impl Future<Output = T>,
+        none: [(&str, u64); N],
+        read: [(&str, u64); R],
+        write: [(&str, u64); W],
+    ) -> T {
+        let (result, cost) = self.cost(event).await;
+        let expected = match self.column {
+            Column::None => calls(none),
+            Column::Read => calls(read),
+            Column::Write => calls(write),
+        };
+        assert_eq!(cost, expected, "{what}, {:?}", self.column);
+        result
+    }
+
+    async fn open(&self, client: usize, name: &'static str) -> Opened {
+        let fs = self.clients[client].file_system();
+        let reads = Share::READ;
+        let access = if self.column == Column::Write { reads | Share::WRITE } else { reads };
+        fs.open(&user(), &request(&self.root, owner(name), access)).await.unwrap()
+    }
+
+    async fn read(&self, client: usize, opened: &Opened) -> Bytes {
+        let fs = self.clients[client].file_system();
+        let read = fs.read(&user(), &opened.handle, By::Open(opened.id), 0, 100).await.unwrap();
+        read.data.to_bytes().unwrap()
+    }
+
+    async fn close(&self, client: usize, opened: &Opened) {
+        self.clients[client].file_system().close(&user(), opened.id).await.unwrap();
+    }
+
+    /// Opens, reads and closes until the file is old enough for what is cached of it to be believed, and the origin's open
+    /// has been closed as far as it will be.
+    async fn warm(&self) {
+        let mut rounds = 0;
+        while self.cost(self.round()).await.1.contains_key("READ") {
+            rounds += 1;
+            assert!(rounds < 100, "it is read again and again");
+        }
+    }
+
+    async fn round(&self) {
+        let opened = self.open(0, "warm").await;
+        assert_eq!(self.read(0, &opened).await, "content");
+        self.close(0, &opened).await;
+        self.settled().await;
+    }
+
+    /// Waits until the deferred CLOSE is made, where one will be.
+    async fn settled(&self) {
+        let open = |calls: &Calls| {
+            let of = |name: &str| calls.get(name).copied().unwrap_or(0);
+            self.column == Column::None && of("CLOSE") < of("OPEN")
+        };
+        let waiting = async {
+            while open(&self.asked()) {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), waiting).await.unwrap();
+    }
+}
+
+/// All rows but the last.
+async fn rows(bench: &Bench) {
+    let opened = bench.costs("open for read, cached", bench.open(0, "one"), [("OPEN", 1)], [], []).await;
+    let (fs, file) = (bench.clients[0].file_system(), opened.handle);
+    bench.costs("stat of a v4 client", fs.getattr(&user(), &file), [], [], []).await.unwrap();
+    let data = bench.costs("read, cached", bench.read(0, &opened), [], [], []).await;
+    assert_eq!(data, "content");
+    let second = bench.open(1, "two");
+    let second = bench.costs("second client opens", second, [("GETATTR", 1)], [], []).await;
+    assert_eq!(bench.costs("and reads", bench.read(1, &second), [], [], []).await, "content");
+    bench.costs("one of two closes", bench.close(1, &second), [], [], []).await;
+
+    let lock = Lock { owner: owner("locker"), kind: LockKind::Shared, offset: 0, length: 10 };
+    let locking = async {
+        let request = LockRequest { lock: lock.clone(), wait: false, reclaim: false };
+        assert_eq!(fs.lock(&user(), opened.id, &request).await.unwrap(), Locked::Granted);
+        fs.unlock(&user(), opened.id, &lock.owner, (0, 10)).await.unwrap();
+    };
+    let both = [("LOCK", 1), ("LOCKU", 1)];
+    bench.costs("byte-range lock", locking, both, both, []).await;
+    let look = async { fs.getattr(&user(), &file).await.unwrap() };
+    bench.costs("a look after a lock", look, [("GETATTR", 1)], [], []).await;
+
+    // Handles are the proxy's, the same in all versions.
+    let name = Name::new(b"file").unwrap();
+    let (v3, v3_root) = (&bench.v3, bench.v3_root().await);
+    v3.access(&user(), &file, AccessMask::READ).await.unwrap();
+    bench.costs("GETATTR of v3", v3.getattr(&user(), &file), [("GETATTR", 1)], [], []).await.unwrap();
+    bench.costs("LOOKUP of v3", v3.lookup(&user(), &v3_root, &name), [("GETATTR", 1)], [], []).await.unwrap();
+    let user = user();
+    let access = v3.access(&user, &file, AccessMask::READ);
+    bench.costs("ACCESS of v3", access, [("GETATTR", 1)], [], []).await.unwrap();
+    let stranger = Caller::unix(2000, 2000, &[]);
+    let access = v3.access(&stranger, &file, AccessMask::READ);
+    let one = [("ACCESS", 1)];
+    bench.costs("first use by a credential", access, one, one, one).await.unwrap();
+
+    let closing = async {
+        bench.close(0, &opened).await;
+        bench.settled().await;
+    };
+    bench.costs("close after read", closing, [("CLOSE", 1)], [], []).await;
+}
+
+impl Bench {
+    async fn v3_root(&self) -> Handle {
+        self.v3.root(&user()).await.unwrap().handle
+    }
+
+    /// A client of the origin writes, and the proxy's client looks.
+    async fn remote_write(&self) {
+        let opened = self.open(0, "reader").await;
+        let url = Url::parse(&format!("nfs://{}/export?noresvport&vers=4.2", self.serve.address)).unwrap();
+        let direct = client::connect(&url).await.unwrap();
+        let fs = direct.file_system();
+        let root = Caller::unix(0, 0, &[]);
+        let request = request(&direct.root_handle(), owner("writer"), Share::WRITE);
+        let writing = tokio::time::timeout(Duration::from_secs(4), fs.open(&root, &request));
+        let writer = writing.await.expect("held for the recall, not told DELAY").unwrap();
+        let data = Bytes::from_static(b"CONTENT");
+        fs.write(&root, &writer.handle, By::Open(writer.id), 0, data, Stability::FileSync).await.unwrap();
+        fs.close(&root, writer.id).await.unwrap();
+        let held = &self.status("serve-state")["held"]["/export"];
+        assert_eq!((&held["read_leases"], &held["write_leases"]), (&Value::from(0), &Value::from(0)));
+        if self.column != Column::None {
+            assert_eq!(self.read(0, &opened).await, "CONTENT", "{:?}: seen at once", self.column);
+        }
+        let again = self.open(1, "reader").await;
+        assert_eq!(self.read(1, &again).await, "CONTENT", "{:?}: seen at the next open", self.column);
+    }
+}
+
+async fn column(column: Column) {
+    let bench = Bench::new(column).await;
+    bench.warm().await;
+    let held = bench.status("serve-state")["held"]["/export"].clone();
+    let leases = (held["read_leases"].as_u64().unwrap(), held["write_leases"].as_u64().unwrap());
+    let expected = (u64::from(column == Column::Read), u64::from(column == Column::Write));
+    assert_eq!(leases, expected, "{column:?}: the origin gives something else");
+    rows(&bench).await;
+    bench.remote_write().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_delegation_events_cost_what_the_table_says() {
+    column(Column::None).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn under_a_read_delegation_events_cost_what_the_table_says() {
+    column(Column::Read).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn under_a_write_delegation_events_cost_what_the_table_says() {
+    column(Column::Write).await;
+}

@@ -1,0 +1,62 @@
+//! Nache's Figures 15 to 17 (2007, section 6) in small: a source tree at the origin, objects local to each client, built by
+//! one client of the proxy, then by another, then by both at once. What is there costs the origin nothing again. What is
+//! not there does: the compiler looks for each header beside the source first, and an OPEN of a name that leads nowhere is
+//! asked of the origin, once by each client.
+//!
+//! The clients are kernels (4.1) in guests, and what builds is a shell loop around the C compiler over the lab's tree of 25
+//! modules and 217 headers.
+
+use std::time::Duration;
+
+use lab::{Guest, Lab, V4_1, suite};
+
+use crate::stack::{self, Leasehold, between};
+
+const BUILD: &str = "rm -rf /tmp/objects; mkdir /tmp/objects; cd /mnt/nfs/tree
+    for source in src/*.c; do gcc -O0 -Iinclude -c -o /tmp/objects/$(basename $source .c).o $source; done
+    gcc -o /tmp/objects/program /tmp/objects/*.o; [ $(/tmp/objects/program) = $(cat ANSWER) ]";
+
+/// Names of headers that are looked for in vain, and some.
+const NOT_THERE: u64 = 32;
+
+/// Calls to the origin while these build, with nothing in their own caches: OPENs, and all others.
+fn build(proxy: &Leasehold, guests: &[&Guest]) -> (u64, u64) {
+    guests.iter().for_each(|guest| guest.drop_caches());
+    let before = proxy.upstream_calls();
+    let running: Vec<_> = guests.iter().map(|guest| guest.spawn(BUILD)).collect();
+    for task in running {
+        let output = task.wait(Duration::from_secs(150));
+        assert!(output.ok(), "{}", output.tail());
+    }
+    let mut calls = between(&before, &proxy.upstream_calls());
+    calls.retain(|(operation, _)| operation != "SEQUENCE");
+    eprintln!("lab: builds: {} at once: {calls:?}", guests.len());
+    let count = |opens: bool| {
+        let counted = calls.iter().filter(|(operation, _)| (operation == "OPEN") == opens);
+        counted.map(|(_, count)| count).sum()
+    };
+    (count(true), count(false))
+}
+
+#[test]
+fn further_clients_build_at_no_cost_to_the_origin() {
+    let Some(lab) = Lab::enter("builds") else { return };
+    let served = lab.subdirectory("served");
+    suite::tree::generate(&served.join("tree")).unwrap();
+    let serve = stack::serve(&lab, &served);
+    let proxy = stack::proxy_in(&lab, &serve.origin(), "4.2", "cache", &[]);
+    let guests = ["one", "two"].map(|name| lab.guest(name));
+    for guest in &guests {
+        guest.mount_nfs(&proxy.origin(), "/mnt/nfs", V4_1);
+    }
+    let cold = build(&proxy, &[&guests[0]]);
+    let second = build(&proxy, &[&guests[1]]);
+    let both = build(&proxy, &[&guests[0], &guests[1]]);
+    eprintln!(
+        "lab: builds: OPENs and other calls: cold {cold:?}, the second client {second:?}, both again {both:?}"
+    );
+    assert!(cold.0 + cold.1 > 200, "{cold:?}");
+    // Directories have no leases: what is asked of them goes with time and not with clients.
+    assert!(second.0 <= NOT_THERE && second.1 <= 8, "{second:?}");
+    assert!(both.0 <= 2 * NOT_THERE && both.1 <= 8, "{both:?}");
+}
