@@ -1,6 +1,6 @@
 //! Compounds on their way: over several links, under the caller's name, for as long as patience lasts.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use protocol::Call;
@@ -29,8 +29,6 @@ pub(crate) struct Channel {
     /// Operations within them.
     pub(crate) operations: Counting<Operation>,
     pub(crate) nonsense: Nonsense,
-    /// Replies that could not be decoded.
-    pub(crate) malformed: AtomicU64,
 }
 
 /// An answer.
@@ -62,7 +60,6 @@ impl Channel {
             compounds: Counting::default(),
             operations: Counting::default(),
             nonsense,
-            malformed: AtomicU64::new(0),
         }
     }
 
@@ -102,9 +99,6 @@ impl Channel {
             Err(CallError::TimedOut) if by_deadline => Err(Status::Delay.into()),
             Err(CallError::Refused(Refusal::Auth(_))) => Err(Status::Access.into()),
             Err(error @ (CallError::Refused(_) | CallError::Malformed(_))) => {
-                if matches!(error, CallError::Malformed(_)) {
-                    self.malformed.fetch_add(1, Ordering::Relaxed);
-                }
                 Err(self.nonsense.heard(sending.main.name(), error))
             }
             Err(error) => {

@@ -1,7 +1,5 @@
 //! READ, WRITE and COMMIT.
 
-use std::sync::atomic::Ordering;
-
 use bytes::Bytes;
 use protocol::nfs4::{CommitArgs, Op, Operation, ReadArgs, WriteArgs, op};
 use vfs::{By, Caller, Commit, Data, Handle, OpenId, Read, Result, Share, Stability, Status, Wcc, Written};
@@ -20,9 +18,6 @@ pub(super) fn open_of(by: By) -> Option<OpenId> {
     }
 }
 
-/// How often a READ is made whose answers cannot be decoded.
-const READ_ATTEMPTS_MAX: u32 = 3;
-
 impl Inner {
     /// WRITE and COMMIT do no harm a second time: the same bytes in the same place. Of a file whose delegation is being
     /// recalled, they are what the recall waits for.
@@ -32,30 +27,11 @@ impl Inner {
         if recalled { plan.urgent() } else { plan }
     }
 
-    /// One READ of at most the size that both sides do, made again if the answer cannot be decoded: that of Linux 6.1
-    /// now and then holds more bytes than any READ asks for.
+    /// One READ of at most the size that both sides do. The data shares the buffer of the record it came in.
+    ///
+    /// The attributes are those of before, so that the data is theirs or newer. READ comes last: when data ends in the
+    /// middle of a word, Linux 6.1 writes the status of what follows a READ four bytes too late, over its results.
     pub(super) async fn read_data(
-        &self,
-        caller: &Caller,
-        handle: &Handle,
-        by: By,
-        offset: u64,
-        count: u32,
-    ) -> Result<Read> {
-        for _ in 1..READ_ATTEMPTS_MAX {
-            let malformed = self.channel.malformed.load(Ordering::Relaxed);
-            match self.read_once(caller, handle, by, offset, count).await {
-                Err(error)
-                    if error.status == Status::Io
-                        && self.channel.malformed.load(Ordering::Relaxed) > malformed => {}
-                other => return other,
-            }
-        }
-        self.read_once(caller, handle, by, offset, count).await
-    }
-
-    /// One READ. The data shares the buffer of the record it came in.
-    async fn read_once(
         &self,
         caller: &Caller,
         handle: &Handle,
@@ -67,13 +43,13 @@ impl Inner {
         let build = |state: &State| {
             let (stateid, used) = state.for_io(handle, open_of(by), Share::READ).ok_or(Status::BadStateId)?;
             let read = op::Read::with(ReadArgs { stateid, offset, count });
-            Ok((vec![put(handle)?, read, getattr_all()], used))
+            Ok((vec![put(handle)?, getattr_all(), read], used))
         };
         let mut results = self.run(caller, Plan::reading(Operation::Read), build).await?.results;
         self.take::<op::Putfh>(&mut results)?;
+        // With every READ: see `vfs::Read`. What is no regular file, READ says itself.
+        let attributes = self.take_attributes(&mut results, handle, None)?;
         let ok = self.take::<op::Read>(&mut results)?;
-        // With every READ: see `vfs::Read`.
-        let attributes = self.take_attributes(&mut results, handle, REGULAR)?;
         let Bulk::Bytes(data) = ok.data else { return Err(self.nonsense(Operation::Read, "no data")) };
         if data.len() as u64 > u64::from(count) {
             let came = data.len();

@@ -118,7 +118,7 @@ async fn one_operation_is_one_compound() {
             vec!["PUTROOTFH", "LOOKUP", "GETFH", "GETATTR"],
             vec!["RECLAIM_COMPLETE"],
             vec!["PUTFH", "OPEN", "ACCESS", "GETATTR"],
-            vec!["PUTFH", "READ", "GETATTR"],
+            vec!["PUTFH", "GETATTR", "READ"],
             vec!["PUTFH", "CLOSE"],
             vec!["PUTFH", "GETATTR", "SAVEFH", "LOOKUP", "NVERIFY", "RESTOREFH", "REMOVE", "GETATTR"],
         ]
@@ -254,8 +254,12 @@ async fn an_expired_state_id_is_tested_freed_and_replaced() {
     let fs = origin.mount("").await;
     let opened = open(&fs).await;
     assert!(read(&fs, By::Open(opened.id)).await.is_ok());
-    let names: Vec<_> =
-        origin.seen().into_iter().skip(5).map(|compound| compound[compound.len() / 2]).collect();
+    let names: Vec<_> = origin
+        .seen()
+        .into_iter()
+        .skip(5)
+        .map(|compound| if compound.contains(&"READ") { "READ" } else { compound[compound.len() / 2] })
+        .collect();
     assert_eq!(names, ["READ", "TEST_STATEID", "FREE_STATEID", "OPEN", "READ"]);
 }
 
