@@ -39,14 +39,15 @@ pub async fn run(arguments: Proxy) -> Result<(), Failure> {
     options.size_max_bytes = arguments.cache_size;
     options.min_free_bytes = arguments.min_free;
     let cache = open_cache(origin.file_system(), options).await?;
-    let arbiter = stack::arbiter(cache.clone(), &arguments.version4);
     let state = make_state(&directory)?;
+    let nqnfs = stack::nqnfs(&state)?;
+    let arbiter = stack::arbiter(cache.clone(), &arguments.version4, &nqnfs);
     let _lock = life.keep(&state)?;
     let handle_key = arguments.handle_key.clone().unwrap_or_else(|| state.join("handle.key"));
     let path = arguments.export.clone().unwrap_or_else(|| url.export_text());
     let export = stack::export(&url.to_string(), path.clone(), arbiter.clone(), arguments.access.to_server());
     let keep = Keep { state: &state, handle_key: &handle_key };
-    let stack = Stack::start(vec![export], keep, &arguments.network, &arguments.version4).await?;
+    let stack = Stack::start(vec![export], keep, nqnfs, &arguments.network, &arguments.version4).await?;
     let front = stack.front().clone();
     let _admin = Admin::start(&directory, move || status_of(&front, &arbiter, &cache, &origin))?;
     println!("proxy of {url} on {}; a client mounts it with: {}", stack.address(), stack.mount_line(&path));
