@@ -171,7 +171,13 @@ fn refusal4(status: nfs4::Status) -> String {
 impl ConnectError {
     /// Nobody answered: somebody may later.
     pub fn is_silence(&self) -> bool {
-        matches!(self, ConnectError::Nfs { .. } | ConnectError::Mount { .. } | ConnectError::Nfs4 { .. } | ConnectError::Nqnfs { .. })
+        matches!(
+            self,
+            ConnectError::Nfs { .. }
+                | ConnectError::Mount { .. }
+                | ConnectError::Nfs4 { .. }
+                | ConnectError::Nqnfs { .. }
+        )
     }
 }
 

@@ -28,10 +28,10 @@ use rpc::Link;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use vfs::{
-    AccessMask, Accessed, Attributes, By, Callback, Callbacks, Caller, Commit, CreateHow, Created, Data, Device,
-    FileSystem, FileType, FsLimits, FsStat, Handle, LeaseId, Listing, Lock, LockRequest, Locked, Looked, Name,
-    Node, OpenId, OpenRequest, Opened, Owner, Read, ReadDir, Renamed, Result, SetAttributes, Share, Stability,
-    Status, Timestamp, Wcc, Written,
+    AccessMask, Accessed, Attributes, By, Callback, Callbacks, Caller, Commit, CreateHow, Created, Data,
+    Device, FileSystem, FileType, FsLimits, FsStat, Handle, LeaseId, Listing, Lock, LockRequest, Locked,
+    Looked, Name, Node, OpenId, OpenRequest, Opened, Owner, Read, ReadDir, Renamed, Result, SetAttributes,
+    Share, Stability, Status, Timestamp, Wcc, Written,
 };
 use xdr::{Bulk, Opaque};
 
@@ -320,7 +320,13 @@ impl FileSystem for Nqnfs {
         Ok(Locked::Granted)
     }
 
-    async fn unlock(&self, _caller: &Caller, _open: OpenId, _owner: &Owner, _range: (u64, u64)) -> Result<()> {
+    async fn unlock(
+        &self,
+        _caller: &Caller,
+        _open: OpenId,
+        _owner: &Owner,
+        _range: (u64, u64),
+    ) -> Result<()> {
         Ok(())
     }
 

@@ -100,7 +100,9 @@ impl Origin {
         match self {
             Origin::V3(origin) => origin.counts().called().map(|(it, counts)| (it.name(), *counts)).collect(),
             Origin::V4(origin) => origin.counts().called().map(|(it, counts)| (it.name(), *counts)).collect(),
-            Origin::Nqnfs(origin) => origin.counts().called().map(|(it, counts)| (it.name(), *counts)).collect(),
+            Origin::Nqnfs(origin) => {
+                origin.counts().called().map(|(it, counts)| (it.name(), *counts)).collect()
+            }
         }
     }
 

@@ -95,7 +95,10 @@ impl Nqnfs {
         let now = nanos(&*options.clock);
         let (record, before) = Record::open(options.directory.as_deref())?;
         let recovery = if before.granted {
-            tracing::info!(seconds = options.terms.as_secs(), "NQNFS leases of the life before may be out: only writes are served");
+            tracing::info!(
+                seconds = options.terms.as_secs(),
+                "NQNFS leases of the life before may be out: only writes are served"
+            );
             Recovery::begin(Instant::now(), options.terms, options.write_slack)
         } else {
             Recovery::default()
@@ -255,7 +258,9 @@ pub(crate) async fn answer(front: Arc<Front>, call: rpc::Call) -> Outcome {
         Procedure::Mkdir => serve::<call::Mkdir, _, _>(&call, asked, make::mkdir).await,
         Procedure::Rmdir => serve::<call::Rmdir, _, _>(&call, asked, make::rmdir).await,
         Procedure::Readdir => serve::<call::Readdir, _, _>(&call, asked, directory::readdir).await,
-        Procedure::Readdirlook => serve::<call::Readdirlook, _, _>(&call, asked, directory::readdirlook).await,
+        Procedure::Readdirlook => {
+            serve::<call::Readdirlook, _, _>(&call, asked, directory::readdirlook).await
+        }
         Procedure::Statfs => serve::<call::Statfs, _, _>(&call, asked, objects::statfs).await,
         Procedure::Access => serve::<call::Access, _, _>(&call, asked, objects::access).await,
         Procedure::Getlease => getlease(&call, asked).await,
@@ -337,7 +342,11 @@ async fn vacated(call: &rpc::Call, asked: &Asked<'_>) -> Outcome {
 }
 
 /// The wire's name of a file.
-pub(crate) fn wire_handle(front: &Front, object: &Object, handle: &Handle) -> Result<protocol::nqnfs::Handle, vfs::Status> {
+pub(crate) fn wire_handle(
+    front: &Front,
+    object: &Object,
+    handle: &Handle,
+) -> Result<protocol::nqnfs::Handle, vfs::Status> {
     front.handles.v2(object.export.id, handle)
 }
 

@@ -16,8 +16,8 @@ use server::{Export, ExportOptions, Exports, Front, HandleKey, Handles, Squash};
 use tempfile::TempDir;
 use tokio::time::timeout;
 use vfs::{
-    By, Callback, Callbacks, Caller, CreateHow, FileSystem, Handle, Lease, LeaseKind, Name, OpenRequest, Owner,
-    ReadDir, SetAttributes, Share, Stability, Want,
+    By, Callback, Callbacks, Caller, CreateHow, FileSystem, Handle, Lease, LeaseKind, Name, OpenRequest,
+    Owner, ReadDir, SetAttributes, Share, Stability, Want,
 };
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -139,7 +139,8 @@ async fn names_directories_and_attributes() {
     let me = &me();
     let root = fs.root(me).await.unwrap().handle;
     let set = SetAttributes { mode: Some(0o640), ..SetAttributes::default() };
-    let directory = fs.mkdir(me, &root, &name("dir"), &SetAttributes { mode: Some(0o755), ..set }).await.unwrap();
+    let directory =
+        fs.mkdir(me, &root, &name("dir"), &SetAttributes { mode: Some(0o755), ..set }).await.unwrap();
     let directory = directory.node.handle;
     for number in 0..200 {
         let file = name(&format!("file-{number}"));

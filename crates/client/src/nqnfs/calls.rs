@@ -4,7 +4,9 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use protocol::nqnfs::{self, GetleaseArgs, Granted, LeaseRequest, Leased, Plain, Procedure, Reply, Stat, call};
+use protocol::nqnfs::{
+    self, GetleaseArgs, Granted, LeaseRequest, Leased, Plain, Procedure, Reply, Stat, call,
+};
 use protocol::{Call, nqnfs::Cachetype};
 use rpc::message::Refusal;
 use rpc::service::Answering;

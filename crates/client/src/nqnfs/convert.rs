@@ -4,8 +4,8 @@ use bytes::Bytes;
 use protocol::nfs2::{DirOpArgs, Filename, Ftype};
 use protocol::nqnfs::{self, Fattr, KEEP, KEEP_SIZE, Sattr, Stat, StatfsOk, Time};
 use vfs::{
-    Attributes, Device, Error, Features, FileType, FsLimits, FsStat, Fsid, Handle, Name, Result, SetAttributes,
-    SetTime, Status, Timestamp,
+    Attributes, Device, Error, Features, FileType, FsLimits, FsStat, Fsid, Handle, Name, Result,
+    SetAttributes, SetTime, Status, Timestamp,
 };
 
 /// Nanoseconds that stand for the server's own time.
@@ -100,9 +100,10 @@ pub(super) fn sattr(from: &SetAttributes) -> Sattr {
     let time = |time: Option<SetTime>| match time {
         None => Time { seconds: KEEP, nano_seconds: KEEP },
         Some(SetTime::Server) => Time { seconds: 0, nano_seconds: SERVER_TIME },
-        Some(SetTime::Client(stamp)) => {
-            Time { seconds: stamp.seconds.clamp(0, i64::from(KEEP - 1)) as u32, nano_seconds: stamp.nanoseconds }
-        }
+        Some(SetTime::Client(stamp)) => Time {
+            seconds: stamp.seconds.clamp(0, i64::from(KEEP - 1)) as u32,
+            nano_seconds: stamp.nanoseconds,
+        },
     };
     Sattr {
         mode: from.mode.map_or(KEEP, |mode| mode & 0o7777),

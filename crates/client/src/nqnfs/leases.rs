@@ -355,9 +355,18 @@ impl Leases {
 
     /// A barrier is kept for as long as a request from before it is under way.
     fn forget_if_unused(&mut self, handle: &Handle) {
-        let unused = |file: &File| file.held.is_none() && !file.vacating && !file.evicted && file.flights == 0 && file.writer_until.is_none();
+        let unused = |file: &File| {
+            file.held.is_none()
+                && !file.vacating
+                && !file.evicted
+                && file.flights == 0
+                && file.writer_until.is_none()
+        };
         if self.files.get(handle).is_some_and(unused) {
             self.files.remove(handle);
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,7 +5,9 @@
 
 use bytes::Bytes;
 use protocol::nqnfs::{self, CreateArgs, Path, Sattr, SymlinkArgs, call};
-use vfs::{Caller, CreateHow, Created, Device, FileType, Handle, Name, Node, Result, SetAttributes, Status, Wcc};
+use vfs::{
+    Caller, CreateHow, Created, Device, FileType, Handle, Name, Node, Result, SetAttributes, Status, Wcc,
+};
 
 use super::{Inner, convert, plain};
 
@@ -87,7 +89,8 @@ impl Inner {
         set: &SetAttributes,
     ) -> Result<Created> {
         let to = Path::new(Bytes::copy_from_slice(target)).ok_or(Status::NameTooLong)?;
-        let args = SymlinkArgs { from: convert::place(directory, name)?, to, attributes: convert::sattr(set) };
+        let args =
+            SymlinkArgs { from: convert::place(directory, name)?, to, attributes: convert::sattr(set) };
         self.call::<call::Symlink, _, _>(caller, &plain(args)).await?;
         // Its answer brings no handle.
         let node = self.look_up(caller, directory, name.as_bytes()).await?.node;
@@ -97,5 +100,8 @@ impl Inner {
 
 fn made(ok: &nqnfs::DirOpOk) -> Result<Created> {
     let attributes = Some(convert::attributes(&ok.attributes));
-    Ok(Created { node: Node { handle: convert::from_wire(&ok.file)?, attributes }, directory: Wcc::default() })
+    Ok(Created {
+        node: Node { handle: convert::from_wire(&ok.file)?, attributes },
+        directory: Wcc::default(),
+    })
 }

@@ -1,8 +1,8 @@
 //! From a URL to a mounted export: MOUNT version 1, for handles of 32 bytes, and one link that is called back on.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use protocol::nqnfs::{self, call};

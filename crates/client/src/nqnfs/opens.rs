@@ -99,7 +99,8 @@ impl Inner {
         if matches!(name, b"." | b"..") {
             return Ok(None);
         }
-        let nonsense = || self.nonsense.heard("READDIR", format_args!("an entry named \"{}\"", name.escape_ascii()));
+        let nonsense =
+            || self.nonsense.heard("READDIR", format_args!("an entry named \"{}\"", name.escape_ascii()));
         let name = Name::new(name).map_err(|_| nonsense())?;
         let cookie = cookie::from_origin(cookie.into()).ok_or_else(nonsense)?;
         Ok(Some(Entry { name, fileid: fileid.into(), cookie, node }))
@@ -109,8 +110,12 @@ impl Inner {
     pub(super) async fn open(self: &Arc<Inner>, caller: &Caller, request: &OpenRequest) -> Result<Opened> {
         let (handle, created) = match (&request.name, &request.create) {
             (None, _) => (request.handle, false),
-            (Some(name), None) => (self.look_up(caller, &request.handle, name.as_bytes()).await?.node.handle, false),
-            (Some(name), Some((how, set))) => self.open_or_make(caller, &request.handle, name, *how, set).await?,
+            (Some(name), None) => {
+                (self.look_up(caller, &request.handle, name.as_bytes()).await?.node.handle, false)
+            }
+            (Some(name), Some((how, set))) => {
+                self.open_or_make(caller, &request.handle, name, *how, set).await?
+            }
         };
         self.used(&handle);
         let kind = if request.access.contains(Share::WRITE) { LeaseKind::Write } else { LeaseKind::Read };

@@ -288,7 +288,8 @@ impl Word<'_> {
             Some("4.2") => Ok(Version::V42),
             Some("nqnfs") => Ok(Version::Nqnfs),
             Some("auto") => Ok(Version::Auto),
-            _ => Err(self.wants("`3`, `4`, `4.1`, `4.2`, `nqnfs`, or `auto` for the highest that the server speaks")),
+            _ => Err(self
+                .wants("`3`, `4`, `4.1`, `4.2`, `nqnfs`, or `auto` for the highest that the server speaks")),
         }
     }
 

@@ -31,13 +31,8 @@ const FATTR_VALUE: Fattr = Fattr {
     rev: 77,
 };
 const SATTR: &str = "420 4294967295 100 q0 1 2 4294967295 4294967295 4294967295 4294967295";
-const SATTR_VALUE: Sattr = Sattr {
-    mode: 0o644,
-    gid: 100,
-    size: 0,
-    atime: Time { seconds: 1, nano_seconds: 2 },
-    ..Sattr::KEEP
-};
+const SATTR_VALUE: Sattr =
+    Sattr { mode: 0o644, gid: 100, size: 0, atime: Time { seconds: 1, nano_seconds: 2 }, ..Sattr::KEEP };
 const HANDLE: Handle = [0xab; 32];
 const H: &str = "=abababababababababababababababababababababababababababababababab";
 const PROMISE: Promise = Promise { cachable: true, duration: 30, rev: 77 };
@@ -249,5 +244,8 @@ fn every_procedure_is_as_the_appendix_writes_it() {
         );
     }
     assert_eq!((PROGRAM, VERSION), (300_105, 1));
-    assert_eq!(Procedure::ALL.iter().map(|procedure| *procedure as u32).collect::<Vec<_>>(), (0..=22).collect::<Vec<_>>());
+    assert_eq!(
+        Procedure::ALL.iter().map(|procedure| *procedure as u32).collect::<Vec<_>>(),
+        (0..=22).collect::<Vec<_>>()
+    );
 }

@@ -16,7 +16,12 @@ pub(super) async fn readdir(request: &Request<'_>, args: ReaddirArgs) -> vfs::Re
 }
 
 /// Part of a directory: behind `from`, at most `count` bytes.
-pub(crate) async fn list(request: &Request<'_>, directory: Object, from: u32, count: u32) -> vfs::Result<ReaddirOk> {
+pub(crate) async fn list(
+    request: &Request<'_>,
+    directory: Object,
+    from: u32,
+    count: u32,
+) -> vfs::Result<ReaddirOk> {
     let Object { export, handle, caller } = directory;
     let room = count.min(8192).checked_sub(FRAME_BYTES).ok_or(Status::TooSmall)?;
     let cookies = &request.front.cookies;

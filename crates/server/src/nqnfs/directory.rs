@@ -1,7 +1,8 @@
 //! READDIR as in v2, and READDIRLOOK: the entries with handles, attributes and leases.
 
 use protocol::nqnfs::{
-    Entry, Filename, LeaseRequest, LeaseResult, Promise, ReaddirArgs, ReaddirOk, ReaddirlookArgs, ReaddirlookOk,
+    Entry, Filename, LeaseRequest, LeaseResult, Promise, ReaddirArgs, ReaddirOk, ReaddirlookArgs,
+    ReaddirlookOk,
 };
 use vfs::{Node, ReadDir, Status};
 use xdr::{Chain, padding};
@@ -61,7 +62,9 @@ pub(super) async fn readdirlook(
             },
         };
         let name = Filename::new(name.to_vec()).ok_or(Status::ServerFault)?;
-        let Some(entry) = looked(asked, &object, &node, args.duration, name, entry.cookie).await? else { continue };
+        let Some(entry) = looked(asked, &object, &node, args.duration, name, entry.cookie).await? else {
+            continue;
+        };
         entries.push(entry);
     }
     if entries.is_empty() && cut {

@@ -6,9 +6,9 @@ use protocol::nqnfs::{
 use std::time::Duration;
 use vfs::{Lease, LeaseKind, Status};
 
+use super::Asked;
 use super::convert::fattr;
 use super::evict::evict;
-use super::Asked;
 use crate::front::Object;
 use crate::nfs4::Said;
 
@@ -51,7 +51,11 @@ pub(super) async fn getlease(asked: &Asked<'_>, args: GetleaseArgs) -> vfs::Resu
 }
 
 /// The lease that comes with a call that brings no attributes of its file.
-pub(super) async fn granted(asked: &Asked<'_>, object: &Object, wanted: LeaseRequest) -> vfs::Result<LeaseResult> {
+pub(super) async fn granted(
+    asked: &Asked<'_>,
+    object: &Object,
+    wanted: LeaseRequest,
+) -> vfs::Result<LeaseResult> {
     if wanted == LeaseRequest::None {
         return Ok(LeaseResult::None);
     }

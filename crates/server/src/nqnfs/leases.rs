@@ -38,7 +38,14 @@ pub(crate) struct Leases {
 
 impl Leases {
     /// A lease was granted or renewed.
-    pub(crate) fn granted(&mut self, now: Instant, export: ExportId, holder: HolderId, handle: &Handle, lease: &Lease) {
+    pub(crate) fn granted(
+        &mut self,
+        now: Instant,
+        export: ExportId,
+        holder: HolderId,
+        handle: &Handle,
+        lease: &Lease,
+    ) {
         let until = lease.until.unwrap_or(now) + KEPT_AFTER_ITS_END;
         if let Some(out) = self.out.get_mut(&(export, lease.id)) {
             out.until = out.until.max(until);

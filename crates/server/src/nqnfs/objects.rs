@@ -1,8 +1,8 @@
 //! GETATTR, SETATTR, LOOKUP, READLINK, READ, WRITE, STATFS, ACCESS.
 
 use protocol::nqnfs::{
-    AccessArgs, DATA_MAX, Fattr, Handle, LeaseRequest, LookupArgs, LookupOk, Path, ReadArgs, ReadOk, SattrArgs,
-    StatfsOk, WriteArgs,
+    AccessArgs, DATA_MAX, Fattr, Handle, LeaseRequest, LookupArgs, LookupOk, Path, ReadArgs, ReadOk,
+    SattrArgs, StatfsOk, WriteArgs,
 };
 use vfs::{AccessMask, By, Name, Node, Stability, Status};
 use xdr::Bulk;

@@ -41,7 +41,11 @@ struct Inner {
 impl Record {
     /// One that is not kept.
     pub(super) fn volatile() -> Record {
-        Record(Arc::new(Inner { directory: None, contents: Mutex::default(), granted: AtomicBool::new(false) }))
+        Record(Arc::new(Inner {
+            directory: None,
+            contents: Mutex::default(),
+            granted: AtomicBool::new(false),
+        }))
     }
 
     /// Reads the record of the life before. One that is damaged is taken for one that says that leases are out: that
@@ -50,7 +54,10 @@ impl Record {
         let Some(directory) = directory else { return Ok((Record::volatile(), Contents::default())) };
         let before = match std::fs::read(directory.join(NAME)) {
             Ok(bytes) => decode(&bytes).unwrap_or_else(|| {
-                tracing::warn!("the record of NQNFS in {} is damaged: leases may be out", directory.display());
+                tracing::warn!(
+                    "the record of NQNFS in {} is damaged: leases may be out",
+                    directory.display()
+                );
                 Contents { granted: true, ..Contents::default() }
             }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Contents::default(),

@@ -48,7 +48,8 @@ impl Revs {
     /// What must be durable before the last answer is given out, if it is not.
     pub(super) fn to_be_stored(&self) -> Option<(u64, u64)> {
         let (offset, reached) = self.stored;
-        (self.offset != offset || self.reached > reached).then_some((self.offset, self.reached.saturating_add(AHEAD)))
+        (self.offset != offset || self.reached > reached)
+            .then_some((self.offset, self.reached.saturating_add(AHEAD)))
     }
 
     /// It is durable.

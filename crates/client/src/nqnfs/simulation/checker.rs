@@ -50,7 +50,8 @@ pub(super) fn check(ops: &[Op]) -> Result<(), String> {
         }
     }
     // A write that never ended and that nobody read may never have been.
-    let real: Vec<Cluster> = clusters.into_values().filter(|it| it.first_end < u64::MAX || it.reads > 0).collect();
+    let real: Vec<Cluster> =
+        clusters.into_values().filter(|it| it.first_end < u64::MAX || it.reads > 0).collect();
     let (forward, backward): (Vec<_>, Vec<_>) = real.into_iter().partition(|it| it.first_end < it.last_begin);
     let mut forward = forward;
     forward.sort_by_key(|it| it.first_end);
@@ -60,7 +61,8 @@ pub(super) fn check(ops: &[Op]) -> Result<(), String> {
         }
     }
     for inner in backward {
-        let outer = forward.iter().find(|it| it.first_end < inner.last_begin && inner.first_end < it.last_begin);
+        let outer =
+            forward.iter().find(|it| it.first_end < inner.last_begin && inner.first_end < it.last_begin);
         if let Some(outer) = outer {
             return Err(format!("{inner} took place while {outer} was there"));
         }
@@ -85,7 +87,10 @@ mod tests {
 
     #[test]
     fn histories_of_a_register_pass() {
-        assert_eq!(check(&[op(1, true, 1, 5), op(0, false, 2, 3), op(1, false, 4, 6), op(1, false, 7, 8)]), Ok(()));
+        assert_eq!(
+            check(&[op(1, true, 1, 5), op(0, false, 2, 3), op(1, false, 4, 6), op(1, false, 7, 8)]),
+            Ok(())
+        );
         // Two writes at a time, in either order.
         assert_eq!(check(&[op(1, true, 1, 9), op(2, true, 1, 9), op(2, false, 10, 11)]), Ok(()));
         assert_eq!(check(&[op(1, true, 1, u64::MAX), op(0, false, 10, 11)]), Ok(()));

@@ -186,20 +186,30 @@ impl Host {
                 if known.recalled.is_some() {
                     self.flush(now, at, file);
                 }
-                (waiting.purpose == Purpose::Write).then_some(Told::Wrote { file, value, began: waiting.began })
+                (waiting.purpose == Purpose::Write).then_some(Told::Wrote {
+                    file,
+                    value,
+                    began: waiting.began,
+                })
             }
             Question::Read { .. } | Question::Getlease { .. } => {
                 if let Some(asked) = waiting.asked {
-                    let granted = granted.map(|(kind, seconds)| (kind, std::time::Duration::from_secs(seconds.into())));
+                    let granted =
+                        granted.map(|(kind, seconds)| (kind, std::time::Duration::from_secs(seconds.into())));
                     self.leases.answered(now, &handle(file), asked, granted, value);
                 }
                 let known = &mut self.files[file];
-                let fresh = known.generation == waiting.generation && known.writing == 0 && known.dirty.is_none();
+                let fresh =
+                    known.generation == waiting.generation && known.writing == 0 && known.dirty.is_none();
                 if fresh && waiting.asked.is_some() && self.leases.held(now, &handle(file)).is_some() {
                     self.files[file].cached = Some(value);
                 }
-                (waiting.purpose == Purpose::Read)
-                    .then_some(Told::Read { file, value, began: waiting.began, hit: false })
+                (waiting.purpose == Purpose::Read).then_some(Told::Read {
+                    file,
+                    value,
+                    began: waiting.began,
+                    hit: false,
+                })
             }
         }
     }

@@ -112,7 +112,9 @@ impl Server {
             }
             _ if recovering => Answer::Trylater,
             Question::Getlease { file, kind, seconds } => self.with_lease(now, client, (file, kind, seconds)),
-            Question::Read { file, seconds } => self.with_lease(now, client, (file, LeaseKind::Read, seconds)),
+            Question::Read { file, seconds } => {
+                self.with_lease(now, client, (file, LeaseKind::Read, seconds))
+            }
         }
     }
 
@@ -132,7 +134,12 @@ impl Server {
         Answer::Done { value: self.values[file], granted }
     }
 
-    fn lease(&mut self, now: Instant, client: usize, asked: (usize, LeaseKind, u32)) -> Result<Option<Lease>, ()> {
+    fn lease(
+        &mut self,
+        now: Instant,
+        client: usize,
+        asked: (usize, LeaseKind, u32),
+    ) -> Result<Option<Lease>, ()> {
         let (file, kind, seconds) = asked;
         let (of, holder, term) = (handle(file), holder(client), Duration::from_secs(seconds.into()));
         let termed = Termed { holder, kind, term, others: Others::default() };

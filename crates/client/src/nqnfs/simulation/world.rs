@@ -13,8 +13,8 @@ use super::server::Server;
 pub(super) const FILES: usize = 2;
 const CLIENTS: usize = 3;
 /// A run, in simulated milliseconds; for the last part of it nothing new is begun.
-const END: u64 = 150_000;
-const QUIET_FROM: u64 = 70_000;
+const END: u64 = 125_000;
+const QUIET_FROM: u64 = 45_000;
 /// A call that was not answered is sent again after this.
 const AGAIN: u64 = 300;
 
@@ -143,7 +143,8 @@ impl World {
             self.plan(at, Event::CrashClient(client));
         }
         if self.faults.cut_off {
-            let (from, client) = (within(&mut self.random), self.random.below(CLIENTS as u64) as usize);
+            let (from, client) =
+                (3_000 + self.random.below(5_000), self.random.below(CLIENTS as u64) as usize);
             self.cut = Some((client, from, from + 20_000 + self.random.below(30_000)));
         }
     }
@@ -173,7 +174,9 @@ impl World {
         }
         for (file, ops) in self.ops.iter().enumerate() {
             // What a crash lost before it reached the server was never there.
-            let gone = |op: &&Op| !(self.orphans.contains(&(file, op.value)) && !self.stored.contains(&(file, op.value)));
+            let gone = |op: &&Op| {
+                !(self.orphans.contains(&(file, op.value)) && !self.stored.contains(&(file, op.value)))
+            };
             let mut real: Vec<Op> = ops.iter().filter(gone).copied().collect();
             for op in real.iter_mut().filter(|op| op.write && self.orphans.contains(&(file, op.value))) {
                 op.ended = u64::MAX;
@@ -232,7 +235,8 @@ impl World {
         let host = std::mem::replace(&mut self.hosts[client], Host::new(self.lives[client]));
         self.orphans.append(&mut self.local[client]);
         for waiting in host.waiting.values() {
-            if let (Question::Write { file, value, .. }, Purpose::Write) = (waiting.question, waiting.purpose) {
+            if let (Question::Write { file, value, .. }, Purpose::Write) = (waiting.question, waiting.purpose)
+            {
                 self.ops[file].push(Op { value, write: true, began: waiting.began, ended: u64::MAX });
             }
         }
@@ -286,8 +290,12 @@ impl World {
     fn settle(&mut self, client: usize) {
         let (now, at) = (self.clock(client), self.at);
         self.hosts[client].settle(now, at, &mut self.random);
-        let fresh: Vec<u64> =
-            self.hosts[client].waiting.keys().filter(|xid| !self.sent[client].contains(xid)).copied().collect();
+        let fresh: Vec<u64> = self.hosts[client]
+            .waiting
+            .keys()
+            .filter(|xid| !self.sent[client].contains(xid))
+            .copied()
+            .collect();
         for xid in fresh {
             self.sent[client].insert(xid);
             self.send_call(client, xid);

@@ -7,8 +7,8 @@ use std::time::Duration;
 use arbiter::{Arbiter, Options};
 use bytes::Bytes;
 use protocol::nqnfs::{
-    Cachetype, Fattr, GetleaseArgs, GetleaseOk, Handle, LeaseRequest, LeaseResult, Leased, Plain, Promise, ReadArgs,
-    ReadOk, Reply, Stat, WriteArgs, call,
+    Cachetype, Fattr, GetleaseArgs, GetleaseOk, Handle, LeaseRequest, LeaseResult, Leased, Plain, Promise,
+    ReadArgs, ReadOk, Reply, Stat, WriteArgs, call,
 };
 use rpc::message::CallHeader;
 use rpc::service::Outcome;

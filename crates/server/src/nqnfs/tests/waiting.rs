@@ -96,10 +96,8 @@ async fn what_is_malformed_is_refused() {
         asked.header.program = protocol::nqnfs::PROGRAM;
         asked.header.version = protocol::nqnfs::VERSION;
         let outcome = stage.front.clone().call(asked).await;
-        let refused = matches!(
-            outcome,
-            Outcome::Refuse(Refusal::GarbageArguments | Refusal::ProcedureUnavailable)
-        );
+        let refused =
+            matches!(outcome, Outcome::Refuse(Refusal::GarbageArguments | Refusal::ProcedureUnavailable));
         let void = [0, 3, 7].contains(&procedure);
         assert!(refused || void, "procedure {procedure}: {outcome:?}");
     }
