@@ -139,7 +139,7 @@ impl FileSystem for Nqnfs {
         set: &SetAttributes,
         guard: Option<Timestamp>,
     ) -> Result<Wcc> {
-        if guard.is_some_and(|_| true) && guard != Some(self.getattr(caller, handle).await?.ctime) {
+        if guard.is_some() && guard != Some(self.getattr(caller, handle).await?.ctime) {
             return Err(Status::NotSync.into());
         }
         let args = nqnfs::SattrArgs { file: convert::to_wire(handle)?, attributes: convert::sattr(set) };

@@ -38,7 +38,9 @@ async fn bed(vers: &str, write_behind: Option<WriteBehind>) -> Bed {
     std::fs::create_dir(&export).unwrap();
     state::make(&kept).unwrap();
     let version4 = Version4::default();
-    let arbiter = stack::arbiter(serve::open_local(&export, &kept, true, false).unwrap(), &version4);
+    let nqnfs = stack::nqnfs(&kept).unwrap();
+    let local = serve::open_local(&export, &kept, true, false).unwrap();
+    let arbiter = stack::arbiter(local, &version4, &nqnfs);
     let (anonuid, anongid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let open =
         ExportOptions { secure: false, squash: Squash::All, anonuid, anongid, ..ExportOptions::default() };
@@ -46,7 +48,7 @@ async fn bed(vers: &str, write_behind: Option<WriteBehind>) -> Bed {
         Network { listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), no_udp: true, no_rpcbind: true };
     let keep = Keep { state: &kept, handle_key: &kept.join("handle.key") };
     let served = stack::export("delayed", "/export".to_owned(), arbiter, open);
-    let serve = Stack::start(vec![served], keep, &network, &version4).await.unwrap();
+    let serve = Stack::start(vec![served], keep, nqnfs, &network, &version4).await.unwrap();
     let relay = Relay::start(serve.address(), relay::Options::rtt(RTT)).unwrap();
     let text = format!("nfs://{}/export?noresvport&vers={vers}", relay.local_addr());
     let url = Url::parse(&text).unwrap();

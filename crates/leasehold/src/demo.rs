@@ -99,12 +99,15 @@ async fn set_up(
         ..proxy::cache_options(upstream.url(), cache.clone())
     };
     let version4 = Version4::default();
-    let below = stack::arbiter(proxy::open_cache(upstream.file_system(), options).await?, &version4);
+    let opened = proxy::open_cache(upstream.file_system(), options).await?;
     let state = proxy::make_state(&cache)?;
+    let nqnfs = stack::nqnfs(&state)?;
+    let below = stack::arbiter(opened, &version4, &nqnfs);
     let key = state.join("handle.key");
     let served = stack::export("demo", sample::EXPORT.to_owned(), below, open_to_all());
     let proxy =
-        Stack::start(vec![served], Keep { state: &state, handle_key: &key }, &loopback(), &version4).await?;
+        Stack::start(vec![served], Keep { state: &state, handle_key: &key }, nqnfs, &loopback(), &version4)
+            .await?;
     progress.inc(2);
     Ok(Setting { proxy, upstream, relay, origin, directory })
 }
@@ -114,10 +117,11 @@ async fn start_origin(directory: &Path, export: &Path) -> Result<Stack, Failure>
     state::make(&state)?;
     let fs = serve::open_local(export, &state, true, false)?;
     let version4 = Version4::default();
-    let arbiter = stack::arbiter(fs, &version4);
+    let nqnfs = stack::nqnfs(&state)?;
+    let arbiter = stack::arbiter(fs, &version4, &nqnfs);
     let served = stack::export("demo-origin", sample::EXPORT.to_owned(), arbiter, open_to_all());
     let keep = Keep { state: &state, handle_key: &state.join("handle.key") };
-    Stack::start(vec![served], keep, &loopback(), &version4).await
+    Stack::start(vec![served], keep, nqnfs, &loopback(), &version4).await
 }
 
 /// Loopback alone can reach the demo, so whoever runs it may read what it made; everybody acts as that user, who need

@@ -38,14 +38,15 @@ pub async fn run(arguments: Proxy) -> Result<(), Failure> {
     let mut options = cache_options(url, directory.clone());
     arguments.keeping.apply(&mut options);
     let cache = open_cache(origin.file_system(), options).await?;
-    let arbiter = stack::arbiter(cache.clone(), &arguments.version4);
     let state = make_state(&directory)?;
+    let nqnfs = stack::nqnfs(&state)?;
+    let arbiter = stack::arbiter(cache.clone(), &arguments.version4, &nqnfs);
     let _lock = life.keep(&state, &origin)?;
     let handle_key = arguments.handle_key.clone().unwrap_or_else(|| state.join("handle.key"));
     let path = arguments.export.clone().unwrap_or_else(|| url.export_text());
     let export = stack::export(&url.to_string(), path.clone(), arbiter.clone(), arguments.access.to_server());
     let keep = Keep { state: &state, handle_key: &handle_key };
-    let stack = Stack::start(vec![export], keep, &arguments.network, &arguments.version4).await?;
+    let stack = Stack::start(vec![export], keep, nqnfs, &arguments.network, &arguments.version4).await?;
     let front = stack.front().clone();
     let counted = cache.clone();
     let _admin =

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arbiter::Arbiter;
 use local::LocalFs;
 use serde_json::json;
-use server::{Export, ExportOptions, Front};
+use server::{Export, ExportOptions, Front, Nqnfs};
 use vfs::FileSystem;
 
 use crate::admin::Admin;
@@ -35,15 +35,16 @@ pub async fn run(arguments: Serve) -> Result<(), Failure> {
     };
     state::make(&state)?;
     let _lock = state::lock(&state)?;
+    let nqnfs = stack::nqnfs(&state)?;
     let mut exports = Vec::new();
     let mut arbiters = Vec::new();
     for directory in directories {
-        let (export, arbiter) = open(directory, &state, &arguments.version4)?;
+        let (export, arbiter) = open(directory, &state, &arguments.version4, &nqnfs)?;
         exports.push(export);
         arbiters.push(arbiter);
     }
     let keep = Keep { state: &state, handle_key: &state.join("handle.key") };
-    let stack = Stack::start(exports, keep, &arguments.network, &arguments.version4).await?;
+    let stack = Stack::start(exports, keep, nqnfs, &arguments.network, &arguments.version4).await?;
     if !rustix::process::geteuid().is_root() {
         let uid = rustix::process::geteuid().as_raw();
         eprintln!(
@@ -93,7 +94,12 @@ fn directories(arguments: &Serve) -> Result<Vec<Served>, Failure> {
     Config::load(config)?.exports.into_iter().map(of).collect()
 }
 
-fn open(served: Served, state: &Path, version4: &Version4) -> Result<(Export, Arc<Arbiter>), Failure> {
+fn open(
+    served: Served,
+    state: &Path,
+    version4: &Version4,
+    nqnfs: &Nqnfs,
+) -> Result<(Export, Arc<Arbiter>), Failure> {
     let Served { root, path, options, sync, crossmnt } = served;
     let directory = std::fs::canonicalize(&root)
         .map_err(|error| Failure(format!("cannot serve {}: {error}", root.display())))?;
@@ -101,7 +107,7 @@ fn open(served: Served, state: &Path, version4: &Version4) -> Result<(Export, Ar
     let own_state = state.join(state::file_name(&name));
     state::make(&own_state)?;
     let fs = open_local(&directory, &own_state, sync, crossmnt)?;
-    let arbiter = stack::arbiter(fs, version4);
+    let arbiter = stack::arbiter(fs, version4, nqnfs);
     Ok((stack::export(&name, path.unwrap_or_else(|| name.clone()), arbiter.clone(), options), arbiter))
 }
 

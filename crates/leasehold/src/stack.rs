@@ -9,7 +9,7 @@ use arbiter::{Arbiter, Delegations};
 use rpc::{ReplyCache, Server, ServerOptions};
 use server::exports::{ExportId, ExportsError};
 use server::rpcbind::Registration;
-use server::{Export, ExportOptions, Exports, Front, HandleKey, Handles, StateOptions};
+use server::{Export, ExportOptions, Exports, Front, HandleKey, Handles, Nqnfs, NqnfsOptions, StateOptions};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use vfs::FileSystem;
 
@@ -24,7 +24,7 @@ pub struct Stack {
 }
 
 /// The arbiter over a back end, or over a cache.
-pub fn arbiter(below: Arc<dyn FileSystem>, version4: &Version4) -> Arc<Arbiter> {
+pub fn arbiter(below: Arc<dyn FileSystem>, version4: &Version4, nqnfs: &Nqnfs) -> Arc<Arbiter> {
     let options = arbiter::Options {
         delegations: match version4.delegations {
             Delegate::Auto => Delegations::Auto,
@@ -33,9 +33,27 @@ pub fn arbiter(below: Arc<dyn FileSystem>, version4: &Version4) -> Arc<Arbiter> 
         },
         leases_max: version4.delegations_max,
         recall_deadline: Duration::from_secs(version4.lease_time.into()),
+        recovery: nqnfs.recovery(),
         ..arbiter::Options::default()
     };
     Arc::new(Arbiter::with_options(below, options))
+}
+
+/// What the life before left of the leases of NQNFS, in the state directory.
+pub fn nqnfs(state: &Path) -> Result<Nqnfs, Failure> {
+    let terms = arbiter::leases::Terms::default();
+    let options = NqnfsOptions {
+        directory: Some(state.to_owned()),
+        terms: terms.longest + terms.clock_skew,
+        write_slack: terms.write_slack,
+        ..NqnfsOptions::default()
+    };
+    Nqnfs::open(&options).map_err(|error| {
+        Failure(format!(
+            "cannot use the record of NQNFS leases in {}: {error}; make it readable and writable",
+            state.display()
+        ))
+    })
 }
 
 /// The export of an arbiter. `identity` names the same thing on every machine.
@@ -56,6 +74,7 @@ impl Stack {
     pub async fn start(
         exports: Vec<Export>,
         keep: Keep<'_>,
+        nqnfs: Nqnfs,
         listen: &Network,
         version4: &Version4,
     ) -> Result<Stack, Failure> {
@@ -76,7 +95,7 @@ impl Stack {
         let replies = ReplyCache::open(keep.state).map_err(|error| in_state("the reply log", error))?;
         let lease = Duration::from_secs(version4.lease_time.into());
         let state = StateOptions { directory: Some(keep.state.to_owned()), lease, grace: lease };
-        let front = Front::with_state(exports, handles, &state)
+        let front = Front::with_leases(exports, handles, &state, nqnfs)
             .map_err(|error| in_state("the records of NFSv4 clients", error))?;
         front.begin().await;
         let options = ServerOptions { udp: !listen.no_udp, ..ServerOptions::new(listen.listen) };

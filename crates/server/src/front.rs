@@ -168,6 +168,7 @@ impl Front {
 
 impl Service for Front {
     fn call(self: Arc<Self>, call: Call) -> Answering {
+        Nqnfs::start(&self);
         let (low, high) = match (call.header.program, call.header.version) {
             (nfs3::PROGRAM, nfs3::VERSION) => {
                 self.counts.add(&call.header);

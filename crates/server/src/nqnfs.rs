@@ -127,9 +127,12 @@ impl Nqnfs {
     }
 
     /// Waits for the end of recovery, once, and notes it.
-    fn start(front: &Arc<Front>) {
+    pub(crate) fn start(front: &Arc<Front>) {
         let nqnfs = &front.nqnfs;
-        if nqnfs.recovery.ends().is_none() || nqnfs.started.swap(true, Ordering::Relaxed) {
+        if nqnfs.started.load(Ordering::Relaxed) || nqnfs.started.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        if nqnfs.recovery.ends().is_none() {
             return;
         }
         let (recovery, record) = (nqnfs.recovery.clone(), nqnfs.record.clone());
@@ -239,7 +242,6 @@ pub(crate) async fn answer(front: Arc<Front>, call: rpc::Call) -> Outcome {
     };
     // From then on leases can be taken back, and are therefore granted.
     crate::nfs4::State::start(&front);
-    Nqnfs::start(&front);
     let holder = front.nqnfs.clients.lock().heard(&call);
     let asked = &Asked { request: Request::new(&front, &call), front: &front, holder, came: Instant::now() };
     match procedure {

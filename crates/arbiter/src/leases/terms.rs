@@ -2,7 +2,7 @@
 //!
 //! Such a lease ends by itself, unless its holder renews it, and nothing else ends it for certain: the holder may never
 //! hear that it is recalled. So whoever is in its way waits until it is returned *or has truly ended*, and it is never
-//! revoked before. When one has truly ended is told here, by the clock of this machine alone:
+//! revoked before, unless the layer below has lost what it stands under. When one has truly ended is told here, by the clock of this machine alone:
 //!
 //! - one for reading, `clock_skew` after its term: the holder's clock may run slower than ours by so much in a term;
 //! - one for writing, when besides nothing was written to the file for `write_slack` after that, because what the holder

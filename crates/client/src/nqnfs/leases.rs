@@ -367,3 +367,6 @@ impl Leases {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

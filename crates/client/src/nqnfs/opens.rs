@@ -80,7 +80,7 @@ impl Inner {
             for entry in ok.entries.into_vec() {
                 let attributes = Some(convert::attributes(&entry.entry_attrib));
                 let node = Node { handle: convert::from_wire(&entry.entry_fh)?, attributes };
-                entries.extend(self.entry(&entry.name, entry.fid, entry.cookie, Some(node))?);
+                entries.extend(self.entry(&entry.name, entry.fid, entry.cookie, Some(&node))?);
             }
             ok.eof
         } else {
@@ -95,7 +95,7 @@ impl Inner {
     }
 
     /// An entry; `None` for `.` and `..`.
-    fn entry(&self, name: &[u8], fileid: u32, cookie: u32, node: Option<Node>) -> Result<Option<Entry>> {
+    fn entry(&self, name: &[u8], fileid: u32, cookie: u32, node: Option<&Node>) -> Result<Option<Entry>> {
         if matches!(name, b"." | b"..") {
             return Ok(None);
         }
@@ -103,7 +103,7 @@ impl Inner {
             || self.nonsense.heard("READDIR", format_args!("an entry named \"{}\"", name.escape_ascii()));
         let name = Name::new(name).map_err(|_| nonsense())?;
         let cookie = cookie::from_origin(cookie.into()).ok_or_else(nonsense)?;
-        Ok(Some(Entry { name, fileid: fileid.into(), cookie, node }))
+        Ok(Some(Entry { name, fileid: fileid.into(), cookie, node: node.copied() }))
     }
 
     /// An open. What it denies to others the server cannot be told.

@@ -220,17 +220,14 @@ impl Host {
         if waiting.asked.is_some() {
             self.leases.unanswered(now, &handle(file));
         }
-        match (waiting.question, waiting.purpose) {
-            (Question::Write { value, .. }, purpose) => {
-                self.files[file].writing -= 1;
-                self.write_through(now, at, file, value, purpose);
-                let latest = self.next;
-                if let Some(fresh) = self.waiting.get_mut(&latest) {
-                    fresh.began = waiting.began;
-                }
+        // Who reads tries again by itself.
+        if let Question::Write { value, .. } = waiting.question {
+            self.files[file].writing -= 1;
+            self.write_through(now, at, file, value, waiting.purpose);
+            let latest = self.next;
+            if let Some(fresh) = self.waiting.get_mut(&latest) {
+                fresh.began = waiting.began;
             }
-            // Who reads tries again by itself.
-            _ => {}
         }
     }
 

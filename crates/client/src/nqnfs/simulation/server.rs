@@ -75,8 +75,8 @@ impl Server {
         }
         let answer = self.carry_out(now, client, question);
         self.settle(now);
-        // What was not done is not remembered.
-        if once && answer != Answer::Trylater {
+        // NQNFS_TRYLATER too: its client asks again with another xid, and a copy of this call must not be carried out later.
+        if once {
             self.answered.insert((client, xid), answer);
         }
         answer

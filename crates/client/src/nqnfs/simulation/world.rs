@@ -13,8 +13,8 @@ use super::server::Server;
 pub(super) const FILES: usize = 2;
 const CLIENTS: usize = 3;
 /// A run, in simulated milliseconds; for the last part of it nothing new is begun.
-const END: u64 = 240_000;
-const QUIET_FROM: u64 = 140_000;
+const END: u64 = 125_000;
+const QUIET_FROM: u64 = 45_000;
 /// A call that was not answered is sent again after this.
 const AGAIN: u64 = 300;
 
@@ -89,6 +89,8 @@ pub(super) struct World {
     /// Writes that a crash has made nobody's: they took place if the server has had them.
     orphans: BTreeSet<(usize, u64)>,
     stored: BTreeSet<(usize, u64)>,
+    /// What each client has written under leases.
+    local: [BTreeSet<(usize, u64)>; CLIENTS],
     sent: Vec<BTreeSet<u64>>,
     hits: u64,
 }
@@ -115,6 +117,7 @@ impl World {
             ops: Default::default(),
             orphans: BTreeSet::new(),
             stored: BTreeSet::new(),
+            local: Default::default(),
             sent: vec![BTreeSet::new(); CLIENTS],
             hits: 0,
             random,
@@ -140,7 +143,8 @@ impl World {
             self.plan(at, Event::CrashClient(client));
         }
         if self.faults.cut_off {
-            let (from, client) = (within(&mut self.random), self.random.below(CLIENTS as u64) as usize);
+            let (from, client) =
+                (3_000 + self.random.below(5_000), self.random.below(CLIENTS as u64) as usize);
             self.cut = Some((client, from, from + 20_000 + self.random.below(30_000)));
         }
     }
@@ -216,7 +220,7 @@ impl World {
             }
             Event::Wake(client) => {
                 self.settle(client);
-                self.plan(100, Event::Wake(client));
+                self.plan(200, Event::Wake(client));
             }
             Event::CrashServer => {
                 let now = self.now();
@@ -229,9 +233,7 @@ impl World {
     fn crash_client(&mut self, client: usize) {
         self.lives[client] += 1;
         let host = std::mem::replace(&mut self.hosts[client], Host::new(self.lives[client]));
-        for (file, known) in host.files.iter().enumerate() {
-            self.orphans.extend(known.dirty.map(|value| (file, value)));
-        }
+        self.orphans.append(&mut self.local[client]);
         for waiting in host.waiting.values() {
             if let (Question::Write { file, value, .. }, Purpose::Write) = (waiting.question, waiting.purpose)
             {
@@ -249,7 +251,11 @@ impl World {
         let told = if self.random.once_in(4) {
             self.values += 1;
             let value = self.values;
-            self.hosts[client].write(now, at, (file, value), &mut self.random)
+            let told = self.hosts[client].write(now, at, (file, value), &mut self.random);
+            if told.is_some() {
+                self.local[client].insert((file, value));
+            }
+            told
         } else if self.random.once_in(8) {
             self.hosts[client].flush(now, at, file);
             None

@@ -1,0 +1,124 @@
+//! Each rule of the module's header on its own; all of them together are the simulation's.
+
+use super::*;
+
+const TERM: Duration = Duration::from_secs(30);
+
+fn file() -> Handle {
+    Handle::new(&[7; 32]).unwrap()
+}
+
+struct Stage {
+    leases: Leases,
+    now: Instant,
+}
+
+impl Stage {
+    fn new() -> Stage {
+        Stage { leases: Leases::new(Margin::default()), now: Instant::now() }
+    }
+
+    fn grant(&mut self, kind: LeaseKind) -> Lease {
+        let asked = self.leases.ask(self.now, &file()).unwrap();
+        self.leases.answered(self.now, &file(), asked, Some((kind, TERM)), 1).unwrap()
+    }
+
+    fn wait(&mut self, time: Duration) -> Vec<Effect> {
+        self.now += time;
+        self.leases.tick(self.now);
+        self.leases.effects()
+    }
+
+    fn held(&self) -> Option<LeaseKind> {
+        self.leases.held(self.now, &file())
+    }
+}
+
+#[test]
+fn it_counts_from_when_it_was_asked_for() {
+    let mut stage = Stage::new();
+    let asked = stage.leases.ask(stage.now, &file()).unwrap();
+    stage.now += TERM - Duration::from_secs(1);
+    assert!(stage.leases.answered(stage.now, &file(), asked, Some((LeaseKind::Read, TERM)), 1).is_some());
+    assert_eq!(stage.held(), Some(LeaseKind::Read));
+    stage.now += Duration::from_millis(750);
+    assert_eq!(stage.held(), None, "the margin");
+    let late = stage.leases.ask(stage.now, &file()).unwrap();
+    stage.now += TERM;
+    assert_eq!(stage.leases.answered(stage.now, &file(), late, Some((LeaseKind::Read, TERM)), 1), None);
+}
+
+#[test]
+fn it_is_renewed_while_it_is_in_use_and_asked_back_when_it_is_not() {
+    let mut stage = Stage::new();
+    let lease = stage.grant(LeaseKind::Write);
+    for _ in 0..10 {
+        stage.leases.used(stage.now, &file());
+        assert_eq!(stage.wait(TERM - Duration::from_secs(10)), [Effect::Renew(file(), LeaseKind::Write)]);
+        assert_eq!(stage.grant(LeaseKind::Write).id, lease.id);
+    }
+    let mut effects = Vec::new();
+    for _ in 0..12 {
+        effects = stage.wait(TERM - Duration::from_secs(10));
+        match effects[..] {
+            [Effect::Renew(..)] => drop(stage.grant(LeaseKind::Write)),
+            _ => break,
+        }
+    }
+    assert!(effects.is_empty(), "nobody uses it: {effects:?}");
+    let effects = stage.wait(Duration::from_secs(5));
+    assert!(matches!(effects[..], [Effect::Recall(id, ..)] if id == lease.id), "{effects:?}");
+    stage.leases.returned(lease.id);
+    assert_eq!(stage.leases.effects(), [Effect::Vacate(file())]);
+}
+
+#[test]
+fn a_renewal_that_is_not_answered_is_tried_again_and_then_it_is_lost() {
+    let mut stage = Stage::new();
+    let lease = stage.grant(LeaseKind::Write);
+    assert_eq!(stage.wait(TERM - Duration::from_secs(10)), [Effect::Renew(file(), LeaseKind::Write)]);
+    stage.leases.ask(stage.now, &file()).unwrap();
+    stage.leases.unanswered(stage.now, &file());
+    assert_eq!(stage.wait(Duration::from_secs(1)), [Effect::Renew(file(), LeaseKind::Write)]);
+    let effects = stage.wait(Duration::from_secs(5));
+    assert!(matches!(effects[..], [Effect::Recall(..)]), "{effects:?}");
+    assert!(stage.leases.pushes(stage.now, &file()));
+    assert_eq!(stage.wait(Duration::from_secs(5)), [Effect::Lost(lease.id, file())]);
+    assert_eq!(stage.held(), None);
+    // What was written under it is pushed late, and known for what it is.
+    assert!(stage.leases.pushes(stage.now, &file()));
+    stage.leases.unanswered(stage.now, &file());
+    stage.wait(LATE_MAX + Duration::from_secs(1));
+    assert!(!stage.leases.pushes(stage.now, &file()));
+}
+
+#[test]
+fn an_eviction_ends_it_and_whatever_was_asked_for_before() {
+    let mut stage = Stage::new();
+    let lease = stage.grant(LeaseKind::Read);
+    let before = stage.leases.ask(stage.now, &file()).unwrap();
+    stage.leases.evicted(&file());
+    stage.leases.evicted(&file());
+    assert!(matches!(stage.leases.effects()[..], [Effect::Recall(id, ..)] if id == lease.id), "once");
+    assert_eq!(stage.held(), None);
+    assert_eq!(stage.leases.ask(stage.now, &file()), None, "nothing is asked for until it is vacated");
+    stage.leases.returned(lease.id);
+    assert_eq!(stage.leases.effects(), [Effect::Vacate(file())]);
+    let granted = Some((LeaseKind::Read, TERM));
+    assert_eq!(stage.leases.answered(stage.now, &file(), before, granted, 1), None, "asked for before");
+    assert_eq!(stage.leases.ask(stage.now, &file()), None);
+    stage.leases.vacated(&file());
+    assert_ne!(stage.grant(LeaseKind::Read).id, lease.id);
+}
+
+#[test]
+fn an_eviction_of_what_is_not_held_is_answered_at_once_and_nothing_is_kept() {
+    let mut stage = Stage::new();
+    stage.leases.evicted(&file());
+    assert_eq!(stage.leases.effects(), [Effect::Vacate(file())]);
+    stage.leases.evicted(&file());
+    assert_eq!(stage.leases.effects(), []);
+    stage.leases.vacated(&file());
+    assert_eq!(stage.leases.len(), 0);
+    assert_eq!(stage.leases.next_tick(), None);
+}
