@@ -19,6 +19,6 @@ fn files_of_every_length_are_read_through_the_proxy_before_knfsd() {
         guest.unmount("/mnt/nfs");
     }
     let reads = proxy.upstream("READ");
-    eprintln!("lab: tails: {reads} READs for 24 files");
+    eprintln!("lab: tails: {reads} READs for 24 files and their list");
     assert!((24..=24 + 7 + 8).contains(&reads), "each once, and those that come damaged once more: {reads}");
 }
