@@ -6,29 +6,24 @@ use bytes::Bytes;
 use client::{Nfs4, Url};
 use protocol::nfs4::Operation;
 use vfs::{
-    AccessMask, By, Caller, CreateHow, Device, Entry, Extent, Features, FileSystem, FileType, Handle, Lock,
-    LockKind, LockRequest, Locked, OpenRequest, Opened, Owner, Place, ReadDir, SetAttributes, SetTime, Share,
-    Stability, Status, Timestamp, Want, XattrHow, XattrName,
+    AccessMask, By, CreateHow, Extent, Features, FileSystem, Lock, LockKind, LockRequest, Locked,
+    OpenRequest, Opened, Owner, Place, SetAttributes, Share, Stability, Status, Want, XattrHow, XattrName,
 };
 
+use crate::everything;
 use crate::ganesha::Ganesha;
 use crate::scripted::name;
 
-struct Bench {
-    fs: Nfs4,
-    root: Handle,
-    caller: Caller,
-    none: SetAttributes,
+type Bench = everything::Bench<Nfs4>;
+
+async fn mount(ganesha: &Ganesha, options: &str) -> Bench {
+    let url = format!("nfs://127.0.0.1:{}/srv/export?noresvport&{options}", ganesha.port);
+    let fs = Nfs4::connect(&Url::parse(&url).unwrap()).await.unwrap();
+    let root = fs.root_handle();
+    Bench::new(fs, root)
 }
 
 impl Bench {
-    async fn mount(ganesha: &Ganesha, options: &str) -> Bench {
-        let url = format!("nfs://127.0.0.1:{}/srv/export?noresvport&{options}", ganesha.port);
-        let fs = Nfs4::connect(&Url::parse(&url).unwrap()).await.unwrap();
-        let caller = Caller::unix(0, 0, &[]);
-        Bench { root: fs.root_handle(), fs, caller, none: SetAttributes::default() }
-    }
-
     async fn open(&self, file: &[u8], owner: &'static str, access: Share) -> Opened {
         self.try_open(file, owner, (access, Share::empty()), None).await.unwrap()
     }
@@ -52,20 +47,6 @@ impl Bench {
         };
         self.fs.open(&self.caller, &request).await
     }
-
-    async fn list(&self, directory: &Handle, bytes: u32, plus: bool) -> Vec<Entry> {
-        let mut entries: Vec<Entry> = Vec::new();
-        let mut part = ReadDir { cookie: 0, verifier: [0; 8], bytes, plus };
-        loop {
-            let listing = self.fs.readdir(&self.caller, directory, part).await.unwrap();
-            (part.verifier, part.cookie) =
-                (listing.verifier, listing.entries.last().map_or(0, |last| last.cookie));
-            entries.extend(listing.entries);
-            if listing.eof {
-                return entries;
-            }
-        }
-    }
 }
 
 fn lock(owner: &'static str, kind: LockKind, offset: u64, length: u64) -> Lock {
@@ -79,7 +60,7 @@ fn request(lock: Lock) -> LockRequest {
 #[tokio::test]
 async fn everything_once_over_4_1() {
     let Some(ganesha) = Ganesha::start() else { return };
-    let bench = Bench::mount(&ganesha, "vers=4.1&nconnect=2").await;
+    let bench = mount(&ganesha, "vers=4.1&nconnect=2").await;
     assert_eq!(bench.fs.minor(), 1);
     everything(&bench).await;
 }
@@ -87,18 +68,22 @@ async fn everything_once_over_4_1() {
 #[tokio::test]
 async fn everything_once_over_4_2() {
     let Some(ganesha) = Ganesha::start() else { return };
-    let bench = Bench::mount(&ganesha, "vers=4").await;
+    let bench = mount(&ganesha, "vers=4").await;
     assert_eq!(bench.fs.minor(), 2);
     everything(&bench).await;
 }
 
 async fn everything(bench: &Bench) {
-    files(bench).await;
-    names(bench).await;
+    bench.files(b"caf\xc3\xa9").await;
+    bench.names(b"../f").await;
+    wrong_names(bench).await;
     opens(bench).await;
     locks(bench).await;
-    directories(bench).await;
-    rights(bench).await;
+    bench.directories(2000).await;
+    bench.rights().await;
+    let limits = bench.fs.limits(&bench.caller, &bench.root).await.unwrap();
+    assert!(limits.features.contains(Features::STATE));
+    assert_eq!(limits.features.contains(Features::SEEK), bench.fs.minor() == 2);
     extras(bench).await;
     assert_eq!(bench.fs.nonsense_heard(), 0);
     assert_eq!(bench.fs.counts().calls(Operation::BindConnToSession), 0, "the first session has it all");
@@ -107,85 +92,17 @@ async fn everything(bench: &Bench) {
     assert_eq!(bench.fs.counts().calls(Operation::DestroyClientid), 1);
 }
 
-async fn files(bench: &Bench) {
-    let Bench { fs, root, caller, none } = bench;
-    let mode = SetAttributes { mode: Some(0o640), ..*none };
-    let made = fs.create(caller, root, &name(b"caf\xc3\xa9"), CreateHow::Guarded, &mode).await.unwrap();
-    let file = made.node.handle;
-    assert_eq!(made.node.attributes.unwrap().mode, 0o640);
-    assert!(made.directory.after.is_some());
-    let again = fs.create(caller, root, &name(b"caf\xc3\xa9"), CreateHow::Guarded, &mode).await.unwrap_err();
-    assert_eq!(again.status, Status::Exist);
-    fs.create(caller, root, &name(b"caf\xc3\xa9"), CreateHow::Unchecked, none).await.unwrap();
-
-    let data: Bytes = (0..3_000_001u32).map(|at| (at * 7 / 3) as u8).collect();
-    let mut sent = 0;
-    while sent < data.len() {
-        let rest = data.slice(sent..);
-        let written =
-            fs.write(caller, &file, By::Anonymous, sent as u64, rest, Stability::Unstable).await.unwrap();
-        assert!(written.count > 0 && written.wcc.after.is_some());
-        sent += written.count as usize;
-    }
-    fs.commit(caller, &file, 0, 0).await.unwrap();
-    let mut all = Vec::new();
-    loop {
-        let read = fs.read(caller, &file, By::Anonymous, all.len() as u64, u32::MAX).await.unwrap();
-        assert_eq!(read.attributes.unwrap().size, data.len() as u64);
-        all.extend_from_slice(&read.data.to_bytes().unwrap());
-        if read.eof {
-            break;
-        }
-    }
-    assert!(all == data);
-
-    let ctime = fs.getattr(caller, &file).await.unwrap().ctime;
-    let time = Timestamp::new(1_000_000_000, 5);
-    let set = SetAttributes { size: Some(3), mtime: Some(SetTime::Client(time)), uid: Some(7), ..*none };
-    fs.setattr(caller, &file, &set, Some(ctime)).await.unwrap();
-    let refused = fs.setattr(caller, &file, &set, Some(ctime)).await.unwrap_err();
-    assert_eq!(refused.status, Status::NotSync);
-    let now = fs.getattr(caller, &file).await.unwrap();
-    assert_eq!((now.size, now.mtime, now.uid), (3, time, 7));
-
-    let how = CreateHow::Exclusive(*b"exclusiv");
-    let exclusive = fs.create(caller, root, &name(b"exclusive"), how, &mode).await.unwrap();
-    assert_eq!(exclusive.node.attributes.unwrap().mode, 0o640);
-    let other = CreateHow::Exclusive(*b"another1");
-    let refused = fs.create(caller, root, &name(b"exclusive"), other, &mode).await.unwrap_err();
-    assert_eq!(refused.status, Status::Exist);
-    let again = fs.create(caller, root, &name(b"exclusive"), how, &mode).await.unwrap();
-    assert_eq!(again.node.handle, exclusive.node.handle, "the same creation");
-    fs.remove(caller, root, &name(b"exclusive")).await.unwrap();
-    assert_eq!(fs.lookup(caller, root, &name(b"exclusive")).await.unwrap_err().status, Status::NoEnt);
-}
-
-async fn names(bench: &Bench) {
+/// What else is said of names that are not what they are taken for.
+async fn wrong_names(bench: &Bench) {
     let Bench { fs, root, caller, none } = bench;
     let directory = fs.mkdir(caller, root, &name(b"d"), none).await.unwrap().node.handle;
-    let file = fs.create(caller, root, &name(b"f"), CreateHow::Unchecked, none).await.unwrap().node.handle;
-    let linked = fs.link(caller, &file, &directory, &name(b"hard")).await.unwrap();
-    assert_eq!((linked.node.handle, linked.node.attributes.unwrap().nlink), (file, 2));
-    let renamed = fs.rename(caller, root, &name(b"f"), &directory, &name(b"g")).await.unwrap();
-    assert!(renamed.from.after.is_some() && renamed.to.after.is_some());
-    assert_eq!(fs.lookup(caller, &directory, &name(b"g")).await.unwrap().node.handle, file);
-    assert_eq!(fs.parent(caller, &directory).await.unwrap().node.handle, *root);
+    let file =
+        fs.create(caller, &directory, &name(b"g"), CreateHow::Unchecked, none).await.unwrap().node.handle;
     assert_eq!(fs.parent(caller, root).await.unwrap().node.handle, *root);
-
-    let symlink = fs.symlink(caller, &directory, &name(b"s"), b"../f", none).await.unwrap().node;
-    assert_eq!(symlink.attributes.unwrap().file_type, FileType::Symlink);
-    assert_eq!(fs.readlink(caller, &symlink.handle).await.unwrap().0, &b"../f"[..]);
-    let fifo = (FileType::Fifo, Device::default());
-    let fifo = fs.mknod(caller, &directory, &name(b"p"), fifo.0, fifo.1, none).await.unwrap().node;
-    assert_eq!(fifo.attributes.unwrap().file_type, FileType::Fifo);
-
-    assert_eq!(fs.rmdir(caller, root, &name(b"d")).await.unwrap_err().status, Status::NotEmpty);
     assert_eq!(fs.remove(caller, root, &name(b"d")).await.unwrap_err().status, Status::IsDir);
     assert_eq!(fs.rmdir(caller, &directory, &name(b"g")).await.unwrap_err().status, Status::NotDir);
     assert_eq!(fs.lookup(caller, &file, &name(b"x")).await.unwrap_err().status, Status::NotDir);
-    for entry in bench.list(&directory, 4096, false).await {
-        fs.remove(caller, &directory, &entry.name).await.unwrap();
-    }
+    fs.remove(caller, &directory, &name(b"g")).await.unwrap();
     fs.rmdir(caller, root, &name(b"d")).await.unwrap();
 }
 
@@ -271,51 +188,6 @@ async fn locks(bench: &Bench) {
     fs.close(caller, two.id).await.unwrap();
 }
 
-async fn directories(bench: &Bench) {
-    let Bench { fs, root, caller, none } = bench;
-    let directory = fs.mkdir(caller, root, &name(b"many"), none).await.unwrap().node.handle;
-    let mut names: Vec<String> = (0..2000).map(|n| format!("a file with a name, number {n:04}")).collect();
-    for file in &names {
-        fs.create(caller, &directory, &name(file.as_bytes()), CreateHow::Unchecked, none).await.unwrap();
-    }
-    names.sort();
-    for (bytes, plus) in [(4096, true), (1 << 20, true), (4096, false), (1 << 20, false)] {
-        let entries = bench.list(&directory, bytes, plus).await;
-        let mut listed: Vec<_> = entries.iter().map(|entry| entry.name.to_string()).collect();
-        listed.sort();
-        assert_eq!(listed.len(), names.len());
-        assert!(listed == names);
-        assert!(entries.iter().all(|entry| entry.cookie >= Entry::FIRST_COOKIE && entry.fileid > 0));
-        if plus {
-            let node = entries[7].node.unwrap();
-            let looked = fs.lookup(caller, &directory, &entries[7].name).await.unwrap();
-            assert_eq!(node.handle, looked.node.handle);
-            assert_eq!(node.attributes.unwrap().fileid, entries[7].fileid);
-        }
-    }
-}
-
-async fn rights(bench: &Bench) {
-    let Bench { fs, root, caller, none } = bench;
-    let mode = SetAttributes { mode: Some(0o640), uid: Some(1000), gid: Some(2000), ..*none };
-    let file = fs.create(caller, root, &name(b"mine"), CreateHow::Unchecked, none).await.unwrap().node.handle;
-    fs.setattr(caller, &file, &mode, None).await.unwrap();
-    let asked = AccessMask::READ | AccessMask::MODIFY;
-    for (asker, granted) in [
-        (Caller::unix(1000, 1, &[]), asked),
-        (Caller::unix(7, 1, &[5, 2000]), AccessMask::READ),
-        (Caller::unix(7, 1, &[]), AccessMask::empty()),
-    ] {
-        assert_eq!(fs.access(&asker, &file, asked).await.unwrap().granted, granted);
-    }
-    let limits = fs.limits(caller, root).await.unwrap();
-    assert!(limits.read_max >= 65536 && limits.write_max >= 65536 && limits.name_max == 255);
-    assert!(limits.hard_links && limits.symlinks && limits.features.contains(Features::STATE));
-    assert_eq!(limits.features.contains(Features::SEEK), fs.minor() == 2);
-    let space = fs.fsstat(caller, root).await.unwrap();
-    assert!(space.total_bytes >= space.free_bytes && space.total_files > 0);
-}
-
 /// What a server may have or not: what it has works, and what it has not it is not asked for twice.
 async fn extras(bench: &Bench) {
     let Bench { fs, root, caller, none } = bench;
@@ -375,7 +247,7 @@ async fn extras(bench: &Bench) {
 #[tokio::test]
 async fn opens_and_locks_outlive_the_server() {
     let Some(mut ganesha) = Ganesha::start() else { return };
-    let bench = Bench::mount(&ganesha, "vers=4.1").await;
+    let bench = mount(&ganesha, "vers=4.1").await;
     let Bench { fs, root, caller, none } = &bench;
     let both = Share::READ | Share::WRITE;
     let create = Some((CreateHow::Unchecked, *none));
@@ -399,7 +271,7 @@ async fn opens_and_locks_outlive_the_server() {
     assert_eq!(read.data.to_bytes().unwrap(), "before after");
 
     // The lock is held still: another client sees it.
-    let other = Bench::mount(&ganesha, "vers=4.1").await;
+    let other = mount(&ganesha, "vers=4.1").await;
     let theirs = lock("p9", LockKind::Exclusive, 0, 100);
     let in_the_way = other.fs.test(caller, &opened.handle, &theirs).await.unwrap().unwrap();
     assert_eq!((in_the_way.offset, in_the_way.length), (10, 10));

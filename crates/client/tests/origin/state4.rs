@@ -157,17 +157,19 @@ async fn one_operation_is_one_compound() {
     assert_eq!(fs.nonsense_heard(), 1);
 }
 
+/// Hangs up instead of answering the first OPEN.
+async fn losing_the_first_open() -> Origin4 {
+    let mut lost = false;
+    Origin4::start(move |operation, _| match operation {
+        ArgOp::Open(_) if !std::mem::replace(&mut lost, true) => Say::HangUp,
+        _ => Say::Usual,
+    })
+    .await
+}
+
 #[tokio::test]
 async fn a_reply_that_is_lost_is_given_again_from_the_slot() {
-    let lost = Arc::new(AtomicBool::new(false));
-    let origin = Origin4::start({
-        let lost = lost.clone();
-        move |operation, _| match operation {
-            ArgOp::Open(_) if !lost.swap(true, Ordering::Relaxed) => Say::HangUp,
-            _ => Say::Usual,
-        }
-    })
-    .await;
+    let origin = losing_the_first_open().await;
     let fs = origin.mount("").await;
     open(&fs).await;
     assert_eq!((origin.operations("OPEN").len(), origin.replays()), (1, 1));
@@ -416,15 +418,7 @@ async fn the_lease_is_renewed_when_nothing_else_does_it() {
 
 #[tokio::test]
 async fn an_open_that_nobody_waited_for_is_closed() {
-    let lost = Arc::new(AtomicBool::new(false));
-    let origin = Origin4::start({
-        let lost = lost.clone();
-        move |operation, _| match operation {
-            ArgOp::Open(_) if !lost.swap(true, Ordering::Relaxed) => Say::HangUp,
-            _ => Say::Usual,
-        }
-    })
-    .await;
+    let origin = losing_the_first_open().await;
     let fs = origin.mount("").await;
     let deadline = Some(tokio::time::Instant::now() + Duration::from_millis(10));
     let hurried = Caller { deadline, ..caller() };
