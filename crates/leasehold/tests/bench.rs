@@ -40,7 +40,8 @@ fn systems_are_compared_and_nothing_is_left_behind() {
     let directory = directory();
     let page = directory.path().join("report.html");
     let systems = ["--system", "local", "--system", "direct", "--system", "proxy"];
-    let workloads = ["--workload", "reread", "--workload", "recall", "--json", "--html", page.to_str().unwrap()];
+    let workloads =
+        ["--workload", "reread", "--workload", "recall", "--json", "--html", page.to_str().unwrap()];
     let output = bench(directory.path(), &[&systems[..], &workloads[..]].concat());
     let report = report(&output);
     assert_eq!(report["left_out"].as_array().unwrap().len(), 0, "{}", report["left_out"]);
