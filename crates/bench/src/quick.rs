@@ -15,14 +15,14 @@ use crate::run::Options;
 use crate::system::Kind;
 use crate::workload::{self, Plan};
 
-/// Those whose calls are the same in every run.
-const WORKLOADS: [&str; 10] = [
+/// Those whose calls are the same in every run, however slow the machine is. Without delegations they are not: a proxy
+/// closes a file a second after its last client, unless it is opened again before.
+const WORKLOADS: [&str; 9] = [
     "andrew",
     "lookups",
     "reread",
     "recall",
     "rounds",
-    "rounds-undelegated",
     "build",
     "create",
     "random-reads",
