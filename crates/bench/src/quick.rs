@@ -15,19 +15,10 @@ use crate::run::Options;
 use crate::system::Kind;
 use crate::workload::{self, Plan};
 
-/// Those whose calls are the same in every run.
-const WORKLOADS: [&str; 10] = [
-    "andrew",
-    "lookups",
-    "reread",
-    "recall",
-    "rounds",
-    "rounds-undelegated",
-    "build",
-    "create",
-    "random-reads",
-    "random-appends",
-];
+/// Those whose calls are the same in every run, however slow the machine is. Without delegations they are not: a proxy
+/// closes a file a second after its last client, unless it is opened again before.
+const WORKLOADS: [&str; 9] =
+    ["andrew", "lookups", "reread", "recall", "rounds", "build", "create", "random-reads", "random-appends"];
 /// How much worse than the baseline's a ratio of times is told.
 const RATIO_TOLERANCE: f64 = 1.5;
 /// So long clients and proxies believe attributes: longer than any run.
