@@ -65,22 +65,25 @@ impl FileSystem for Cache {
     ) -> Result<Wcc> {
         let (core, caller, handle, set) = (self.core.clone(), caller.clone(), *handle, *set);
         self.lasting(async move {
+            let since = core.policy.event();
             let mut wcc = core.setattr(&caller, &handle, &set, guard).await?;
-            core.written_after(&handle, &mut wcc);
+            core.written_after(since, &handle, &mut wcc);
             Ok(wcc)
         })
         .await
     }
 
     async fn access(&self, caller: &Caller, handle: &Handle, asked: AccessMask) -> Result<Accessed> {
+        let since = self.core.policy.event();
         let mut accessed = self.core.access(caller, handle, asked).await?;
-        self.core.written_accessed(caller, handle, &mut accessed).await;
+        self.core.written_accessed(since, caller, handle, &mut accessed).await;
         Ok(accessed)
     }
 
     async fn lookup(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<Looked> {
+        let since = self.core.policy.event();
         let mut looked = self.core.lookup(caller, directory, name).await?;
-        self.core.written_looked(caller, &mut looked).await;
+        self.core.written_looked(since, caller, &mut looked).await;
         Ok(looked)
     }
 
@@ -139,11 +142,12 @@ impl FileSystem for Cache {
             let size = set.size.filter(|_| how == CreateHow::Unchecked);
             let cut = core.cut_named(&caller, &directory, &name, size).await;
             let make = core.below.create(&caller, &directory, &name, how, &set);
+            let since = core.policy.event();
             let mut created = core.make(&directory, &name, make).await?;
             if let Some(cut) = cut.filter(|cut| cut.is_of(&created.node.handle)) {
                 cut.done();
             }
-            core.written_created(&mut created);
+            core.written_created(since, &mut created);
             Ok(created)
         })
         .await
@@ -224,16 +228,18 @@ impl FileSystem for Cache {
         let (core, caller, file) = (self.core.clone(), caller.clone(), *file);
         let (directory, name) = (*directory, name.clone());
         self.lasting(async move {
+            let since = core.policy.event();
             let mut created = core.link(&caller, &file, &directory, &name).await?;
-            core.written_created(&mut created);
+            core.written_created(since, &mut created);
             Ok(created)
         })
         .await
     }
 
     async fn readdir(&self, caller: &Caller, directory: &Handle, part: ReadDir) -> Result<Listing> {
+        let since = self.core.policy.event();
         let mut listing = self.core.readdir(caller, directory, part).await?;
-        self.core.written_listing(&mut listing);
+        self.core.written_listing(since, &mut listing);
         Ok(listing)
     }
 
@@ -250,8 +256,9 @@ impl FileSystem for Cache {
     }
 
     async fn open(&self, caller: &Caller, request: &OpenRequest) -> Result<Opened> {
+        let since = self.core.policy.event();
         let mut opened = self.core.open(caller, request).await?;
-        self.core.written_opened(caller, &mut opened).await;
+        self.core.written_opened(since, caller, &mut opened).await;
         Ok(opened)
     }
 

@@ -55,6 +55,11 @@ impl Cut {
         if end == u64::MAX {
             return;
         }
+        if done {
+            self.core.with(&self.object, |state| {
+                state.landings.iter_mut().for_each(|(_, there)| *there = end.min(*there));
+            });
+        }
         self.core.writes(&self.object, |writes| writes.end_cut(end, done));
         self.object.written.notify_waiters();
         self.core.kick(&self.object);
