@@ -147,6 +147,9 @@ impl FileSystem for Cache {
             if let Some(cut) = cut.filter(|cut| cut.is_of(&created.node.handle)) {
                 cut.done();
             }
+            if let Some(size) = size {
+                core.was_cut(&core.object(&created.node.handle), size);
+            }
             core.written_created(since, &mut created);
             Ok(created)
         })

@@ -55,11 +55,6 @@ impl Cut {
         if end == u64::MAX {
             return;
         }
-        if done {
-            self.core.with(&self.object, |state| {
-                state.landings.iter_mut().for_each(|(_, there)| *there = end.min(*there));
-            });
-        }
         self.core.writes(&self.object, |writes| writes.end_cut(end, done));
         self.object.written.notify_waiters();
         self.core.kick(&self.object);
@@ -69,6 +64,15 @@ impl Cut {
 impl Drop for Cut {
     fn drop(&mut self) {
         self.finish(false);
+    }
+}
+
+impl Core {
+    /// The origin has cut a file: what has reached it before makes it no longer.
+    pub fn was_cut(&self, object: &Arc<Object>, end: u64) {
+        self.with(object, |state| {
+            state.landings.iter_mut().for_each(|(_, there)| *there = end.min(*there));
+        });
     }
 }
 
