@@ -6,8 +6,6 @@
 mod admin;
 mod cli;
 mod config;
-#[cfg(test)]
-mod delayed;
 mod demo;
 mod owner;
 mod proxy;
@@ -15,6 +13,8 @@ mod serve;
 mod stack;
 mod state;
 mod status;
+#[cfg(test)]
+mod tests;
 
 use std::process::ExitCode;
 
