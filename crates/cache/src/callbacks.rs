@@ -206,7 +206,7 @@ impl Core {
         let (known, above) = self.with(&object, |state| {
             let held = |known: &vfs::Attributes| Held { change: known.change, size: known.size };
             let above = state.lease.as_ref().filter(|lease| lease.given).map(|lease| lease.above);
-            (state.leased().map(|known| held(&overlay(state, *known))), above)
+            (state.leased().map(|known| held(&overlay(state, *known, u64::MAX))), above)
         });
         match (above.filter(|_| self.is_heard()), known) {
             (Some(id), _) => self.tell_above(Callback::Getattr(Query { id, ..query })).await,

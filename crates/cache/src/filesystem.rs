@@ -76,8 +76,9 @@ impl FileSystem for Cache {
     ) -> Result<Wcc> {
         let (core, caller, handle, set) = (self.core.clone(), caller.clone(), *handle, *set);
         self.lasting(async move {
+            let since = core.policy.event();
             let mut wcc = core.setattr(&caller, &handle, &set, guard).await?;
-            core.written_after(&handle, &mut wcc);
+            core.written_after(since, &handle, &mut wcc);
             Ok(wcc)
         })
         .await
@@ -85,8 +86,9 @@ impl FileSystem for Cache {
 
     async fn access(&self, caller: &Caller, handle: &Handle, asked: AccessMask) -> Result<Accessed> {
         let online = async {
+            let since = self.core.policy.event();
             let mut accessed = self.core.access(caller, handle, asked).await?;
-            self.core.written_accessed(caller, handle, &mut accessed).await;
+            self.core.written_accessed(since, caller, handle, &mut accessed).await;
             Ok(accessed)
         };
         self.core.or_offline(online, || self.core.offline_access(caller, handle, asked).map(Ok)).await
@@ -94,8 +96,9 @@ impl FileSystem for Cache {
 
     async fn lookup(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<Looked> {
         let online = async {
+            let since = self.core.policy.event();
             let mut looked = self.core.lookup(caller, directory, name).await?;
-            self.core.written_looked(caller, &mut looked).await;
+            self.core.written_looked(since, caller, &mut looked).await;
             Ok(looked)
         };
         self.core.or_offline(online, || self.core.offline_lookup(caller, directory, name)).await
@@ -157,11 +160,15 @@ impl FileSystem for Cache {
             let size = set.size.filter(|_| how == CreateHow::Unchecked);
             let cut = core.cut_named(&caller, &directory, &name, size).await;
             let make = core.below.create(&caller, &directory, &name, how, &set);
+            let since = core.policy.event();
             let mut created = core.make(&directory, &name, make).await?;
             if let Some(cut) = cut.filter(|cut| cut.is_of(&created.node.handle)) {
                 cut.done();
             }
-            core.written_created(&mut created);
+            if let Some(size) = size {
+                core.was_cut(&core.object(&created.node.handle), size);
+            }
+            core.written_created(since, &mut created);
             Ok(created)
         })
         .await
@@ -242,8 +249,9 @@ impl FileSystem for Cache {
         let (core, caller, file) = (self.core.clone(), caller.clone(), *file);
         let (directory, name) = (*directory, name.clone());
         self.lasting(async move {
+            let since = core.policy.event();
             let mut created = core.link(&caller, &file, &directory, &name).await?;
-            core.written_created(&mut created);
+            core.written_created(since, &mut created);
             Ok(created)
         })
         .await
@@ -251,8 +259,9 @@ impl FileSystem for Cache {
 
     async fn readdir(&self, caller: &Caller, directory: &Handle, part: ReadDir) -> Result<Listing> {
         let online = async {
+            let since = self.core.policy.event();
             let mut listing = self.core.readdir(caller, directory, part).await?;
-            self.core.written_listing(&mut listing);
+            self.core.written_listing(since, &mut listing);
             Ok(listing)
         };
         self.core.or_offline(online, || self.core.offline_readdir(caller, directory, &part).map(Ok)).await
@@ -280,8 +289,9 @@ impl FileSystem for Cache {
 
     async fn open(&self, caller: &Caller, request: &OpenRequest) -> Result<Opened> {
         let online = async {
+            let since = self.core.policy.event();
             let mut opened = self.core.open(caller, request).await?;
-            self.core.written_opened(caller, &mut opened).await;
+            self.core.written_opened(since, caller, &mut opened).await;
             Ok(opened)
         };
         self.core.or_offline(online, || self.core.offline_open(caller, request)).await

@@ -19,6 +19,7 @@
 //!
 //! This is pure bookkeeping; it is told what was sent and received, and touches neither disk nor network.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -115,6 +116,9 @@ pub struct State {
     pub data: Data,
     /// Writes that are delayed, if any are.
     pub writes: Option<Box<Writes>>,
+    /// Where the file ended when the latest of them reached the origin, and when that was, in the order of events:
+    /// attributes that were asked for before may not show it.
+    pub landings: VecDeque<(u64, u64)>,
     /// Sequential readers.
     pub streams: Streams,
     /// The target of a symbolic link.
@@ -180,6 +184,7 @@ impl State {
             rights_touched: 0,
             data: Data::default(),
             writes: None,
+            landings: VecDeque::new(),
             streams: Streams::default(),
             link: None,
             names_generation: 0,

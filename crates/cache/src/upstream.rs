@@ -112,6 +112,9 @@ impl Core {
             Ok(opened) => {
                 let is_cut = |cut: &Cut| cut.is_of(&opened.handle) && !opened.created;
                 cut.filter(is_cut).into_iter().for_each(Cut::done);
+                if let Some(size) = request.create.as_ref().and_then(|(_, set)| set.size) {
+                    self.was_cut(&self.object(&opened.handle), size);
+                }
                 Ok(self.note_opened(caller, request, opened, naming, &sent))
             }
             Err(error) => {

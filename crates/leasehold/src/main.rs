@@ -8,8 +8,6 @@ mod bench;
 mod cachectl;
 mod cli;
 mod config;
-#[cfg(test)]
-mod delayed;
 mod demo;
 mod owner;
 mod proxy;
@@ -17,6 +15,8 @@ mod serve;
 mod stack;
 mod state;
 mod status;
+#[cfg(test)]
+mod tests;
 
 use std::process::ExitCode;
 

@@ -123,7 +123,8 @@ impl Core {
     }
 
     fn written_wcc(&self, object: &Arc<Object>) -> Wcc {
-        let after = self.with(object, |state| state.attributes().map(|known| overlay(state, *known)));
+        let after =
+            self.with(object, |state| state.attributes().map(|known| overlay(state, *known, u64::MAX)));
         Wcc { before: None, after }
     }
 
@@ -157,8 +158,8 @@ impl Core {
     /// The time of modification that programs see now stays what it is, although the origin will stamp another one.
     fn keep_mtime(&self, caller: &Caller, object: &Arc<Object>) {
         let mtime = self.with(object, |state| {
-            let unset = |writes: &&Box<Writes>| writes.times().is_none_or(|times| times.mtime.is_none());
-            let modified = state.writes.as_ref().filter(unset)?.modified()?;
+            let unset = |writes: &&Writes| writes.times().is_none_or(|times| times.mtime.is_none());
+            let modified = state.writes.as_deref().filter(unset)?.modified()?;
             let known = state.attributes().filter(|known| owns(caller, known))?;
             Some(modified.max(known.mtime))
         });

@@ -245,6 +245,9 @@ impl Core {
         if rights {
             self.with(object, |state| state.touch_rights(&self.policy));
         }
+        if let (Ok(_), Some(size)) = (&result, set.size) {
+            self.was_cut(object, size);
+        }
         result
     }
 

@@ -1,4 +1,7 @@
 //! Attributes with what the origin has not yet: sizes and times of delayed writes, in whatever answer they come.
+//!
+//! A write may reach the origin, and be forgotten here, while a call is on its way that was answered without it. So each
+//! answer is looked at with the event before it was asked for: `since`.
 
 use vfs::{
     Accessed, Attributes, Caller, Created, FileType, Handle, Listing, Looked, Node, Opened, Result, Wcc,
@@ -15,18 +18,18 @@ impl Core {
     }
 
     /// Attributes of a file as they are here.
-    fn written(&self, handle: &Handle, attributes: &mut Attributes) {
-        if self.is_all_clean() || attributes.file_type != FileType::Regular {
+    fn written(&self, since: u64, handle: &Handle, attributes: &mut Attributes) {
+        if self.delayed.is_none() || attributes.file_type != FileType::Regular {
             return;
         }
         if let Some(object) = self.table.peek(handle) {
-            *attributes = self.with(&object, |state| overlay(state, *attributes));
+            *attributes = self.with(&object, |state| overlay(state, *attributes, since));
         }
     }
 
     /// The same. If it has to be known first whether the origin still has what we wrote, it is asked again.
-    async fn settled(&self, caller: &Caller, handle: &Handle, attributes: &mut Attributes) {
-        if self.is_all_clean() || attributes.file_type != FileType::Regular {
+    async fn settled(&self, since: u64, caller: &Caller, handle: &Handle, attributes: &mut Attributes) {
+        if self.delayed.is_none() || attributes.file_type != FileType::Regular {
             return;
         }
         let object = self.object(handle);
@@ -35,67 +38,76 @@ impl Core {
         {
             *attributes = known;
         }
-        *attributes = self.with(&object, |state| overlay(state, *attributes));
+        *attributes = self.with(&object, |state| overlay(state, *attributes, since));
     }
 
     /// GETATTR.
     pub async fn getattr_written(&self, caller: &Caller, handle: &Handle) -> Result<Attributes> {
+        let since = self.policy.event();
         let mut attributes = self.getattr(caller, handle).await?;
-        self.settled(caller, handle, &mut attributes).await;
+        self.settled(since, caller, handle, &mut attributes).await;
         Ok(attributes)
     }
 
     /// In the answer to a LOOKUP.
-    pub async fn written_looked(&self, caller: &Caller, looked: &mut Looked) {
+    pub async fn written_looked(&self, since: u64, caller: &Caller, looked: &mut Looked) {
         if let Some(known) = &mut looked.node.attributes {
-            self.settled(caller, &looked.node.handle, known).await;
+            self.settled(since, caller, &looked.node.handle, known).await;
         }
     }
 
     /// In the answer to an OPEN.
-    pub async fn written_opened(&self, caller: &Caller, opened: &mut Opened) {
-        self.settled(caller, &opened.handle, &mut opened.attributes).await;
+    pub async fn written_opened(&self, since: u64, caller: &Caller, opened: &mut Opened) {
+        self.settled(since, caller, &opened.handle, &mut opened.attributes).await;
     }
 
     /// In the answer to an ACCESS.
-    pub async fn written_accessed(&self, caller: &Caller, handle: &Handle, accessed: &mut Accessed) {
+    pub async fn written_accessed(
+        &self,
+        since: u64,
+        caller: &Caller,
+        handle: &Handle,
+        accessed: &mut Accessed,
+    ) {
         if let Some(known) = &mut accessed.attributes {
-            self.settled(caller, handle, known).await;
+            self.settled(since, caller, handle, known).await;
         }
     }
 
     /// In the answer to a CREATE or LINK.
-    pub fn written_created(&self, created: &mut Created) {
-        self.written_node(&mut created.node);
+    pub fn written_created(&self, since: u64, created: &mut Created) {
+        self.written_node(since, &mut created.node);
     }
 
     /// In the answer to a SETATTR.
-    pub fn written_after(&self, handle: &Handle, wcc: &mut Wcc) {
+    pub fn written_after(&self, since: u64, handle: &Handle, wcc: &mut Wcc) {
         if let Some(known) = &mut wcc.after {
-            self.written(handle, known);
+            self.written(since, handle, known);
         }
     }
 
     /// In the answer to a READDIR. What is in doubt there is taken for what it was.
-    pub fn written_listing(&self, listing: &mut Listing) {
-        if !self.is_all_clean() {
+    pub fn written_listing(&self, since: u64, listing: &mut Listing) {
+        if self.delayed.is_some() {
             listing
                 .entries
                 .iter_mut()
                 .filter_map(|entry| entry.node.as_mut())
-                .for_each(|node| self.written_node(node));
+                .for_each(|node| self.written_node(since, node));
         }
     }
 
-    fn written_node(&self, node: &mut Node) {
+    fn written_node(&self, since: u64, node: &mut Node) {
         if let Some(known) = &mut node.attributes {
-            self.written(&node.handle, known);
+            self.written(since, &node.handle, known);
         }
     }
 }
 
-/// Attributes with what the origin has not yet.
-pub fn overlay(state: &State, attributes: Attributes) -> Attributes {
+/// Attributes that were asked for after the event `since`, with what the origin had not yet then.
+pub fn overlay(state: &State, attributes: Attributes, since: u64) -> Attributes {
+    let landed = state.landings.iter().filter(|(event, _)| *event > since).map(|(_, end)| *end).max();
+    let attributes = Attributes { size: attributes.size.max(landed.unwrap_or(0)), ..attributes };
     let Some(writes) = state.writes.as_ref().filter(|writes| !writes.is_clean()) else { return attributes };
     let modified = writes.modified().unwrap_or(attributes.mtime);
     let mut shown = Attributes {

@@ -67,6 +67,15 @@ impl Drop for Cut {
     }
 }
 
+impl Core {
+    /// The origin has cut a file: what has reached it before makes it no longer.
+    pub fn was_cut(&self, object: &Arc<Object>, end: u64) {
+        self.with(object, |state| {
+            state.landings.iter_mut().for_each(|(_, there)| *there = end.min(*there));
+        });
+    }
+}
+
 /// Keeps anything new of a file from being sent while it is removed.
 pub struct Hold {
     core: Arc<Core>,

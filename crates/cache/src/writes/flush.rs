@@ -20,6 +20,9 @@ use crate::table::Object;
 const PATIENCE_MIN: Duration = Duration::from_millis(100);
 const PATIENCE_MAX: Duration = Duration::from_secs(5);
 
+/// Landings of a file that are remembered.
+const LANDINGS_MAX: usize = 64;
+
 /// How far delayed writes are to have come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
@@ -98,8 +101,21 @@ impl Core {
                 Landed::Refused(error.status)
             }
         };
+        if let Landed::Taken { count, .. } = landed {
+            self.note_landing(object, flight.offset + u64::from(count));
+        }
         self.writes(object, |writes| writes.landed(flight.ticket, landed));
         object.written.notify_waiters();
+    }
+
+    /// What is asked of the file by now may be answered without these bytes, which will be forgotten here.
+    fn note_landing(&self, object: &Arc<Object>, end: u64) {
+        self.with(object, |state| {
+            if state.landings.len() >= LANDINGS_MAX {
+                state.landings.pop_front();
+            }
+            state.landings.push_back((self.policy.event(), end));
+        });
     }
 
     async fn send_flight(&self, object: &Arc<Object>, flight: &Flight) -> Result<Written> {
