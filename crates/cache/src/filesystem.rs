@@ -8,16 +8,18 @@ mod lock;
 pub mod modify;
 pub mod names;
 mod open;
+mod whole;
 
 use std::future::Future;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use tokio::time::Instant;
 use vfs::{
     AccessMask, Accessed, Acl, Attributes, By, Callbacks, Caller, Commit, Copied, CreateHow, Created, Device,
     Extent, FileSystem, FileType, FsLimits, FsStat, Handle, LeaseId, ListedXattrs, Listing, Lock,
     LockRequest, Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Owner, Place, Read, ReadDir,
-    Renamed, Result, SetAttributes, Share, Sought, Stability, Status, Timestamp, Wcc, Written, XattrHow,
+    Renamed, Result, SetAttributes, Share, Sought, Stability, Status, Timestamp, Wcc, Whole, Written, XattrHow,
     XattrName,
 };
 
@@ -227,6 +229,14 @@ impl FileSystem for Cache {
 
     fn holds_locks(&self, open: OpenId, owner: &Owner) -> bool {
         self.core.holds_locks(open, owner)
+    }
+
+    fn believed_until(&self, handle: &Handle) -> Option<Instant> {
+        self.core.believed_until(handle)
+    }
+
+    async fn whole(&self, caller: &Caller, open: OpenId) -> Option<Whole> {
+        self.core.whole(caller, open)
     }
 
     fn callbacks(&self) -> Option<Callbacks> {

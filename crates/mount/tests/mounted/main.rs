@@ -1,0 +1,5 @@
+//! The whole client, mounted for real: what programs of this machine see. Skipped where nothing can be mounted.
+#![allow(clippy::unwrap_used)] // a test ends at the first surprise
+
+mod files;
+mod setting;
