@@ -110,6 +110,11 @@ impl Reader {
         Reader { device, buffer: BytesMut::new(), size }
     }
 
+    /// Where replies to what it reads go.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
     /// The next request; `None` when the file system is unmounted or the connection was aborted.
     pub fn next(&mut self) -> Result<Option<Bytes>, Errno> {
         loop {

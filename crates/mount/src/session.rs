@@ -5,7 +5,7 @@
 //! (`hard` or not, a mount must not keep anybody from being killed), and what it would have got is taken back: an open
 //! is closed, a node forgotten.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,12 +21,14 @@ use tokio::sync::watch;
 use crate::credentials;
 use crate::device::{Device, Reader};
 use crate::front::{Front, Interrupt};
-use crate::wire::abi::{IN_HEADER_BYTES, INTERRUPT_BIT, Init, MAJOR, MINOR_MIN};
+use crate::wire::abi::{IN_HEADER_BYTES, Init, MAJOR, MINOR_MIN};
 use crate::wire::reply::{Answer, InitOut, Outcome};
 use crate::wire::request::{self, Header, Request};
 
 /// After how long it is looked whether who waits has been killed, if no signal is told; and how often from then on.
 const LOOK: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(250));
+/// Signals for requests that have not begun, at most.
+const EARLY_MAX: usize = 1024;
 /// Requests of the kernel itself (read-ahead, write-back) at a time.
 const BACKGROUND_MAX: u16 = 64;
 
@@ -80,12 +82,19 @@ pub fn shake_hands(device: &Device, wanted: Init, max_write: u32) -> Result<Agre
     }
 }
 
+/// Requests that wait, and signals for some that have not begun to.
+#[derive(Debug, Default)]
+struct Waiting {
+    requests: HashMap<u64, Interrupt>,
+    early: HashSet<u64>,
+}
+
 /// A conversation. Cheap to clone.
 #[derive(Clone)]
 pub struct Session {
     front: Arc<Front>,
     runtime: Handle,
-    waiting: Arc<Mutex<HashMap<u64, Interrupt>>>,
+    waiting: Arc<Mutex<Waiting>>,
     ended: watch::Sender<bool>,
 }
 
@@ -115,13 +124,13 @@ impl Session {
 
     /// Requests that wait for the layer below.
     pub fn waiting(&self) -> usize {
-        self.waiting.lock().len()
+        self.waiting.lock().requests.len()
     }
 
     fn run(self, mut reader: Reader) {
         loop {
             match reader.next() {
-                Ok(Some(bytes)) => self.take(&bytes),
+                Ok(Some(bytes)) => self.take(reader.device(), &bytes),
                 Ok(None) => break,
                 Err(errno) => {
                     tracing::error!("cannot read requests of the kernel: {errno}");
@@ -132,46 +141,52 @@ impl Session {
         self.ended.send_replace(true);
     }
 
-    fn take(&self, bytes: &bytes::Bytes) {
+    fn take(&self, device: &Device, bytes: &bytes::Bytes) {
         let Some((header, opcode)) = request::header(bytes) else {
             tracing::error!("the kernel sent {} bytes that are no request", bytes.len());
             return;
         };
         self.front.counters.requests.fetch_add(1, Ordering::Relaxed);
         match bytes.get(IN_HEADER_BYTES..).and_then(|_| request::parse(opcode, bytes)) {
-            None => drop(self.front.device.reply(header.unique, &Err(Errno::INVAL))),
+            None => drop(device.reply(header.unique, &Err(Errno::INVAL))),
             Some(Request::Forget(nodes)) => {
                 nodes.into_iter().for_each(|(node, count)| self.front.forget(node, count));
             }
             Some(Request::Interrupt { unique }) => self.interrupt(unique),
-            Some(Request::Destroy) => drop(self.front.device.reply(header.unique, &Ok(Answer::Done))),
-            Some(request) => self.begin(header, request),
+            Some(Request::Destroy) => drop(device.reply(header.unique, &Ok(Answer::Done))),
+            Some(request) => self.begin(device, header, request),
         }
     }
 
     /// Begins a request, and answers it if it need not wait.
-    fn begin(&self, header: Header, request: Request) {
+    fn begin(&self, device: &Device, header: Header, request: Request) {
         let _runtime = self.runtime.enter();
         let interrupt = Interrupt::default();
         let mut work: Work = Box::pin(self.front.clone().answer(header, request, interrupt.clone()));
         match work.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(outcome) => self.reply(header.unique, outcome),
+            Poll::Ready(outcome) => self.reply(device, header.unique, outcome),
             Poll::Pending => {
-                self.waiting.lock().insert(header.unique, interrupt.clone());
-                self.runtime.spawn(self.clone().go_on(header, work, interrupt));
+                {
+                    let mut waiting = self.waiting.lock();
+                    if waiting.early.remove(&header.unique) {
+                        interrupt.raise();
+                    }
+                    waiting.requests.insert(header.unique, interrupt.clone());
+                }
+                self.runtime.spawn(self.clone().go_on(device.clone(), header, work, interrupt));
             }
         }
     }
 
     /// Waits for an answer for as long as the asker does.
-    async fn go_on(self, header: Header, mut work: Work, interrupt: Interrupt) {
+    async fn go_on(self, device: Device, header: Header, mut work: Work, interrupt: Interrupt) {
         let mut look = LOOK.0;
         let mut told = false;
         loop {
             tokio::select! {
                 outcome = &mut work => {
-                    self.waiting.lock().remove(&header.unique);
-                    return self.reply(header.unique, outcome);
+                    self.waiting.lock().requests.remove(&header.unique);
+                    return self.reply(&device, header.unique, outcome);
                 }
                 () = interrupt.raised(), if !told => told = true,
                 () = tokio::time::sleep(look) => look = LOOK.1,
@@ -181,30 +196,35 @@ impl Session {
             }
             look = if told { LOOK.1 } else { look };
         }
-        self.waiting.lock().remove(&header.unique);
+        self.waiting.lock().requests.remove(&header.unique);
         self.front.counters.abandoned.fetch_add(1, Ordering::Relaxed);
         interrupt.raise();
-        let _ = self.front.device.reply(header.unique, &Err(Errno::INTR));
+        let _ = device.reply(header.unique, &Err(Errno::INTR));
         if let Ok(answer) = work.await {
             self.front.abandon(answer).await;
         }
     }
 
-    /// A signal came for who waits for this request.
+    /// A signal came for who waits for this request. It may have been read by another thread, which has not begun it.
     fn interrupt(&self, unique: u64) {
-        let waiting = self.waiting.lock().get(&unique).cloned();
-        match waiting {
-            Some(interrupt) => interrupt.raise(),
-            // Not begun yet, or just answered: the kernel says it again if it still matters.
-            None => drop(self.front.device.reply(unique | INTERRUPT_BIT, &Err(Errno::AGAIN))),
+        let mut waiting = self.waiting.lock();
+        if let Some(interrupt) = waiting.requests.get(&unique) {
+            interrupt.raise();
+            return;
         }
+        // Of those that have just been answered nothing comes any more.
+        if waiting.early.len() >= EARLY_MAX {
+            waiting.early.clear();
+        }
+        waiting.early.insert(unique);
     }
 
-    fn reply(&self, unique: u64, outcome: Outcome) {
+    /// Replies the way that the request came: the kernel keeps a list of its own for each descriptor.
+    fn reply(&self, device: &Device, unique: u64, outcome: Outcome) {
         if matches!(outcome, Ok(Answer::Silence)) {
             return;
         }
-        let sent = self.front.device.reply(unique, &outcome);
+        let sent = device.reply(unique, &outcome);
         if let (Err(_), Ok(answer)) = (sent, outcome)
             && matches!(answer, Answer::Entry(_) | Answer::Open(_) | Answer::Create(..))
         {

@@ -175,7 +175,8 @@ impl Front {
             dirty: AtomicBool::new(false),
         });
         let mut flags = Fopen::empty();
-        flags.set(Fopen::KEEP_CACHE, keep);
+        // The kernel takes no open for both.
+        flags.set(Fopen::KEEP_CACHE, keep && !passed);
         flags.set(Fopen::PASSTHROUGH, passed);
         // A close that has nothing to write and no locks to give up need not be told.
         flags.set(Fopen::NOFLUSH, access == Share::READ && !self.locks);

@@ -14,8 +14,6 @@ pub const OUT_HEADER_BYTES: usize = 16;
 pub const WRITE_OVERHEAD_BYTES: usize = 4096;
 /// The node of the root.
 pub const ROOT: u64 = 1;
-/// Set in the number of an INTERRUPT.
-pub const INTERRUPT_BIT: u64 = 1;
 
 /// Opcodes.
 pub mod op {
