@@ -19,8 +19,8 @@ use vfs::{
     AccessMask, Accessed, Acl, Attributes, By, Callbacks, Caller, Commit, Copied, CreateHow, Created, Device,
     Extent, FileSystem, FileType, FsLimits, FsStat, Handle, LeaseId, ListedXattrs, Listing, Lock,
     LockRequest, Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Owner, Place, Read, ReadDir,
-    Renamed, Result, SetAttributes, Share, Sought, Stability, Status, Timestamp, Wcc, Whole, Written, XattrHow,
-    XattrName,
+    Renamed, Result, SetAttributes, Share, Sought, Stability, Status, Timestamp, Wcc, Whole, Written,
+    XattrHow, XattrName,
 };
 
 use crate::Cache;

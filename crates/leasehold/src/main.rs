@@ -40,7 +40,12 @@ fn main() -> ExitCode {
     let Some((arguments, failed)) = arguments() else { return ExitCode::SUCCESS };
     let filter = EnvFilter::try_from_env("LEASEHOLD_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
     let log = || mount::log::Log;
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(log).with_ansi(false).with_target(false).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(log)
+        .with_ansi(false)
+        .with_target(false)
+        .init();
     let done = match &arguments.command {
         Command::Mount(mount) if !mount.foreground && !mount.ready => mount::start_in_background(),
         _ => run(arguments).map(|()| ExitCode::SUCCESS),

@@ -39,7 +39,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Starts the process in the background, and waits until it has mounted. Its exit code, if it has not.
 pub fn start_in_background() -> Result<ExitCode, Failure> {
-    let failed = |error: std::io::Error| Failure(format!("cannot start a process in the background: {error}; mount with --foreground"));
+    let failed = |error: std::io::Error| {
+        Failure(format!("cannot start a process in the background: {error}; mount with --foreground"))
+    };
     let mut command = Command::new("/proc/self/exe");
     let mut arguments = std::env::args_os();
     let name = arguments.next().unwrap_or_default();
@@ -48,7 +50,7 @@ pub fn start_in_background() -> Result<ExitCode, Failure> {
     } else {
         command.args(arguments);
     }
-    command.arg("--ready").stdin(Stdio::null()).stdout(Stdio::piped()).current_dir("/");
+    command.arg("--ready").stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = command.spawn().map_err(failed)?;
     let Some(said) = child.stdout.take() else { return Err(failed(std::io::ErrorKind::BrokenPipe.into())) };
     let mut line = String::new();
@@ -80,6 +82,8 @@ pub async fn run(arguments: cli::Mount) -> Result<(), Failure> {
             state::default_directory(Kind::Cache, &format!("mount-{}", state::file_name(&url.to_string())))?
         }
     };
+    // Once mounted, the working directory is the root.
+    let directory = std::path::absolute(&directory).unwrap_or(directory);
     let life = Life::begin(&url, &directory.join("state"))?;
     let origin = tokio::select! {
         origin = reach(&url, &life, words.retry) => origin?,
@@ -149,7 +153,9 @@ async fn mount_cache(
 fn tell(arguments: &cli::Mount, url: &Url, mounted: &Mount, log: Option<File>) -> Result<(), Failure> {
     let at = mounted.directory().display();
     if !mounted.has_locks() {
-        eprintln!("leasehold: locks on {at} are kept on this machine alone: other clients of the server do not see them");
+        eprintln!(
+            "leasehold: locks on {at} are kept on this machine alone: other clients of the server do not see them"
+        );
     }
     if !arguments.ready {
         println!("{url} is mounted on {at}; unmount it with: leasehold umount {at}");
@@ -158,13 +164,18 @@ fn tell(arguments: &cli::Mount, url: &Url, mounted: &Mount, log: Option<File>) -
         }
         return Ok(());
     }
-    let failed = |errno: rustix::io::Errno| Failure(format!("cannot go to the background: {errno}; mount with --foreground"));
-    // Whoever started us goes away, and with it the terminal.
+    let failed = |errno: rustix::io::Errno| {
+        Failure(format!("cannot go to the background: {errno}; mount with --foreground"))
+    };
+    // Whoever started us goes away, and with it the terminal; and no directory is kept from being unmounted.
     rustix::process::setsid().map_err(failed)?;
+    rustix::process::chdir("/").map_err(failed)?;
     log::leave_stderr(log);
-    let null = File::options().read(true).write(true).open("/dev/null").map_err(|error| {
-        Failure(format!("cannot open /dev/null: {error}; mount with --foreground"))
-    })?;
+    let null = File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/null")
+        .map_err(|error| Failure(format!("cannot open /dev/null: {error}; mount with --foreground")))?;
     println!("{READY}");
     rustix::stdio::dup2_stdout(&null).map_err(failed)?;
     rustix::stdio::dup2_stderr(&null).map_err(failed)
@@ -211,7 +222,11 @@ pub fn unmount(arguments: &cli::Umount) -> Result<(), Failure> {
     let at = directory.display();
     match mount::mounted_at(&directory) {
         Some((kind, _)) if kind == "fuse.leasehold" => {}
-        _ => return Err(Failure(format!("nothing of ours is mounted on {at}; `findmnt -t fuse.leasehold` lists what is"))),
+        _ => {
+            return Err(Failure(format!(
+                "nothing of ours is mounted on {at}; `findmnt -t fuse.leasehold` lists what is"
+            )));
+        }
     }
     mount::unmount(&directory, arguments.lazy).map_err(|error| {
         Failure(format!("cannot unmount {at}: {error}; end what uses it (fuser -m {at}), or give --lazy"))

@@ -68,7 +68,7 @@ pub struct Position {
 #[derive(Debug, Default)]
 pub struct Files {
     next: AtomicU64,
-    files: Mutex<HashMap<u64, Arc<File>>>,
+    regular: Mutex<HashMap<u64, Arc<File>>>,
     directories: Mutex<HashMap<u64, Arc<Directory>>>,
 }
 
@@ -81,18 +81,18 @@ impl Files {
     /// A file has been opened.
     pub fn insert(&self, file: File) -> Arc<File> {
         let file = Arc::new(file);
-        self.files.lock().insert(file.fh, file.clone());
+        self.regular.lock().insert(file.fh, file.clone());
         file
     }
 
     /// An open file.
     pub fn get(&self, fh: u64) -> Option<Arc<File>> {
-        self.files.lock().get(&fh).cloned()
+        self.regular.lock().get(&fh).cloned()
     }
 
     /// It is closed.
     pub fn remove(&self, fh: u64) -> Option<Arc<File>> {
-        self.files.lock().remove(&fh)
+        self.regular.lock().remove(&fh)
     }
 
     /// A directory has been opened.
@@ -112,12 +112,12 @@ impl Files {
 
     /// How many files are open.
     pub fn len(&self) -> usize {
-        self.files.lock().len()
+        self.regular.lock().len()
     }
 
     /// All open files.
     pub fn all(&self) -> Vec<Arc<File>> {
-        self.files.lock().values().cloned().collect()
+        self.regular.lock().values().cloned().collect()
     }
 }
 

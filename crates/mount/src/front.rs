@@ -7,8 +7,8 @@ use std::time::Duration;
 use rustix::io::Errno;
 use tokio::time::Instant;
 use vfs::{
-    Attributes, Caller, Clock, Features, FileSystem, FileType, FsLimits, Fsid, Freshness, Name, Node, SystemClock,
-    Timestamp,
+    Attributes, Caller, Clock, Features, FileSystem, FileType, Freshness, FsLimits, Fsid, Name, Node,
+    SystemClock, Timestamp,
 };
 
 use crate::device::Device;
@@ -165,12 +165,16 @@ impl Front {
                 self.write(fh, offset, data, flags, kill_set_id).await
             }
             Request::Lseek { fh, offset, whence } => self.lseek(fh, offset, whence).await,
-            Request::Fallocate { fh, offset, length, mode } => self.fallocate(fh, (offset, length), mode).await,
+            Request::Fallocate { fh, offset, length, mode } => {
+                self.fallocate(fh, (offset, length), mode).await
+            }
             Request::CopyFileRange { fh, offset, to_fh, to_offset, length, .. } => {
                 self.copy_file_range((fh, offset), (to_fh, to_offset), length).await
             }
             Request::Opendir => self.opendir(&header).await,
-            Request::Readdir { fh, offset, size, plus } => self.readdir(fh, offset, size as usize, plus).await,
+            Request::Readdir { fh, offset, size, plus } => {
+                self.readdir(fh, offset, size as usize, plus).await
+            }
             Request::Releasedir { fh } => {
                 self.files.remove_directory(fh);
                 Ok(Answer::Done)
@@ -228,7 +232,12 @@ impl Front {
     }
 
     /// A new name for the kernel, with attributes, which are asked for if they did not come along.
-    pub async fn entry(&self, caller: &Caller, node: Node, at: Option<(u64, Name)>) -> Result<EntryOut, Errno> {
+    pub async fn entry(
+        &self,
+        caller: &Caller,
+        node: &Node,
+        at: Option<(u64, Name)>,
+    ) -> Result<EntryOut, Errno> {
         let attributes = match node.attributes {
             Some(attributes) => attributes,
             None => self.fs.getattr(caller, &node.handle).await.map_err(errno::of)?,
@@ -237,7 +246,12 @@ impl Front {
     }
 
     /// The same, if they did.
-    pub fn entry_of(&self, handle: &vfs::Handle, attributes: &Attributes, at: Option<(u64, Name)>) -> EntryOut {
+    pub fn entry_of(
+        &self,
+        handle: &vfs::Handle,
+        attributes: &Attributes,
+        at: Option<(u64, Name)>,
+    ) -> EntryOut {
         let inode = self.inodes.remember(handle);
         if at.is_some() {
             self.inodes.name(&inode, at);
@@ -291,11 +305,11 @@ impl Front {
     pub fn has(&self, feature: Features) -> bool {
         self.limits.features.contains(feature)
     }
+}
 
-    /// The time of day.
-    pub fn wall(&self) -> Timestamp {
-        SystemClock.wall()
-    }
+/// The time of day.
+pub fn wall() -> Timestamp {
+    SystemClock.wall()
 }
 
 /// A name of the kernel's.

@@ -108,7 +108,8 @@ impl Mount {
         target.directory.clone_from(&directory);
         let machine = credentials::machine();
         let root = fs.root(&machine).await.map_err(|error| MountError::Root(error.status))?;
-        let limits = fs.limits(&machine, &root.handle).await.map_err(|error| MountError::Root(error.status))?;
+        let limits =
+            fs.limits(&machine, &root.handle).await.map_err(|error| MountError::Root(error.status))?;
         let silly = record(&options, &*fs).await?;
         let mounting = target.clone();
         let fd = tokio::task::spawn_blocking(move || mounting::mount(&mounting)).await;
@@ -118,7 +119,8 @@ impl Mount {
         let locks = limits.features.contains(Features::STATE) && !options.local_locks;
         let max_write = limits.write_max.min(options.max_write).clamp(4096, 1 << 20) / 4096 * 4096;
         let (shaking, wanted) = (device.clone(), wanted(&options, locks));
-        let agreed = tokio::task::spawn_blocking(move || session::shake_hands(&shaking, wanted, max_write)).await;
+        let agreed =
+            tokio::task::spawn_blocking(move || session::shake_hands(&shaking, wanted, max_write)).await;
         let agreed = agreed.map_err(|error| MountError::Start(std::io::Error::other(error)))?;
         let agreed = agreed.map_err(|refused| refused_at(&directory, refused))?;
         let connection = mounting::mounted_at(&directory).map(|(_, minor)| minor);
@@ -276,9 +278,7 @@ fn wanted(options: &Options, locks: bool) -> Init {
 fn refused_at(directory: &Path, refused: Refused) -> MountError {
     match refused {
         Refused::Version(major, minor) => MountError::Kernel { major, minor },
-        Refused::Broken(errno) => {
-            MountError::Mount { directory: directory.to_owned(), source: errno.into() }
-        }
+        Refused::Broken(errno) => MountError::Mount { directory: directory.to_owned(), source: errno.into() },
     }
 }
 

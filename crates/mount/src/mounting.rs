@@ -4,14 +4,16 @@ use std::ffi::OsString;
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
-use rustix::net::{AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
+};
 
 use crate::device;
 
@@ -73,7 +75,9 @@ pub enum MountError {
     #[error("cannot open /dev/fuse: {0}; load the kernel module fuse, or give the container this device")]
     Device(io::Error),
     /// mount(2) failed.
-    #[error("cannot mount on {directory}: {source}; mounting needs CAP_SYS_ADMIN, or fusermount3 of the package fuse3")]
+    #[error(
+        "cannot mount on {directory}: {source}; mounting needs CAP_SYS_ADMIN, or fusermount3 of the package fuse3"
+    )]
     Mount {
         /// As given.
         directory: PathBuf,
@@ -81,7 +85,9 @@ pub enum MountError {
         source: io::Error,
     },
     /// fusermount3 is not there or failed.
-    #[error("cannot mount on {directory} as an ordinary user: {cause}; install the package fuse3, own the directory, and for allow_other set user_allow_other in /etc/fuse.conf")]
+    #[error(
+        "cannot mount on {directory} as an ordinary user: {cause}; install the package fuse3, own the directory, and for allow_other set user_allow_other in /etc/fuse.conf"
+    )]
     Helper {
         /// As given.
         directory: PathBuf,
@@ -250,7 +256,7 @@ pub fn is_dead(directory: &Path) -> bool {
 pub fn mounted_at(directory: &Path) -> Option<(String, u32)> {
     let table = std::fs::read("/proc/self/mountinfo").ok()?;
     let lines = table.split(|byte| *byte == b'\n');
-    lines.filter_map(|line| mount_line(line, directory)).last()
+    lines.filter_map(|line| mount_line(line, directory)).next_back()
 }
 
 fn mount_line(line: &[u8], directory: &Path) -> Option<(String, u32)> {
@@ -289,7 +295,8 @@ mod tests {
 
     #[test]
     fn a_line_of_mountinfo_is_read() {
-        let line = b"99 24 0:57 / /mnt/with\\040blank rw,nosuid shared:9 - fuse.leasehold nfs://h/e rw,user_id=0";
+        let line =
+            b"99 24 0:57 / /mnt/with\\040blank rw,nosuid shared:9 - fuse.leasehold nfs://h/e rw,user_id=0";
         let at = Path::new("/mnt/with blank");
         assert_eq!(mount_line(line, at), Some(("fuse.leasehold".to_owned(), 57)));
         assert_eq!(mount_line(line, Path::new("/mnt")), None);

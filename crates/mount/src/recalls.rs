@@ -101,9 +101,7 @@ impl Front {
     async fn recall(&self, id: LeaseId, handle: &Handle) {
         self.counters.recalls.fetch_add(1, Ordering::Relaxed);
         let inode = self.inodes.find(handle);
-        let mine = inode.filter(|inode| {
-            inode.state.lock().lease.take_if(|lease| lease.id == id).is_some()
-        });
+        let mine = inode.filter(|inode| inode.state.lock().lease.take_if(|lease| lease.id == id).is_some());
         let Some(inode) = mine else {
             if !self.recalls.is_early(id) {
                 self.give_back(id);

@@ -58,7 +58,8 @@ pub fn shake_hands(device: &Device, wanted: Init, max_write: u32) -> Result<Agre
     loop {
         let bytes = reader.next().map_err(Refused::Broken)?.ok_or(Refused::Broken(Errno::NODEV))?;
         let (header, opcode) = request::header(&bytes).ok_or(Refused::Broken(Errno::PROTO))?;
-        let Some(Request::Init { major, minor, max_readahead, flags }) = request::parse(opcode, &bytes) else {
+        let Some(Request::Init { major, minor, max_readahead, flags }) = request::parse(opcode, &bytes)
+        else {
             let _ = device.reply(header.unique, &Err(Errno::IO));
             continue;
         };
@@ -104,7 +105,8 @@ impl Session {
         let (ended, _) = watch::channel(false);
         let session = Session { front, runtime: Handle::current(), waiting: Arc::default(), ended };
         for number in 0..threads.max(1) {
-            let device = if number == 0 { session.front.device.clone() } else { session.front.device.another() };
+            let device =
+                if number == 0 { session.front.device.clone() } else { session.front.device.another() };
             let (reader, session) = (Reader::new(device, agreed.max_write), session.clone());
             std::thread::Builder::new().name(format!("fuse-{number}")).spawn(move || session.run(reader))?;
         }

@@ -42,7 +42,8 @@ impl Record {
             }
             file = Some(File::options().create(true).append(true).open(path)?);
         }
-        let record = Record { path, file: Mutex::new(file), standing: Mutex::new(0), next: AtomicU64::new(0), nonce };
+        let record =
+            Record { path, file: Mutex::new(file), standing: Mutex::new(0), next: AtomicU64::new(0), nonce };
         record.cut();
         Ok(record)
     }
@@ -98,7 +99,9 @@ async fn clean(lines: &str, fs: &dyn FileSystem) {
         match fs.remove(&caller, &directory, &name).await {
             Ok(_) => tracing::info!("removed {name}, which was deleted while it was open"),
             Err(error) if matches!(error.status, Status::NoEnt | Status::Stale) => {}
-            Err(error) => tracing::warn!("cannot remove {name}, which was deleted while it was open: {error}"),
+            Err(error) => {
+                tracing::warn!("cannot remove {name}, which was deleted while it was open: {error}");
+            }
         }
     }
 }
@@ -111,7 +114,7 @@ fn parse(line: &str) -> Option<(Handle, Name, u32, u32)> {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
 fn unhex(text: &str) -> Option<Vec<u8>> {

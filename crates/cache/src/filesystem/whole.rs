@@ -32,7 +32,10 @@ impl Core {
         })?;
         let file = pin.open().ok()?;
         // Blocks at the end that were fetched before the file was cut would be read as part of it.
-        (file.metadata().ok()?.len() == attributes.size)
-            .then(|| Whole { file, attributes, pin: Arc::new(pin) })
+        (file.metadata().ok()?.len() == attributes.size).then(|| Whole {
+            file,
+            attributes,
+            pin: Arc::new(pin),
+        })
     }
 }

@@ -40,14 +40,12 @@ pub fn cache_of(mounted: &Path) -> Option<PathBuf> {
 /// Slashes and what else is special, in a way that keeps names apart.
 fn name(mounted: &Path) -> String {
     use std::os::unix::ffi::OsStrExt;
-    mounted.as_os_str().as_bytes().iter().fold(String::new(), |mut name, byte| {
-        match byte {
-            b'/' => name.push('-'),
-            byte if byte.is_ascii_alphanumeric() || *byte == b'.' => name.push(*byte as char),
-            byte => name.push_str(&format!("_{byte:02x}")),
-        }
-        name
-    })
+    let spelt = |byte: &u8| match byte {
+        b'/' => "-".to_owned(),
+        byte if byte.is_ascii_alphanumeric() || *byte == b'.' => (*byte as char).to_string(),
+        byte => format!("_{byte:02x}"),
+    };
+    mounted.as_os_str().as_bytes().iter().map(spelt).collect()
 }
 
 fn directory() -> Option<PathBuf> {

@@ -111,7 +111,11 @@ impl Words {
                 self.local_locks = match value {
                     Some("none") => false,
                     Some("all") => true,
-                    _ => return Err(wants("`all` or `none`: flock and posix cannot be told apart at the server")),
+                    _ => {
+                        return Err(wants(
+                            "`all` or `none`: flock and posix cannot be told apart at the server",
+                        ));
+                    }
                 }
             }
             "comment" => {}

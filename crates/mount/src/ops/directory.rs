@@ -83,7 +83,8 @@ impl Front {
     /// Moves entries to the page. False if it is full.
     fn put_entries(&self, parent: &Inode, position: &mut Position, page: &mut Vec<u8>, size: usize) -> bool {
         while let Some(entry) = position.ahead.front() {
-            let (out, number, kind) = if position.plus { self.entry_plus(parent, entry) } else { bare(self, entry) };
+            let (out, number, kind) =
+                if position.plus { self.entry_plus(parent, entry) } else { bare(self, entry) };
             let name = entry.name.as_bytes();
             if !put_dirent(page, size, out.as_ref(), (number, kind), (entry.cookie, name)) {
                 // What the kernel does not get it does not give back.

@@ -105,7 +105,9 @@ impl Front {
             return Ok(Kind::Acl);
         }
         match name.strip_prefix(USER) {
-            Some(name) if self.has(Features::XATTR) => Ok(Kind::User(XattrName::new(name).map_err(errno::of)?)),
+            Some(name) if self.has(Features::XATTR) => {
+                Ok(Kind::User(XattrName::new(name).map_err(errno::of)?))
+            }
             _ => Err(Errno::OPNOTSUPP),
         }
     }
@@ -165,7 +167,8 @@ mod tests {
 
     #[test]
     fn a_list_comes_back_and_a_torn_one_does_not() {
-        let ace = |who: &'static [u8]| Ace { kind: 0, flags: 1, mask: 0x16_01bf, who: Bytes::from_static(who) };
+        let ace =
+            |who: &'static [u8]| Ace { kind: 0, flags: 1, mask: 0x16_01bf, who: Bytes::from_static(who) };
         let acl = Acl(vec![ace(b"OWNER@"), ace(b"a@b"), ace(b"")]);
         let bytes = encode(&acl);
         assert_eq!(decode(&bytes), Some(acl));

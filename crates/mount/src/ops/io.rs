@@ -8,7 +8,7 @@ use vfs::{Extent, Features, Place, Share, Stability, Status, Written};
 
 use crate::errno;
 use crate::files::File;
-use crate::front::Front;
+use crate::front::{Front, wall};
 use crate::wire::reply::{Answer, Outcome};
 
 /// Most bytes of one COPY_FILE_RANGE: its answer has 32 bits.
@@ -20,7 +20,7 @@ impl Front {
         let file = self.file(fh)?;
         let granule = std::time::Duration::from_nanos(self.limits.time_delta_nanoseconds);
         let leased = file.inode.is_leased();
-        file.inode.state.lock().pages.read(leased, granule, self.wall());
+        file.inode.state.lock().pages.read(leased, granule, wall());
         let (first, eof) = self.read_part(&file, offset, size).await?;
         if eof || first.is_empty() || first.len() >= size as usize {
             return Ok(Answer::Data(first));
@@ -160,8 +160,7 @@ impl Front {
             return Ok(Answer::Written(0));
         }
         let at = |file: &File, offset| Place { handle: file.inode.handle, by: file.by(), offset };
-        let copied =
-            self.fs.copy(&target.caller, at(&source, from.1), at(&target, to.1), count).await;
+        let copied = self.fs.copy(&target.caller, at(&source, from.1), at(&target, to.1), count).await;
         let copied = match copied {
             // A server that cannot copy between just these two: the kernel can.
             Err(error) if matches!(error.status, Status::NotSupp | Status::Xdev) => {

@@ -25,7 +25,7 @@ impl Front {
         match self.fs.lookup(&caller, &directory.handle, &name).await {
             Ok(looked) => {
                 let at = Some((directory.number, name));
-                Ok(Answer::Entry(self.entry(&caller, looked.node, at).await?))
+                Ok(Answer::Entry(self.entry(&caller, &looked.node, at).await?))
             }
             Err(error) if error.status == Status::NoEnt => self.absent(&directory),
             Err(error) => Err(errno::of(error)),
@@ -98,7 +98,7 @@ impl Front {
     ) -> Outcome {
         let node = made.map_err(errno::of)?.node;
         let at = Some((directory.number, name));
-        Ok(Answer::Entry(self.entry(&caller(header), node, at).await?))
+        Ok(Answer::Entry(self.entry(&caller(header), &node, at).await?))
     }
 }
 

@@ -67,7 +67,7 @@ impl Front {
         };
         let request = request(fh, access, directory.handle, Some(name));
         match self.fs.open(&opening(caller), &request).await {
-            Ok(opened) if opened.handle == inode.handle => Ok(below(opened)),
+            Ok(opened) if opened.handle == inode.handle => Ok(below(&opened)),
             Ok(other) => {
                 self.recalls_of_other(other.lease);
                 let _ = self.fs.close(caller, other.id).await;
@@ -77,7 +77,11 @@ impl Front {
                 Status::NotSupp => self.open_without_opens(caller, access, inode).await,
                 // Who may not search the directory may have the file all the same, if it came by another way.
                 Status::Access => self.open_handle(caller, fh, access, inode).await,
-                Status::NoEnt | Status::Stale | Status::BadHandle | Status::IsDir | Status::NotDir
+                Status::NoEnt
+                | Status::Stale
+                | Status::BadHandle
+                | Status::IsDir
+                | Status::NotDir
                 | Status::Inval => self.found_elsewhere(inode),
                 status => Err(errno::errno(status)),
             },
@@ -92,7 +96,7 @@ impl Front {
         inode: &Inode,
     ) -> Result<Below, Errno> {
         match self.fs.open(&opening(caller), &request(fh, access, inode.handle, None)).await {
-            Ok(opened) => Ok(below(opened)),
+            Ok(opened) => Ok(below(&opened)),
             Err(error) if error.status == Status::NotSupp => {
                 self.open_without_opens(caller, access, inode).await
             }
@@ -101,7 +105,12 @@ impl Front {
     }
 
     /// A layer below without opens is asked for attributes and rights.
-    async fn open_without_opens(&self, caller: &Caller, access: Share, inode: &Inode) -> Result<Below, Errno> {
+    async fn open_without_opens(
+        &self,
+        caller: &Caller,
+        access: Share,
+        inode: &Inode,
+    ) -> Result<Below, Errno> {
         let caller = opening(caller);
         let mut asked = AccessMask::empty();
         asked.set(AccessMask::READ, access.contains(Share::READ));
@@ -195,7 +204,7 @@ impl Front {
         request.create = Some((how, set));
         let flight = self.recalls.take_off();
         let below = match self.fs.open(&opening(&caller), &request).await {
-            Ok(opened) => below(opened),
+            Ok(opened) => below(&opened),
             Err(error) if error.status == Status::NotSupp => {
                 let made = self.fs.create(&caller, &directory.handle, &name, how, &set).await;
                 let made = made.map_err(errno::of).inspect_err(|_| self.crashed(flight))?;
@@ -297,13 +306,8 @@ impl Front {
     }
 }
 
-fn below(opened: vfs::Opened) -> Below {
-    Below {
-        id: Some(opened.id),
-        handle: opened.handle,
-        attributes: opened.attributes,
-        lease: opened.lease,
-    }
+fn below(opened: &vfs::Opened) -> Below {
+    Below { id: Some(opened.id), handle: opened.handle, attributes: opened.attributes, lease: opened.lease }
 }
 
 fn request(fh: u64, access: Share, handle: vfs::Handle, name: Option<vfs::Name>) -> OpenRequest {

@@ -52,7 +52,8 @@ impl Front {
         }
         let moved = self.inodes.named(source.number, &old);
         let replaced = self.open_at(target.number, &new);
-        let replaced = replaced.filter(|replaced| !moved.as_ref().is_some_and(|moved| Arc::ptr_eq(moved, replaced)));
+        let replaced =
+            replaced.filter(|replaced| !moved.as_ref().is_some_and(|moved| Arc::ptr_eq(moved, replaced)));
         let kept = match &replaced {
             Some(replaced) => Some(self.keep_replaced(&caller, &target, &new, replaced).await?),
             None => None,

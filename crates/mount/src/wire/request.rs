@@ -58,43 +58,146 @@ pub struct SetAttr {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // the fields are those of the structures of `linux/fuse.h`
 pub enum Request {
-    Init { major: u32, minor: u32, max_readahead: u32, flags: Init },
+    Init {
+        major: u32,
+        minor: u32,
+        max_readahead: u32,
+        flags: Init,
+    },
     Destroy,
-    Interrupt { unique: u64 },
+    Interrupt {
+        unique: u64,
+    },
     Forget(Vec<(u64, u64)>),
-    Lookup { name: Bytes },
+    Lookup {
+        name: Bytes,
+    },
     Getattr,
     Setattr(SetAttr),
     Readlink,
-    Symlink { name: Bytes, target: Bytes },
-    Mknod { name: Bytes, mode: u32, rdev: u32 },
-    Mkdir { name: Bytes, mode: u32 },
-    Unlink { name: Bytes },
-    Rmdir { name: Bytes },
-    Rename { name: Bytes, new_parent: u64, new_name: Bytes, flags: u32 },
-    Link { old: u64, name: Bytes },
-    Open { flags: u32 },
-    Create { name: Bytes, flags: u32, mode: u32 },
-    Read { fh: u64, offset: u64, size: u32 },
-    Write { fh: u64, offset: u64, data: Bytes, flags: u32, kill_set_id: bool },
+    Symlink {
+        name: Bytes,
+        target: Bytes,
+    },
+    Mknod {
+        name: Bytes,
+        mode: u32,
+        rdev: u32,
+    },
+    Mkdir {
+        name: Bytes,
+        mode: u32,
+    },
+    Unlink {
+        name: Bytes,
+    },
+    Rmdir {
+        name: Bytes,
+    },
+    Rename {
+        name: Bytes,
+        new_parent: u64,
+        new_name: Bytes,
+        flags: u32,
+    },
+    Link {
+        old: u64,
+        name: Bytes,
+    },
+    Open {
+        flags: u32,
+    },
+    Create {
+        name: Bytes,
+        flags: u32,
+        mode: u32,
+    },
+    Read {
+        fh: u64,
+        offset: u64,
+        size: u32,
+    },
+    Write {
+        fh: u64,
+        offset: u64,
+        data: Bytes,
+        flags: u32,
+        kill_set_id: bool,
+    },
     Statfs,
-    Flush { fh: u64, lock_owner: u64 },
-    Release { fh: u64, lock_owner: u64, unlock_flock: bool },
-    Fsync { fh: u64 },
+    Flush {
+        fh: u64,
+        lock_owner: u64,
+    },
+    Release {
+        fh: u64,
+        lock_owner: u64,
+        unlock_flock: bool,
+    },
+    Fsync {
+        fh: u64,
+    },
     Opendir,
-    Readdir { fh: u64, offset: u64, size: u32, plus: bool },
-    Releasedir { fh: u64 },
+    Readdir {
+        fh: u64,
+        offset: u64,
+        size: u32,
+        plus: bool,
+    },
+    Releasedir {
+        fh: u64,
+    },
     Fsyncdir,
-    Getxattr { name: Bytes, size: u32 },
-    Setxattr { name: Bytes, value: Bytes, flags: u32 },
-    Listxattr { size: u32 },
-    Removexattr { name: Bytes },
-    Getlk { fh: u64, owner: u64, lock: FileLock, flock: bool },
-    Setlk { fh: u64, owner: u64, lock: FileLock, flock: bool, wait: bool },
-    Access { mask: u32 },
-    Fallocate { fh: u64, offset: u64, length: u64, mode: u32 },
-    Lseek { fh: u64, offset: u64, whence: u32 },
-    CopyFileRange { fh: u64, offset: u64, to_node: u64, to_fh: u64, to_offset: u64, length: u64 },
+    Getxattr {
+        name: Bytes,
+        size: u32,
+    },
+    Setxattr {
+        name: Bytes,
+        value: Bytes,
+        flags: u32,
+    },
+    Listxattr {
+        size: u32,
+    },
+    Removexattr {
+        name: Bytes,
+    },
+    Getlk {
+        fh: u64,
+        owner: u64,
+        lock: FileLock,
+        flock: bool,
+    },
+    Setlk {
+        fh: u64,
+        owner: u64,
+        lock: FileLock,
+        flock: bool,
+        wait: bool,
+    },
+    Access {
+        mask: u32,
+    },
+    Fallocate {
+        fh: u64,
+        offset: u64,
+        length: u64,
+        mode: u32,
+    },
+    Lseek {
+        fh: u64,
+        offset: u64,
+        whence: u32,
+    },
+    CopyFileRange {
+        fh: u64,
+        offset: u64,
+        to_node: u64,
+        to_fh: u64,
+        to_offset: u64,
+        length: u64,
+    },
     /// One that this front does not know: answered with ENOSYS, after which the kernel asks it no more.
     Unknown(u32),
 }

@@ -24,11 +24,13 @@ fn what_is_written_is_there_and_is_read_back() {
         fs::write(setting.at("file"), &text).unwrap();
         assert_eq!(fs::read(setting.there("file")).unwrap(), text);
         assert_eq!(fs::read(setting.at("file")).unwrap(), text);
-        let (here, there) = (fs::metadata(setting.at("file")).unwrap(), fs::metadata(setting.there("file")).unwrap());
+        let (here, there) =
+            (fs::metadata(setting.at("file")).unwrap(), fs::metadata(setting.there("file")).unwrap());
         assert_eq!((here.ino(), here.len(), here.mode()), (there.ino(), there.len(), there.mode()));
         fs::create_dir(setting.at("directory")).unwrap();
         fs::write(setting.there("directory/of the server"), b"hello").unwrap();
-        let names: Vec<_> = fs::read_dir(setting.at("directory")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        let names: Vec<_> =
+            fs::read_dir(setting.at("directory")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(names, ["of the server"]);
         assert_eq!(fs::read(setting.at("directory/of the server")).unwrap(), b"hello");
         fs::remove_dir_all(setting.at("directory")).unwrap();
@@ -87,8 +89,13 @@ fn truncation_and_holes_are_zeros() {
 fn a_removed_file_lives_until_it_is_closed_and_leaves_nothing() {
     each(|setting| {
         fs::create_dir(setting.at("d")).unwrap();
-        let mut file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(true).open(setting.at("d/f")).unwrap();
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(setting.at("d/f"))
+            .unwrap();
         file.write_all(b"still here").unwrap();
         fs::remove_file(setting.at("d/f")).unwrap();
         assert!(!setting.at("d/f").exists());

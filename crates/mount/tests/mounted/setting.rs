@@ -57,7 +57,8 @@ impl Setting {
         for name in ["origin", "state", "cache", "mnt", "record"] {
             std::fs::create_dir(directory.path().join(name)).unwrap();
         }
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let (front, server) = runtime.block_on(serve(directory.path(), 0));
         let address = server.local_addr();
         let url = Url::parse(&format!("nfs://{address}/export?noresvport&{options}")).unwrap();
@@ -83,7 +84,8 @@ impl Setting {
     /// Mounts.
     pub fn mount(&mut self) {
         let target = Target { allow_other: true, ..Target::new(self.mnt(), "test") };
-        let mount = self.runtime.block_on(Mount::start(self.stack.clone().unwrap(), target, self.options.clone()));
+        let mount =
+            self.runtime.block_on(Mount::start(self.stack.clone().unwrap(), target, self.options.clone()));
         self.mount = Some(mount.unwrap());
     }
 
@@ -91,6 +93,14 @@ impl Setting {
     pub fn unmount(&mut self) {
         let mount = self.mount.take().unwrap();
         self.runtime.block_on(mount.stop(Duration::from_secs(5)));
+    }
+
+    /// Waits until somebody else has unmounted it.
+    pub fn wait_for_the_end(&mut self) {
+        let mount = self.mount.take().unwrap();
+        let ended = async { tokio::time::timeout(Duration::from_secs(10), mount.ended()).await };
+        assert!(self.runtime.block_on(ended).is_ok());
+        self.runtime.block_on(mount.stop(Duration::from_secs(1)));
     }
 
     /// Unmounts, and mounts with a new stack over the same cache.
@@ -151,7 +161,6 @@ impl Setting {
         let (front, server) = self.runtime.block_on(serve(self.directory.path(), self.address.port()));
         (self.front, self.server) = (front, Some(server));
     }
-
 }
 
 impl Drop for Setting {
