@@ -284,9 +284,20 @@ fn unescaped(field: &[u8]) -> OsString {
     std::ffi::OsStr::from_bytes(&bytes).to_owned()
 }
 
+/// Where the kernel shows its connections, if somebody has mounted it there.
+const CONNECTIONS: &str = "/sys/fs/fuse/connections";
+
 /// Breaks a connection: whoever waits for an answer gets an error. Nothing that the server does can hold this up.
 pub fn abort(connection: u32) -> io::Result<()> {
-    std::fs::write(format!("/sys/fs/fuse/connections/{connection}/abort"), "1")
+    let path = format!("{CONNECTIONS}/{connection}/abort");
+    match std::fs::write(&path, "1") {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && rustix::process::geteuid().is_root() => {
+            // Where no systemd has done it.
+            rustix::mount::mount("fusectl", CONNECTIONS, "fusectl", MountFlags::empty(), None)?;
+            std::fs::write(&path, "1")
+        }
+        other => other,
+    }
 }
 
 #[cfg(test)]

@@ -16,12 +16,16 @@ fn an_open_over_v3_is_one_getattr_and_a_stat_within_the_timeout_is_nothing() {
     let setting = Setting::new(&format!("vers=3&{LONG}"));
     fs::create_dir_all(setting.there("a/b")).unwrap();
     fs::write(setting.there("a/b/file"), b"content").unwrap();
-    // The first time there are names and rights to be asked for.
-    assert_eq!(fs::read(setting.at("a/b/file")).unwrap(), b"content");
+    // The first time there are names and rights to be asked for; and what is that new may change once more unseen.
+    super::files::wait_until(|| {
+        let (asked, text) = setting.counted(|| fs::read(setting.at("a/b/file")).unwrap());
+        assert_eq!(text, b"content");
+        asked == [("GETATTR", 1)]
+    });
     for _ in 0..3 {
         let (asked, file) = setting.counted(|| File::open(setting.at("a/b/file")).unwrap());
         assert_eq!(asked, [("GETATTR", 1)], "an open");
-        let (asked, _) = setting.counted(|| {
+        let (asked, ()) = setting.counted(|| {
             let mut bytes = [0; 7];
             std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, 0).unwrap();
             drop(file);
@@ -30,9 +34,9 @@ fn an_open_over_v3_is_one_getattr_and_a_stat_within_the_timeout_is_nothing() {
     }
     let (asked, _) = setting.counted(|| fs::metadata(setting.at("a/b/file")).unwrap().len());
     assert_eq!(asked, [], "a stat within the timeout");
-    let (asked, _) = setting.counted(|| assert!(!setting.at("a/b/nothing").exists()));
+    let (asked, ()) = setting.counted(|| assert!(!setting.at("a/b/nothing").exists()));
     assert_eq!(asked, [("LOOKUP", 1)]);
-    let (asked, _) = setting.counted(|| assert!(!setting.at("a/b/nothing").exists()));
+    let (asked, ()) = setting.counted(|| assert!(!setting.at("a/b/nothing").exists()));
     assert_eq!(asked, [], "that it is not there is known");
 }
 
@@ -44,7 +48,7 @@ fn an_open_under_a_delegation_is_nothing() {
     let setting = Setting::new(&format!("vers=4.2&{LONG}"));
     fs::write(setting.there("file"), b"content").unwrap();
     assert_eq!(fs::read(setting.at("file")).unwrap(), b"content");
-    let (asked, _) = setting.counted(|| {
+    let (asked, ()) = setting.counted(|| {
         for _ in 0..3 {
             assert_eq!(fs::read(setting.at("file")).unwrap(), b"content");
             assert_eq!(fs::metadata(setting.at("file")).unwrap().len(), 7);
@@ -77,9 +81,12 @@ fn a_list_of_a_directory_brings_the_attributes() {
     for (name, number) in &found {
         assert_eq!(fs::metadata(setting.there(name)).unwrap().ino(), *number);
     }
-    let (asked, again) = setting.counted(list);
-    assert_eq!(again, found);
-    assert_eq!(asked, [("GETATTR", 1)], "`open(\".\")` asks whether the list is still right");
+    // `open(".")` asks whether the list is still right, once it is old enough for that to be told.
+    super::files::wait_until(|| {
+        let (asked, again) = setting.counted(list);
+        assert_eq!(again, found);
+        asked == [("GETATTR", 1)]
+    });
 }
 
 #[test]
@@ -92,7 +99,8 @@ fn close_to_open_holds_for_changes_on_the_server() {
         for round in 0..30 {
             // Of different sizes, so that the kernel has to learn the new one; and now and then a new file.
             let text = format!("{round}").repeat(round * 100 + 1);
-            if round % 3 == 2 {
+            // `serve` does not notice a rename by a process of its own machine, so that none recalls a delegation.
+            if round % 3 == 2 && options.starts_with("vers=3") {
                 fs::write(setting.there("new"), &text).unwrap();
                 fs::rename(setting.there("new"), setting.there("file")).unwrap();
             } else {

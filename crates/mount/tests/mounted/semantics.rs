@@ -178,7 +178,7 @@ fn extended_attributes_are_the_origins() {
         set.unwrap();
         let again = rustix::fs::setxattr(&path, "user.colour", b"red", rustix::fs::XattrFlags::CREATE);
         assert_eq!(again, Err(rustix::io::Errno::EXIST));
-        let mut value = vec![0; 64];
+        let mut value = [0; 64];
         let length = rustix::fs::getxattr(&path, "user.colour", &mut value[..]).unwrap();
         assert_eq!(&value[..length], b"blue");
         let length = rustix::fs::listxattr(&path, &mut value[..]).unwrap();

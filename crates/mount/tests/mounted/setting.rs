@@ -183,7 +183,7 @@ async fn serve(directory: &Path, port: u16) -> (Arc<Front>, Server) {
     let front = Front::new(Exports::new(vec![export]).unwrap(), handles);
     let options = ServerOptions { udp: false, ..ServerOptions::new((Ipv4Addr::LOCALHOST, port).into()) };
     for attempt in 0.. {
-        match Server::start(options.clone(), front.clone(), ReplyCache::volatile()).await {
+        match Server::start(options, front.clone(), ReplyCache::volatile()).await {
             Ok(server) => return (front, server),
             Err(error) if attempt > 100 => panic!("{error}"),
             Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
