@@ -47,7 +47,9 @@ fn main() -> ExitCode {
         .with_target(false)
         .init();
     let done = match &arguments.command {
-        Command::Mount(mount) if !mount.foreground && !mount.ready => mount::start_in_background(),
+        Command::Mount(mount) if !mount.foreground && !mount.ready => {
+            mount::start_in_background().map(|mounted| if mounted { ExitCode::SUCCESS } else { failed })
+        }
         _ => run(arguments).map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|failure| {

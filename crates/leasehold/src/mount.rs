@@ -12,7 +12,7 @@ mod words;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,8 +37,8 @@ const READY: &str = "ready";
 /// How long an end may wait for the server.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Starts the process in the background, and waits until it has mounted. Its exit code, if it has not.
-pub fn start_in_background() -> Result<ExitCode, Failure> {
+/// Starts the process in the background, and waits until it has mounted. False if it has not, and has said why.
+pub fn start_in_background() -> Result<bool, Failure> {
     let failed = |error: std::io::Error| {
         Failure(format!("cannot start a process in the background: {error}; mount with --foreground"))
     };
@@ -56,10 +56,10 @@ pub fn start_in_background() -> Result<ExitCode, Failure> {
     let mut line = String::new();
     let read = BufReader::new(said).read_line(&mut line);
     if read.is_ok() && line.trim_end() == READY {
-        return Ok(ExitCode::SUCCESS);
+        return Ok(true);
     }
-    let code = child.wait().map_err(failed)?.code();
-    Ok(ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)))
+    child.wait().map_err(failed)?;
+    Ok(false)
 }
 
 /// Are we called as mount(8) calls its helpers?

@@ -25,6 +25,9 @@ use crate::wire::abi::Fopen;
 use crate::wire::reply::{Answer, OpenOut, Outcome};
 use crate::wire::request::Header;
 
+/// `__FMODE_EXEC` of the kernel: the file is opened to be run.
+const EXECUTION: u32 = 0x20;
+
 /// What an open below gave.
 struct Below {
     id: Option<OpenId>,
@@ -42,6 +45,13 @@ impl Front {
         let flight = self.recalls.take_off();
         let below = match self.open_below(&caller, fh, access, &inode).await {
             Ok(below) => below,
+            // Who may execute a file may read it for that, and the origin lets it: to the origin there is no open for it.
+            Err(Errno::ACCESS) if flags & EXECUTION != 0 => {
+                self.crashed(flight);
+                let below = self.open_without_opens(&caller, AccessMask::EXECUTE, &inode).await?;
+                let open = self.opened(&caller, fh, access, &inode, below).await?;
+                return Ok(Answer::Open(open));
+            }
             Err(errno) => {
                 self.crashed(flight);
                 return Err(errno);
@@ -74,7 +84,7 @@ impl Front {
                 self.found_elsewhere(inode)
             }
             Err(error) => match error.status {
-                Status::NotSupp => self.open_without_opens(caller, access, inode).await,
+                Status::NotSupp => self.open_without_opens(caller, needed(access), inode).await,
                 // Who may not search the directory may have the file all the same, if it came by another way.
                 Status::Access => self.open_handle(caller, fh, access, inode).await,
                 Status::NoEnt
@@ -98,7 +108,7 @@ impl Front {
         match self.fs.open(&opening(caller), &request(fh, access, inode.handle, None)).await {
             Ok(opened) => Ok(below(&opened)),
             Err(error) if error.status == Status::NotSupp => {
-                self.open_without_opens(caller, access, inode).await
+                self.open_without_opens(caller, needed(access), inode).await
             }
             Err(error) => Err(errno::of(error)),
         }
@@ -108,13 +118,10 @@ impl Front {
     async fn open_without_opens(
         &self,
         caller: &Caller,
-        access: Share,
+        asked: AccessMask,
         inode: &Inode,
     ) -> Result<Below, Errno> {
         let caller = opening(caller);
-        let mut asked = AccessMask::empty();
-        asked.set(AccessMask::READ, access.contains(Share::READ));
-        asked.set(AccessMask::MODIFY | AccessMask::EXTEND, access.contains(Share::WRITE));
         let accessed = self.fs.access(&caller, &inode.handle, asked).await.map_err(errno::of)?;
         if !accessed.granted.contains(asked) {
             return Err(Errno::ACCESS);
@@ -321,6 +328,13 @@ fn request(fh: u64, access: Share, handle: vfs::Handle, name: Option<vfs::Name>)
         want: Want::Any,
         reclaim: false,
     }
+}
+
+fn needed(access: Share) -> AccessMask {
+    let mut needed = AccessMask::empty();
+    needed.set(AccessMask::READ, access.contains(Share::READ));
+    needed.set(AccessMask::MODIFY | AccessMask::EXTEND, access.contains(Share::WRITE));
+    needed
 }
 
 fn access_of(flags: u32) -> Share {

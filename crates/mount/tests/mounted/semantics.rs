@@ -214,6 +214,20 @@ fn rights_are_those_of_the_opener_with_all_its_groups() {
         assert!(!cat(&[]).status.success());
         assert_eq!(cat(&[4242]).stdout, b"for group 4242");
         assert!(!cat(&[7]).status.success(), "what one was told is not for another");
+        // Who may run a program need not be allowed to read it.
+        fs::copy("/bin/true", setting.at("program")).unwrap();
+        fs::set_permissions(setting.at("program"), fs::Permissions::from_mode(0o711)).unwrap();
+        let other = |program: &str| {
+            let mut command = Command::new(program);
+            command
+                .uid(4343)
+                .gid(4343)
+                .arg(setting.at("program"))
+                .stdout(Stdio::null())
+                .stderr(Stdio::null());
+            command.status().is_ok_and(|status| status.success())
+        };
+        assert!(other(setting.at("program").to_str().unwrap()) && !other("cat"));
         // Set-id bits go when somebody else writes.
         fs::set_permissions(setting.at("secret"), fs::Permissions::from_mode(0o6777)).unwrap();
         let write = Command::new("sh")
