@@ -92,7 +92,7 @@ impl Setting {
     /// Unmounts; another stack comes with the next mount.
     pub fn unmount(&mut self) {
         let mount = self.mount.take().unwrap();
-        self.runtime.block_on(mount.stop(Duration::from_secs(5)));
+        self.runtime.block_on(mount.stop(Duration::from_secs(2)));
     }
 
     /// Waits until somebody else has unmounted it.
