@@ -12,17 +12,19 @@ pub mod names;
 mod offline;
 pub mod open;
 pub mod overlay;
+mod whole;
 
 use std::future::Future;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use tokio::time::Instant;
 use vfs::{
     AccessMask, Accessed, Acl, Attributes, By, Callbacks, Caller, Commit, Copied, CreateHow, Created, Device,
     Extent, FileSystem, FileType, FsLimits, FsStat, Handle, LeaseId, ListedXattrs, Listing, Lock,
     LockRequest, Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Owner, Place, Read, ReadDir,
-    Renamed, Result, SetAttributes, Share, Sought, Stability, Status, Timestamp, Wcc, Written, XattrHow,
-    XattrName,
+    Renamed, Result, SetAttributes, Share, Sought, Stability, Status, Timestamp, Wcc, Whole, Written,
+    XattrHow, XattrName,
 };
 
 use crate::Cache;
@@ -304,6 +306,13 @@ impl FileSystem for Cache {
         flushed
     }
 
+    async fn flush(&self, caller: &Caller, open: OpenId) -> Result<()> {
+        if self.core.delayed.is_none() {
+            return Err(Status::NotSupp.into());
+        }
+        self.core.flush_at_close(caller, open).await
+    }
+
     async fn close(&self, caller: &Caller, open: OpenId) -> Result<()> {
         let flushed = self.core.flush_at_close(caller, open).await;
         self.core.close(caller, open).await?;
@@ -324,6 +333,14 @@ impl FileSystem for Cache {
 
     fn holds_locks(&self, open: OpenId, owner: &Owner) -> bool {
         self.core.holds_locks(open, owner)
+    }
+
+    fn believed_until(&self, handle: &Handle) -> Option<Instant> {
+        self.core.believed_until(handle)
+    }
+
+    async fn whole(&self, caller: &Caller, open: OpenId) -> Option<Whole> {
+        self.core.whole(caller, open)
     }
 
     fn callbacks(&self) -> Option<Callbacks> {

@@ -273,6 +273,13 @@ impl State {
         (young && trusted).then_some(&known.attributes)
     }
 
+    /// Until when they may be believed without asking, by attribute timeouts alone.
+    pub fn current_until(&self) -> Option<Instant> {
+        let known = self.known.as_ref()?;
+        let trusted = known.sent.sequence >= self.distrusted_before && !self.chain.is_suspect();
+        trusted.then(|| known.sent.at + known.timeout)
+    }
+
     /// Attributes that a lease vouches for: the origin would say the same now.
     pub fn leased(&self) -> Option<&Attributes> {
         let lease = self.lease.as_ref().filter(|lease| lease.is_valid())?;

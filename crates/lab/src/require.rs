@@ -3,7 +3,7 @@
 use std::path::Path;
 
 /// Programs the lab runs and the Debian package that has each.
-const PROGRAMS: [(&str, &str); 17] = [
+const PROGRAMS: [(&str, &str); 18] = [
     ("linux.uml", "user-mode-linux"),
     ("ganesha.nfsd", "nfs-ganesha"),
     ("mount.nfs", "nfs-common"),
@@ -21,6 +21,7 @@ const PROGRAMS: [(&str, &str); 17] = [
     ("nfs-cp", "libnfs-utils"),
     ("setfattr", "attr"),
     ("setfacl", "acl"),
+    ("fusermount3", "fuse3"),
 ];
 
 /// Files the lab needs that are no programs.

@@ -26,6 +26,11 @@ pub enum Command {
     /// Measure: the papers' workloads on a direct connection, through a proxy and a mount, and on the peers, as one report
     #[command(after_help = BENCH_HELP)]
     Bench(Box<bench::Arguments>),
+    /// Mount a remote NFS export on a directory of this machine, with a cache on its disk
+    #[command(after_help = MOUNT_HELP)]
+    Mount(Box<Mount>),
+    /// Unmount what `mount` has mounted
+    Umount(Umount),
     /// Serve a remote NFS export to local clients, out of a cache on this machine's disk
     #[command(after_help = PROXY_HELP)]
     Proxy(Box<Proxy>),
@@ -35,7 +40,7 @@ pub enum Command {
     /// See, keep, fetch, drop and check what is cached
     #[command(after_help = cache::CACHE_HELP)]
     Cache(cache::CacheArguments),
-    /// Show what a running `serve` or `proxy` has done: calls, hits, what is cached
+    /// Show what a running `serve`, `proxy` or `mount` has done: calls, hits, what is cached
     Status(Status),
     /// Write the man pages
     #[command(hide = true)]
@@ -57,6 +62,30 @@ Examples:
   leasehold bench --html report.html
   leasehold bench --against nfs://filer/scratch --workload build --rtt lan
   leasehold bench --list";
+
+const MOUNT_HELP: &str = "\
+Examples:
+  leasehold mount nfs://filer/export /mnt -o vers=4.2
+  leasehold mount filer:/export ~/filer -o ro,cache=$HOME/.cache/filer --foreground
+  leasehold umount /mnt
+
+From /etc/fstab, once `ln -s $(command -v leasehold) /sbin/mount.leasehold` has been done:
+  filer:/export  /mnt  leasehold  vers=4.2,_netdev,noatime  0 0
+
+Options, with the names of nfs(5):
+  vers=3|4.1|4.2|4|auto port=N mountport=N proto=tcp|udp nconnect=N rsize=N wsize=N hard soft timeo=DECISECONDS
+  retrans=N retry=MINUTES resvport noresvport sec=sys nolock local_lock=all|none cto nocto ac noac actimeo=S
+  acregmin=S acregmax=S acdirmin=S acdirmax=S lookupcache=all|positive|none
+Of mount(8): ro rw nosuid nodev noexec noatime sync; what only fstab reads (_netdev, noauto, nofail, x-…) is accepted.
+Of our own:
+  cache=DIR          where to keep the cache: a directory for this export alone
+  cachesize=SIZE     keep at most so much file data [10G]
+  minfree=SIZE       leave so much of the disk to others [1G]
+  allow_other        let every user use it, as root's mounts do (noallow_other: not)
+  nopassthrough      do not let the kernel read whole cache files by itself
+  log=FILE           where messages go [the system's log; with --foreground, standard error]
+
+As an ordinary user it takes fusermount3 (package fuse3).";
 
 const SERVE_HELP: &str = "\
 Examples:
@@ -132,6 +161,40 @@ pub struct Proxy {
     /// What NFSv4 clients get.
     #[command(flatten)]
     pub version4: Version4,
+}
+
+/// `leasehold mount`
+#[derive(Debug, Args)]
+pub struct Mount {
+    /// What to mount: `nfs://SERVER[:PORT]/EXPORT[?OPTION&…]`, or `SERVER:/EXPORT`
+    #[arg(value_name = "SOURCE")]
+    pub source: String,
+    /// The directory to mount on
+    #[arg(value_name = "DIR")]
+    pub directory: PathBuf,
+    /// How, separated by commas
+    #[arg(short = 'o', long = "options", value_name = "OPTIONS")]
+    pub options: Vec<String>,
+    /// Stay in the foreground, and end with Ctrl-C
+    #[arg(short, long)]
+    pub foreground: bool,
+    /// Pass over options that are not known
+    #[arg(long)]
+    pub sloppy: bool,
+    /// We are the process in the background
+    #[arg(long, hide = true)]
+    pub ready: bool,
+}
+
+/// `leasehold umount`
+#[derive(Debug, Args)]
+pub struct Umount {
+    /// The directory that is mounted on
+    #[arg(value_name = "DIR")]
+    pub directory: PathBuf,
+    /// Out of sight at once, and in fact when nobody uses it any more
+    #[arg(short, long)]
+    pub lazy: bool,
 }
 
 /// Options of exports(5).
@@ -238,7 +301,7 @@ pub struct Demo {
 /// `leasehold status`
 #[derive(Debug, Args)]
 pub struct Status {
-    /// The cache directory of a proxy, or the state directory of a serve
+    /// The cache directory of a proxy or mount, the directory that is mounted on, or the state directory of a serve
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
     /// Print JSON
@@ -271,7 +334,8 @@ impl ExportOptions {
     }
 }
 
-fn parse_size(text: &str) -> Result<u64, String> {
+/// Bytes, or with K, M, G, T.
+pub fn parse_size(text: &str) -> Result<u64, String> {
     let bad = || format!("`{text}` is no size: write a number of bytes, or one with K, M, G or T behind it");
     let (digits, shift) = match text.trim_end_matches(['i', 'B']).char_indices().next_back() {
         Some((at, 'K' | 'k')) => (&text[..at], 10),

@@ -9,6 +9,7 @@ mod cachectl;
 mod cli;
 mod config;
 mod demo;
+mod mount;
 mod owner;
 mod proxy;
 mod serve;
@@ -25,6 +26,9 @@ use tracing_subscriber::EnvFilter;
 
 use cli::{Arguments, Command};
 
+/// How long threads that are in a system call are waited for at the end.
+const SHUTDOWN: std::time::Duration = std::time::Duration::from_secs(2);
+
 /// What the user is told when a command fails: thing, cause and way out, on one line.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
@@ -37,16 +41,35 @@ impl From<String> for Failure {
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let Some((arguments, failed)) = arguments() else { return ExitCode::SUCCESS };
     let filter = EnvFilter::try_from_env("LEASEHOLD_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
-    match run(arguments) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            eprintln!("leasehold: {failure}");
-            ExitCode::FAILURE
+    let log = || mount::log::Log;
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(log)
+        .with_ansi(false)
+        .with_target(false)
+        .init();
+    let done = match &arguments.command {
+        Command::Mount(mount) if !mount.foreground && !mount.ready => {
+            mount::start_in_background().map(|mounted| if mounted { ExitCode::SUCCESS } else { failed })
         }
+        _ => run(arguments).map(|()| ExitCode::SUCCESS),
+    };
+    done.unwrap_or_else(|failure| {
+        eprintln!("leasehold: {failure}");
+        failed
+    })
+}
+
+/// What to do, and the exit code if it fails: of the command, or as mount(8) calls us. None if there is nothing to do.
+fn arguments() -> Option<(Arguments, ExitCode)> {
+    let mut given = std::env::args_os();
+    if given.next().is_some_and(|name| mount::is_helper(&name)) {
+        let arguments = mount::helper::translate(given)?;
+        return Some((Arguments::parse_from(arguments), ExitCode::from(mount::helper::FAILED)));
     }
+    Some((Arguments::parse(), ExitCode::FAILURE))
 }
 
 fn run(arguments: Arguments) -> Result<(), Failure> {
@@ -59,15 +82,20 @@ fn run(arguments: Arguments) -> Result<(), Failure> {
         .enable_all()
         .build()
         .map_err(|error| Failure(format!("cannot start: {error}; are threads limited (ulimit -u)?")))?;
-    runtime.block_on(async {
+    let result = runtime.block_on(async {
         match arguments.command {
             Command::Serve(serve) => Box::pin(serve::run(*serve)).await,
             Command::Proxy(proxy) => Box::pin(proxy::run(*proxy)).await,
             Command::Bench(arguments) => Box::pin(bench::run(*arguments)).await,
             Command::Demo(demo) => Box::pin(demo::run(demo)).await,
             Command::Cache(cache) => Box::pin(cachectl::run(cache)).await,
+            Command::Mount(mount) => Box::pin(mount::run(*mount)).await,
+            Command::Umount(umount) => mount::unmount(&umount),
             Command::Status(status) => status::run(&status).await,
             Command::Man(_) => Ok(()),
         }
-    })
+    });
+    // What still waits for a server that is away does not keep the process.
+    runtime.shutdown_timeout(SHUTDOWN);
+    result
 }

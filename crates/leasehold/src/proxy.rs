@@ -7,7 +7,7 @@ use std::time::Duration;
 use arbiter::Arbiter;
 use cache::{Cache, Consistency, LookupCache, Timeouts};
 use client::{Origin, Url};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use server::Front;
 use vfs::FileSystem;
 
@@ -58,7 +58,7 @@ pub async fn run(arguments: Proxy) -> Result<(), Failure> {
 }
 
 /// Mounts the origin; one that does not answer yet is waited for, one that refuses is not.
-async fn reach(url: &Url, life: &client::Life) -> Result<Origin, Failure> {
+pub async fn reach(url: &Url, life: &client::Life) -> Result<Origin, Failure> {
     let mut pause = Duration::from_millis(500);
     loop {
         match client::connect_as(url, life.clone()).await {
@@ -113,18 +113,6 @@ pub fn make_state(cache: &Path) -> Result<PathBuf, Failure> {
 }
 
 fn status_of(front: &Front, arbiter: &Arbiter, cache: &Cache, origin: &Origin) -> Value {
-    let mut upstream = Map::new();
-    for (name, counts) in origin.calls() {
-        let micros = |share| counts.quantile(share).as_micros() as u64;
-        let of = json!({
-            "calls": counts.calls,
-            "retransmitted": counts.retransmitted,
-            "bytes": counts.bytes_sent + counts.bytes_received,
-            "p50_us": micros(0.5),
-            "p99_us": micros(0.99),
-        });
-        upstream.insert(name.to_owned(), of);
-    }
     json!({
         "role": "proxy",
         "origin": origin.url().to_string(),
@@ -132,7 +120,7 @@ fn status_of(front: &Front, arbiter: &Arbiter, cache: &Cache, origin: &Origin) -
         "exports": status::exports(front),
         "calls": status::calls(front),
         "held": status::held(&arbiter.held()),
-        "upstream": upstream,
+        "upstream": status::upstream(origin),
         "cache": status::cache(&cache.stats()),
     })
 }

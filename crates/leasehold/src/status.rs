@@ -8,7 +8,8 @@ use crate::{Failure, admin};
 
 /// Asks and prints.
 pub async fn run(arguments: &Status) -> Result<(), Failure> {
-    let status = admin::ask(&arguments.directory).await?;
+    let mounted = crate::mount::cache_of(&arguments.directory);
+    let status = admin::ask(mounted.as_ref().unwrap_or(&arguments.directory)).await?;
     if arguments.json {
         println!("{status}");
     } else {
@@ -68,6 +69,23 @@ pub fn held(held: &arbiter::Held) -> Value {
         "recall_time_ms": held.recall_time.as_millis() as u64,
         "recall_time_max_ms": held.recall_time_max.as_millis() as u64,
     })
+}
+
+/// Calls to the origin, by name.
+pub fn upstream(origin: &client::Origin) -> Value {
+    let mut upstream = Map::new();
+    for (name, counts) in origin.calls() {
+        let micros = |share| counts.quantile(share).as_micros() as u64;
+        let of = json!({
+            "calls": counts.calls,
+            "retransmitted": counts.retransmitted,
+            "bytes": counts.bytes_sent + counts.bytes_received,
+            "p50_us": micros(0.5),
+            "p99_us": micros(0.99),
+        });
+        upstream.insert(name.to_owned(), of);
+    }
+    Value::Object(upstream)
 }
 
 /// What the cache has done.

@@ -87,6 +87,24 @@ impl fmt::Debug for FileRange {
     }
 }
 
+/// All of a file as it is now, as a file of this machine.
+#[derive(Clone)]
+pub struct Whole {
+    /// The file, open for reading, with all its bytes and no others.
+    pub file: Arc<File>,
+    /// What the file is that it has the bytes of.
+    pub attributes: crate::attributes::Attributes,
+    /// Held as long as the file is used: nobody changes its bytes until it is dropped. What the remote file becomes
+    /// meanwhile goes elsewhere.
+    pub pin: Arc<dyn std::any::Any + Send + Sync>,
+}
+
+impl fmt::Debug for Whole {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Whole({} bytes)", self.attributes.size)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

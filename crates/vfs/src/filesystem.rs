@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use crate::Verifier;
 use crate::attributes::{Attributes, Device, FileType, SetAttributes, Wcc};
 use crate::caller::{AccessMask, Caller};
-use crate::data::Data;
+use crate::data::{Data, Whole};
 use crate::error::{Result, Status};
 use crate::extended::{Acl, Copied, Extent, Features, ListedXattrs, Place, Sought, XattrHow, XattrName};
 use crate::handle::Handle;
@@ -386,6 +386,12 @@ pub trait FileSystem: Send + Sync + 'static {
         Err(Status::NotSupp.into())
     }
 
+    /// Does what the end of this open would do about delayed writes, and tells of their errors, while the open goes on: one
+    /// of several descriptors has been closed. `NotSupp` where no writes are delayed: then COMMIT does it.
+    async fn flush(&self, _caller: &Caller, _open: OpenId) -> Result<()> {
+        Err(Status::NotSupp.into())
+    }
+
     /// Ends an open; it is over even with an error, which is that of a delayed write.
     async fn close(&self, _caller: &Caller, _open: OpenId) -> Result<()> {
         Err(Status::NotSupp.into())
@@ -415,6 +421,18 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Does `owner` hold any lock of the open's file? Without a call to the origin.
     fn holds_locks(&self, _open: OpenId, _owner: &Owner) -> bool {
         false
+    }
+
+    /// Until when what this layer last said of a file, and of the name that it was found under, may be believed without
+    /// asking: attribute timeouts, and not what a lease vouches for, which is known to who has it. `None`: not at all.
+    fn believed_until(&self, _handle: &Handle) -> Option<Instant> {
+        None
+    }
+
+    /// All of an open file, if it is on this machine and valid as far as the layer knows, and the caller may read it.
+    /// Without a call to the origin: what the open showed is what counts.
+    async fn whole(&self, _caller: &Caller, _open: OpenId) -> Option<Whole> {
+        None
     }
 
     /// The stream of callbacks about what this layer grants. There is one; it can be taken once. `None` if the layer

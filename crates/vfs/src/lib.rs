@@ -24,7 +24,7 @@ pub mod time;
 
 pub use attributes::{Attributes, Device, FileType, Fsid, SetAttributes, SetTime, Wcc, WccAttributes};
 pub use caller::{AccessMask, Caller, Credential, Freshness, HolderId, Principal};
-pub use data::{Data, FileRange};
+pub use data::{Data, FileRange, Whole};
 pub use error::{Error, Result, Status};
 pub use extended::{Ace, Acl, Copied, Extent, Features, ListedXattrs, Place, Sought, XattrHow, XattrName};
 pub use filesystem::{

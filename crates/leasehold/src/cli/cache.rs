@@ -9,7 +9,7 @@ use super::parse_size;
 use crate::cachectl::time::Moment;
 
 /// What a cache keeps, for whom, and what it answers when the origin is away.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, PartialEq, Eq, Args)]
 #[command(next_help_heading = "Cache")]
 pub struct Keeping {
     /// Keep at most so much file data: bytes, or with K, M, G, T
@@ -56,6 +56,25 @@ pub enum OfflineAnswer {
     Wait,
     /// Read whole files as they were last known
     Read,
+}
+
+impl Default for Keeping {
+    /// As on the command line.
+    fn default() -> Keeping {
+        Keeping {
+            cache_size: 10 << 30,
+            cache_soft: None,
+            export_size: None,
+            min_free: 1 << 30,
+            file_min: 0,
+            file_max: None,
+            changed_min: 0,
+            no_fill: false,
+            atime: false,
+            offline: OfflineAnswer::Wait,
+            offline_after: 5,
+        }
+    }
 }
 
 impl Keeping {

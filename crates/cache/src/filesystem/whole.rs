@@ -1,0 +1,42 @@
+//! Files that are here as a whole, for a layer above that lets the kernel read them.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+use vfs::{AccessMask, Caller, FileType, Handle, OpenId, Whole};
+
+use crate::core::Core;
+
+impl Core {
+    /// Until when what is known of a file may be believed without asking.
+    pub fn believed_until(&self, handle: &Handle) -> Option<Instant> {
+        let object = self.table.peek(handle)?;
+        self.with(&object, |state| state.current_until())
+    }
+
+    /// The file of an open, if all of its bytes are here and those of the known state. What was fetched before that was
+    /// settled may not be: it is good until the next open, and the layer above would keep it for longer.
+    pub fn whole(&self, caller: &Caller, open: OpenId) -> Option<Whole> {
+        let object = self.opened_object(open).ok()?;
+        let (pin, attributes) = self.with(&object, |state| {
+            let attributes = *state.attributes()?;
+            let all = 0..attributes.size;
+            let here = attributes.file_type == FileType::Regular
+                && !all.is_empty()
+                && !state.is_suspect()
+                && state.writes.as_ref().is_none_or(|writes| writes.is_clean())
+                && state.data.valid().contains(&all)
+                && state.data.young().is_empty();
+            let may = self.may(state, &caller.principal, AccessMask::READ) == Some(true);
+            let file = state.data.file().filter(|_| here && may)?;
+            Some((file.pin(all), attributes))
+        })?;
+        let file = pin.open().ok()?;
+        // Blocks at the end that were fetched before the file was cut would be read as part of it.
+        (file.metadata().ok()?.len() == attributes.size).then(|| Whole {
+            file,
+            attributes,
+            pin: Arc::new(pin),
+        })
+    }
+}

@@ -1,0 +1,237 @@
+//! `leasehold mount`: a remote export as a directory of this machine, out of a cache on its disk.
+//!
+//! In the background it is a process of its own, which the command waits for: the command returns when the export is
+//! mounted, or with what was in the way. The process is started by running the program once more, before there is any
+//! thread, and says on its standard output when it is ready.
+
+pub mod helper;
+pub mod log;
+mod places;
+mod words;
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use cache::Cache;
+use client::{Origin, Url};
+use mount::{LookupCache, Mount};
+use serde_json::{Value, json};
+use vfs::FileSystem;
+
+pub use places::cache_of;
+
+use crate::admin::Admin;
+use crate::cli;
+use crate::owner::Life;
+use crate::stack::End;
+use crate::state::{self, Kind};
+use crate::{Failure, proxy, status};
+use words::Words;
+
+/// What the process in the background says when it is ready.
+const READY: &str = "ready";
+/// How long an end may wait for the server.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Starts the process in the background, and waits until it has mounted. False if it has not, and has said why.
+pub fn start_in_background() -> Result<bool, Failure> {
+    let failed = |error: std::io::Error| {
+        Failure(format!("cannot start a process in the background: {error}; mount with --foreground"))
+    };
+    let mut command = Command::new("/proc/self/exe");
+    let mut arguments = std::env::args_os();
+    let name = arguments.next().unwrap_or_default();
+    if is_helper(&name) {
+        command.args(helper::translate(arguments).unwrap_or_default().into_iter().skip(1));
+    } else {
+        command.args(arguments);
+    }
+    command.arg("--ready").stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = command.spawn().map_err(failed)?;
+    let Some(said) = child.stdout.take() else { return Err(failed(std::io::ErrorKind::BrokenPipe.into())) };
+    let mut line = String::new();
+    let read = BufReader::new(said).read_line(&mut line);
+    if read.is_ok() && line.trim_end() == READY {
+        return Ok(true);
+    }
+    child.wait().map_err(failed)?;
+    Ok(false)
+}
+
+/// Are we called as mount(8) calls its helpers?
+pub fn is_helper(name: &std::ffi::OsStr) -> bool {
+    std::path::Path::new(name).file_name().is_some_and(|name| name == helper::NAME)
+}
+
+/// Mounts, and serves until it is unmounted or told to end.
+pub async fn run(arguments: cli::Mount) -> Result<(), Failure> {
+    let mut end = End::listen()?;
+    let mut url = words::source(&arguments.source)?;
+    let mut words = Words::new();
+    for text in &arguments.options {
+        words.take(text, &mut url, arguments.sloppy)?;
+    }
+    let log = words.log.as_deref().map(log::open).transpose()?;
+    let directory = match &words.cache {
+        Some(directory) => directory.clone(),
+        None => {
+            state::default_directory(Kind::Cache, &format!("mount-{}", state::file_name(&url.to_string())))?
+        }
+    };
+    // Once mounted, the working directory is the root.
+    let directory = std::path::absolute(&directory).unwrap_or(directory);
+    let life = Life::begin(&url, &directory.join("state"))?;
+    let origin = tokio::select! {
+        origin = reach(&url, &life, words.retry) => origin?,
+        () = end.wait() => return Ok(()),
+    };
+    let mut options = proxy::cache_options(&url, directory.clone());
+    words.keeping.apply(&mut options);
+    options.write_behind = words.write_behind(&url);
+    let cache = proxy::open_cache(origin.file_system(), options).await?;
+    let state = proxy::make_state(&directory)?;
+    let _lock = life.keep(&state, &origin)?;
+    // What programs of the last life had open died with them.
+    cache.end_reclaim().await;
+    let mounted = mount_cache(&arguments, &url, &words, &cache, state).await?;
+    let mounted = Arc::new(mounted);
+    let place = places::remember(mounted.directory(), &directory);
+    let (shown, below) = (mounted.clone(), cache.clone());
+    let admin = Admin::with_cache(&directory, move || status_of(&shown, &below, &origin), cache.clone())?;
+    tell(&arguments, &url, &mounted, log)?;
+    tokio::select! {
+        () = mounted.ended() => {}
+        () = end.wait() => {}
+    }
+    drop(admin);
+    let mounted = into_inner(mounted).await;
+    mounted.stop(PATIENCE).await;
+    drop(place);
+    // What the server does not take now it will not miss: nothing is kept back here.
+    let _ = tokio::time::timeout(PATIENCE, cache.shutdown()).await;
+    Ok(())
+}
+
+/// The last reference: the admin socket lets go of its own when its task has ended.
+async fn into_inner(mut mounted: Arc<Mount>) -> Mount {
+    loop {
+        match Arc::try_unwrap(mounted) {
+            Ok(mount) => return mount,
+            Err(shared) => mounted = shared,
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+async fn mount_cache(
+    arguments: &cli::Mount,
+    url: &Url,
+    words: &Words,
+    cache: &Arc<Cache>,
+    state: PathBuf,
+) -> Result<Mount, Failure> {
+    let lookup_cache = match url.options.cache.lookupcache {
+        client::LookupCache::All => LookupCache::All,
+        client::LookupCache::Positive => LookupCache::Positive,
+        client::LookupCache::None => LookupCache::None,
+    };
+    let options = mount::Options {
+        lookup_cache,
+        // nfs(5): with noac, writes are synchronous.
+        sync: words.sync || !url.options.cache.ac,
+        passthrough: words.passthrough,
+        local_locks: words.local_locks,
+        state: Some(state),
+        ..mount::Options::default()
+    };
+    let target = words.target(arguments.directory.clone(), url.to_string());
+    Mount::start(cache.clone(), target, options).await.map_err(|error| Failure(error.to_string()))
+}
+
+/// Says that it is mounted, and what it cannot do.
+fn tell(arguments: &cli::Mount, url: &Url, mounted: &Mount, log: Option<File>) -> Result<(), Failure> {
+    let at = mounted.directory().display();
+    if !mounted.has_locks() {
+        eprintln!(
+            "leasehold: locks on {at} are kept on this machine alone: other clients of the server do not see them"
+        );
+    }
+    if !arguments.ready {
+        println!("{url} is mounted on {at}; unmount it with: leasehold umount {at}");
+        if log.is_some() {
+            log::leave_stderr(log);
+        }
+        return Ok(());
+    }
+    let failed = |errno: rustix::io::Errno| {
+        Failure(format!("cannot go to the background: {errno}; mount with --foreground"))
+    };
+    // Whoever started us goes away, and with it the terminal; and no directory is kept from being unmounted.
+    rustix::process::setsid().map_err(failed)?;
+    rustix::process::chdir("/").map_err(failed)?;
+    log::leave_stderr(log);
+    let null = File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/null")
+        .map_err(|error| Failure(format!("cannot open /dev/null: {error}; mount with --foreground")))?;
+    println!("{READY}");
+    rustix::stdio::dup2_stdout(&null).map_err(failed)?;
+    rustix::stdio::dup2_stderr(&null).map_err(failed)
+}
+
+/// Mounts the origin; one that does not answer is waited for as long as `retry` says.
+async fn reach(url: &Url, life: &Life, retry: Duration) -> Result<Origin, Failure> {
+    match tokio::time::timeout(retry, proxy::reach(url, &life.client)).await {
+        Ok(reached) => reached,
+        Err(_) => Err(Failure(format!(
+            "{url} does not answer; check that the server runs, or wait longer with -o retry=MINUTES"
+        ))),
+    }
+}
+
+fn status_of(mounted: &Mount, cache: &Cache, origin: &Origin) -> Value {
+    let stats = mounted.stats();
+    json!({
+        "role": "mount",
+        "origin": origin.url().to_string(),
+        "origin_version": origin.version(),
+        "mounted_on": mounted.directory().to_string_lossy(),
+        "locks": if stats.locks { "at the origin" } else { "on this machine alone" },
+        "read_path": if stats.passthrough { "cache files by the kernel, where whole" } else { "through this process" },
+        "kernel": {
+            "requests": stats.requests,
+            "waiting": stats.waiting,
+            "files_known": stats.nodes,
+            "files_open": stats.open,
+            "opens_passthrough": stats.opens_passed,
+            "opens_ordinary": stats.opens_ordinary,
+            "given_up": stats.abandoned,
+            "recalls": stats.recalls,
+        },
+        "upstream": status::upstream(origin),
+        "cache": status::cache(&cache.stats()),
+    })
+}
+
+/// `leasehold umount`
+pub fn unmount(arguments: &cli::Umount) -> Result<(), Failure> {
+    let directory = std::path::absolute(&arguments.directory)
+        .map_err(|error| Failure(format!("cannot unmount {}: {error}", arguments.directory.display())))?;
+    let at = directory.display();
+    match mount::mounted_at(&directory) {
+        Some((kind, _)) if kind == "fuse.leasehold" => {}
+        _ => {
+            return Err(Failure(format!(
+                "nothing of ours is mounted on {at}; `findmnt -t fuse.leasehold` lists what is"
+            )));
+        }
+    }
+    mount::unmount(&directory, arguments.lazy).map_err(|error| {
+        Failure(format!("cannot unmount {at}: {error}; end what uses it (fuser -m {at}), or give --lazy"))
+    })
+}

@@ -1,0 +1,71 @@
+//! Where messages go: standard error as long as somebody looks at it, then a file or the system's log.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+
+use parking_lot::Mutex;
+
+use crate::Failure;
+
+/// Where the system listens.
+const SYSLOG: &str = "/dev/log";
+/// `LOG_DAEMON | LOG_NOTICE` (RFC 3164)
+const PRIORITY: &str = "<29>";
+
+static SINK: Mutex<Sink> = Mutex::new(Sink::Stderr);
+
+enum Sink {
+    Stderr,
+    File(File),
+    Syslog(UnixDatagram),
+    Nowhere,
+}
+
+/// A place to write messages to, as `tracing` wants it: each write is one message.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Log;
+
+impl Write for Log {
+    fn write(&mut self, message: &[u8]) -> io::Result<usize> {
+        match &mut *SINK.lock() {
+            Sink::Stderr => io::stderr().write_all(message)?,
+            Sink::File(file) => file.write_all(message)?,
+            Sink::Syslog(socket) => {
+                let mut line = format!("{PRIORITY}leasehold[{}]: ", std::process::id()).into_bytes();
+                line.extend_from_slice(message.trim_ascii_end());
+                // A log that is full loses messages; it does not stop us.
+                let _ = socket.send(&line);
+            }
+            Sink::Nowhere => {}
+        }
+        Ok(message.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A file to log to, opened while somebody can be told that it cannot be.
+pub fn open(path: &Path) -> Result<File, Failure> {
+    let opened = File::options().create(true).append(true).open(path);
+    opened.map_err(|error| {
+        Failure(format!("cannot log to {}: {error}; name another file, or leave log= out", path.display()))
+    })
+}
+
+/// From now on messages go to the file, or to the system's log.
+pub fn leave_stderr(file: Option<File>) {
+    let syslog = || {
+        let socket = UnixDatagram::unbound().ok()?;
+        socket.connect(SYSLOG).ok()?;
+        socket.set_nonblocking(true).ok()?;
+        Some(socket)
+    };
+    *SINK.lock() = match file {
+        Some(file) => Sink::File(file),
+        None => syslog().map_or(Sink::Nowhere, Sink::Syslog),
+    };
+}

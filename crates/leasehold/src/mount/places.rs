@@ -1,0 +1,67 @@
+//! Which cache belongs to which mount: a file per mount in a directory that does not outlive the machine's run.
+
+use std::path::{Path, PathBuf};
+
+use crate::state;
+
+/// One mount's entry; it goes with the value.
+#[derive(Debug)]
+pub struct Place(Option<PathBuf>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some(path) = &self.0 {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Writes down that this cache is mounted there. That it cannot be is no reason not to mount.
+pub fn remember(mounted: &Path, cache: &Path) -> Place {
+    let write = || {
+        let directory = directory()?;
+        state::make(&directory).ok()?;
+        let path = directory.join(name(mounted));
+        let cache = std::path::absolute(cache).ok()?;
+        std::fs::write(&path, cache.to_str()?).ok()?;
+        Some(path)
+    };
+    Place(write())
+}
+
+/// The cache of what is mounted there.
+pub fn cache_of(mounted: &Path) -> Option<PathBuf> {
+    // The directory itself is not looked at: its server may be away.
+    let absolute = std::path::absolute(mounted).ok()?;
+    let written = std::fs::read_to_string(directory()?.join(name(&absolute))).ok()?;
+    Some(written.into())
+}
+
+/// Slashes and what else is special, in a way that keeps names apart.
+fn name(mounted: &Path) -> String {
+    use std::os::unix::ffi::OsStrExt;
+    let spelt = |byte: &u8| match byte {
+        b'/' => "-".to_owned(),
+        byte if byte.is_ascii_alphanumeric() || *byte == b'.' => (*byte as char).to_string(),
+        byte => format!("_{byte:02x}"),
+    };
+    mounted.as_os_str().as_bytes().iter().map(spelt).collect()
+}
+
+fn directory() -> Option<PathBuf> {
+    if rustix::process::geteuid().is_root() {
+        return Some("/run/leasehold/mounts".into());
+    }
+    Some(PathBuf::from(std::env::var_os("XDG_RUNTIME_DIR")?).join("leasehold/mounts"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn different_mounts_have_different_names() {
+        let names = ["/mnt/a", "/mnt-a", "/mnt_a", "/mnt/a b"].map(|path| name(Path::new(path)));
+        assert_eq!(names, ["-mnt-a", "-mnt_2da", "-mnt_5fa", "-mnt-a_20b"]);
+    }
+}

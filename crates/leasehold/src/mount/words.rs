@@ -1,0 +1,250 @@
+//! The words behind `-o`: those of nfs(5), of mount(8) and fstab(5), and a few of our own.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use cache::WriteBehind;
+use client::{Url, UrlError};
+use mount::Target;
+
+use crate::Failure;
+use crate::cli::cache::{Keeping, OfflineAnswer};
+use crate::cli::parse_size;
+
+/// What the words said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Words {
+    /// `ro`
+    pub read_only: bool,
+    /// `nosuid`
+    pub nosuid: bool,
+    /// `nodev`
+    pub nodev: bool,
+    /// `noexec`
+    pub noexec: bool,
+    /// `noatime`
+    pub noatime: bool,
+    /// `sync`
+    pub sync: bool,
+    /// `allow_other`: for root, unless it is taken back.
+    pub allow_other: bool,
+    /// `nolock`, `local_lock=all`
+    pub local_locks: bool,
+    /// `passthrough`
+    pub passthrough: bool,
+    /// `cache=DIR`
+    pub cache: Option<PathBuf>,
+    /// `cachesize=SIZE`, `minfree=SIZE`, `offline=read`, `nofill`: how much is kept, and what is answered without the server.
+    pub keeping: Keeping,
+    /// `log=FILE`
+    pub log: Option<PathBuf>,
+    /// `retry=MINUTES`: how long a server that does not answer is waited for.
+    pub retry: Duration,
+}
+
+/// What is known besides the words of nfs(5).
+const OURS: &str = "ro, rw, suid, nosuid, dev, nodev, exec, noexec, atime, noatime, sync, async, allow_other, \
+     noallow_other, lock, local_lock, passthrough, nopassthrough, fill, nofill, offline, cache, cachesize, minfree, log, retry, and those that \
+     only fstab reads";
+
+impl Words {
+    /// Before any word.
+    pub fn new() -> Words {
+        Words {
+            read_only: false,
+            nosuid: false,
+            nodev: false,
+            noexec: false,
+            noatime: false,
+            sync: false,
+            allow_other: rustix::process::geteuid().is_root(),
+            local_locks: false,
+            passthrough: true,
+            cache: None,
+            keeping: Keeping::default(),
+            log: None,
+            retry: Duration::from_secs(120),
+        }
+    }
+
+    /// Takes words, separated by commas; those for the server go to the URL. `sloppy` passes over what nobody knows.
+    ///
+    /// # Errors
+    /// Names the word.
+    pub fn take(&mut self, text: &str, url: &mut Url, sloppy: bool) -> Result<(), Failure> {
+        for word in text.split(',').filter(|word| !word.is_empty()) {
+            if self.own(word)? {
+                continue;
+            }
+            match url.options.apply(word) {
+                Ok(()) => {}
+                Err(UrlError::UnknownOption { .. }) if sloppy => {}
+                Err(unknown @ UrlError::UnknownOption { .. }) => {
+                    return Err(Failure(format!("{unknown}, {OURS}")));
+                }
+                Err(wrong) => return Err(Failure(wrong.to_string())),
+            }
+        }
+        Ok(())
+    }
+
+    /// One of ours? Those that mean the same to us either way, or nothing, are taken silently.
+    fn own(&mut self, word: &str) -> Result<bool, Failure> {
+        let (name, value) = match word.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (word, None),
+        };
+        let wants = |wanted: &str| Failure(format!("option `{word}`: {wanted}"));
+        let text = |wanted: &str| value.filter(|value| !value.is_empty()).ok_or_else(|| wants(wanted));
+        match name {
+            "cache" => self.cache = Some(text("name a directory, as cache=/var/cache/x")?.into()),
+            "cachesize" => self.keeping.cache_size = parse_size(text("a size, as 10G")?).map_err(Failure)?,
+            "minfree" => self.keeping.min_free = parse_size(text("a size, as 1G")?).map_err(Failure)?,
+            "offline" => {
+                self.keeping.offline = match value {
+                    Some("wait") => OfflineAnswer::Wait,
+                    Some("read") => OfflineAnswer::Read,
+                    _ => return Err(wants("`wait`, or `read`: whole files as they were last known")),
+                }
+            }
+            "log" => self.log = Some(text("name a file, as log=/var/log/x")?.into()),
+            "retry" => {
+                let minutes: u64 =
+                    text("minutes")?.parse().map_err(|_| wants("a number of minutes, as retry=2"))?;
+                self.retry = Duration::from_secs(minutes.min(1_000_000) * 60);
+            }
+            "local_lock" => {
+                self.local_locks = match value {
+                    Some("none") => false,
+                    Some("all") => true,
+                    _ => {
+                        return Err(wants(
+                            "`all` or `none`: flock and posix cannot be told apart at the server",
+                        ));
+                    }
+                }
+            }
+            "comment" => {}
+            _ if name.starts_with("x-") || name.starts_with("X-") => {}
+            _ if value.is_some() => return Ok(false),
+            _ => return Ok(self.flag(name)),
+        }
+        Ok(true)
+    }
+
+    fn flag(&mut self, name: &str) -> bool {
+        match name {
+            "ro" => self.read_only = true,
+            "rw" => self.read_only = false,
+            "nosuid" => self.nosuid = true,
+            "suid" => self.nosuid = false,
+            "nodev" => self.nodev = true,
+            "dev" => self.nodev = false,
+            "noexec" => self.noexec = true,
+            "exec" => self.noexec = false,
+            "noatime" => self.noatime = true,
+            "atime" | "relatime" | "strictatime" => self.noatime = false,
+            "sync" => self.sync = true,
+            "async" => self.sync = false,
+            "allow_other" => self.allow_other = true,
+            "noallow_other" => self.allow_other = false,
+            "lock" => self.local_locks = false,
+            "nolock" => self.local_locks = true,
+            "fill" => self.keeping.no_fill = false,
+            "nofill" => self.keeping.no_fill = true,
+            "passthrough" => self.passthrough = true,
+            "nopassthrough" => self.passthrough = false,
+            // As mount(8) has it for mounts of users.
+            "user" | "users" | "owner" | "group" => {
+                (self.nosuid, self.nodev, self.noexec) = (true, true, name != "owner" && name != "group");
+            }
+            "defaults" | "auto" | "noauto" | "nouser" | "nofail" | "_netdev" | "diratime" | "nodiratime"
+            | "norelatime" | "lazytime" | "nolazytime" | "silent" | "loud" | "fg" | "intr" | "nointr" => {}
+            _ => return false,
+        }
+        true
+    }
+
+    /// How writes are delayed: not at all where each is to be at the server before it returns.
+    pub fn write_behind(&self, url: &Url) -> Option<WriteBehind> {
+        // nfs(5): with noac, writes are synchronous.
+        if self.sync || !url.options.cache.ac {
+            return None;
+        }
+        let usual = WriteBehind::default();
+        Some(WriteBehind { wsize: url.options.wsize.unwrap_or(usual.wsize), ..usual })
+    }
+
+    /// Where and how to mount.
+    pub fn target(&self, directory: PathBuf, source: String) -> Target {
+        let mut target = Target::new(directory, source);
+        target.read_only = self.read_only;
+        target.nosuid = self.nosuid;
+        target.nodev = self.nodev;
+        target.noexec = self.noexec;
+        target.noatime = self.noatime;
+        target.allow_other = self.allow_other;
+        target
+    }
+}
+
+/// `nfs://…`, or `server:/export` as mount(8) has it.
+pub fn source(text: &str) -> Result<Url, Failure> {
+    if text.contains("://") {
+        return Url::parse(text).map_err(|error| Failure(error.to_string()));
+    }
+    let bad = || Failure(format!("`{text}` is no server: write nfs://SERVER/EXPORT or SERVER:/EXPORT"));
+    let colon = if text.starts_with('[') { text.find("]:").map(|at| at + 1) } else { text.find(":/") };
+    let (host, path) = text.split_at(colon.ok_or_else(bad)?);
+    let path = path[1..].replace('%', "%25").replace('?', "%3f");
+    Url::parse(&format!("nfs://{host}{path}")).map_err(|error| Failure(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn take(words: &str) -> Result<(Words, Url), String> {
+        let (mut taken, mut url) = (Words::new(), source("host:/export").unwrap());
+        taken.take(words, &mut url, false).map_err(|failure| failure.0)?;
+        Ok((taken, url))
+    }
+
+    #[test]
+    fn a_line_of_fstab_is_understood() {
+        let line = "rw,_netdev,noauto,nofail,x-systemd.automount,noatime,nodev,vers=4.2,soft,timeo=100,retrans=3,\
+                    nconnect=4,acregmin=5,noac,lookupcache=positive,cache=/var/c,cachesize=2G,sec=sys";
+        let (words, url) = take(line).unwrap();
+        assert!(words.noatime && words.nodev && !words.read_only && !words.nosuid);
+        assert!(words.write_behind(&url).is_none(), "noac");
+        assert_eq!((words.cache, words.keeping.cache_size), (Some("/var/c".into()), 2 << 30));
+        assert!(url.options.soft && !url.options.cache.ac && url.options.nconnect == 4);
+    }
+
+    #[test]
+    fn a_word_that_nobody_knows_is_named() {
+        for (wrong, said) in [
+            ("rw,nocache", "`nocache`"),
+            ("cache=", "`cache=`"),
+            ("vers=5", "`vers=5`"),
+            ("local_lock=flock", "`local_lock=flock`"),
+            ("ro=1", "`ro=1`"),
+            ("minfree=lots", "lots"),
+        ] {
+            let failure = take(wrong).unwrap_err();
+            assert!(failure.contains(said), "{wrong}: {failure}");
+        }
+        let mut url = source("host:/export").unwrap();
+        Words::new().take("nocache,ro", &mut url, true).unwrap();
+    }
+
+    #[test]
+    fn servers_are_written_both_ways() {
+        for text in ["nfs://host/srv/a", "host:/srv/a"] {
+            assert_eq!(source(text).unwrap().to_string(), "nfs://host/srv/a");
+        }
+        assert_eq!(source("[::1]:/srv").unwrap().host, "::1");
+        assert_eq!(source("host:/50%?").unwrap().export, b"/50%?");
+        assert!(["host", "/dir", "host/dir", ""].iter().all(|text| source(text).is_err()));
+    }
+}

@@ -1,0 +1,217 @@
+//! `leasehold mount` as a user holds it: in the background, killed, told to end, from mount(8). Skipped where nothing
+//! can be mounted.
+#![allow(clippy::unwrap_used)] // a test ends at the first surprise
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_leasehold");
+
+fn may_mount() -> bool {
+    let device = fs::File::options().read(true).write(true).open("/dev/fuse").is_ok();
+    let may = device && rustix::process::geteuid().is_root();
+    if !may {
+        eprintln!("skipped: mounting takes root and /dev/fuse");
+    }
+    may
+}
+
+/// A server, and places for a cache and a mount.
+struct Setting {
+    directory: tempfile::TempDir,
+    server: Child,
+    address: String,
+}
+
+impl Setting {
+    fn new() -> Setting {
+        let directory = tempfile::tempdir().unwrap();
+        ["served", "state", "cache", "mnt"]
+            .iter()
+            .for_each(|name| fs::create_dir(directory.path().join(name)).unwrap());
+        fs::write(directory.path().join("served/file"), b"content").unwrap();
+        let (server, address) = serve(directory.path(), "127.0.0.1:0");
+        Setting { directory, server, address }
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn options(&self, more: &str) -> String {
+        let (cache, log) = (self.at("cache"), self.at("log"));
+        format!("cache={},minfree=0,noresvport,log={},{more}", cache.display(), log.display())
+    }
+
+    fn mount(&self, more: &str) -> Output {
+        let url = format!("nfs://{}/export", self.address);
+        Command::new(PROGRAM)
+            .args(["mount", &url])
+            .arg(self.at("mnt"))
+            .args(["-o", &self.options(more)])
+            .output()
+            .unwrap()
+    }
+
+    /// The process in the background.
+    fn pid(&self) -> rustix::process::Pid {
+        let mine = |entry: &fs::DirEntry| {
+            let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            let words: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
+            words.contains(&self.at("mnt").as_os_str().as_encoded_bytes()) && words.contains(&&b"--ready"[..])
+        };
+        let found = fs::read_dir("/proc").unwrap().flatten().find(mine).unwrap();
+        let number = found.file_name().to_str().unwrap().parse().unwrap();
+        rustix::process::Pid::from_raw(number).unwrap()
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        rustix::process::kill_process(self.pid(), signal).unwrap();
+    }
+
+    fn is_mounted(&self) -> bool {
+        let table = fs::read_to_string("/proc/self/mounts").unwrap();
+        table.lines().any(|line| line.contains(self.at("mnt").to_str().unwrap()))
+    }
+
+    fn file(&self) -> String {
+        fs::read_to_string(self.at("mnt/file")).unwrap()
+    }
+}
+
+impl Drop for Setting {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.at("mnt")).stderr(Stdio::null()).status();
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+    }
+}
+
+fn serve(directory: &Path, listen: &str) -> (Child, String) {
+    let mut server = Command::new(PROGRAM)
+        .arg("serve")
+        .arg(directory.join("served"))
+        .args(["--export", "/export", "--insecure", "--no-root-squash", "--listen", listen, "--state"])
+        .arg(directory.join("state"))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let address = line.split_once(" on ").unwrap().1.split(';').next().unwrap().to_owned();
+    (server, address)
+}
+
+fn wait_until(condition: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !condition() {
+        assert!(Instant::now() < end, "it did not come about");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn it_is_mounted_when_the_command_returns_and_tells_of_itself() {
+    if !may_mount() {
+        return;
+    }
+    let setting = Setting::new();
+    let mounted = setting.mount("vers=4.2");
+    assert!(mounted.status.success(), "{}", String::from_utf8_lossy(&mounted.stderr));
+    assert_eq!(setting.file(), "content");
+    let status = Command::new(PROGRAM).args(["status", "--json"]).arg(setting.at("mnt")).output().unwrap();
+    let status: Value = serde_json::from_slice(&status.stdout).unwrap();
+    assert_eq!((&status["role"], &status["origin_version"]), (&"mount".into(), &"4.2".into()));
+    assert_eq!(status["locks"], "at the origin");
+    assert!(status["kernel"]["requests"].as_u64().unwrap() > 0);
+    let unmounted = Command::new(PROGRAM).arg("umount").arg(setting.at("mnt")).status().unwrap();
+    assert!(unmounted.success() && !setting.is_mounted());
+    let again = Command::new(PROGRAM).arg("umount").arg(setting.at("mnt")).output().unwrap();
+    assert_eq!(again.status.code(), Some(1));
+}
+
+#[test]
+fn a_mistake_is_told_where_the_command_was_given() {
+    if !may_mount() {
+        return;
+    }
+    let setting = Setting::new();
+    for (words, said) in
+        [("nonsense", "`nonsense`"), ("vers=3,cachesize=lots", "lots"), ("vers=7", "`vers=7`")]
+    {
+        let output = setting.mount(words);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        assert!(error.contains(said) && error.trim_end().lines().count() == 1, "{error}");
+    }
+    let mut command = Command::new(PROGRAM);
+    command.args(["mount", "nowhere", "/mnt"]);
+    assert_eq!(command.output().unwrap().status.code(), Some(1));
+}
+
+#[test]
+fn a_process_that_was_killed_leaves_nothing_that_the_next_mount_does_not_clean() {
+    if !may_mount() {
+        return;
+    }
+    let setting = Setting::new();
+    assert!(setting.mount("vers=4.2").status.success());
+    assert_eq!(setting.file(), "content");
+    fs::write(setting.at("mnt/written"), b"written").unwrap();
+    let removed = fs::File::create(setting.at("mnt/removed")).unwrap();
+    fs::remove_file(setting.at("mnt/removed")).unwrap();
+    setting.signal(rustix::process::Signal::KILL);
+    wait_until(|| fs::metadata(setting.at("mnt")).is_err());
+    drop(removed);
+    assert!(setting.is_mounted(), "a dead mount point");
+    wait_until(|| setting.mount("vers=4.2").status.success());
+    assert_eq!(setting.file(), "content");
+    assert_eq!(fs::read(setting.at("served/written")).unwrap(), b"written");
+    wait_until(|| fs::read_dir(setting.at("served")).unwrap().count() == 2);
+}
+
+#[test]
+fn it_ends_in_order_while_the_server_is_away() {
+    if !may_mount() {
+        return;
+    }
+    for vers in ["vers=3", "vers=4.2"] {
+        let mut setting = Setting::new();
+        assert!(setting.mount(vers).status.success());
+        assert_eq!(setting.file(), "content");
+        setting.server.kill().unwrap();
+        setting.server.wait().unwrap();
+        let pid = setting.pid();
+        let mut stuck =
+            Command::new("cat").arg(setting.at("mnt/other")).stderr(Stdio::null()).spawn().unwrap();
+        setting.signal(rustix::process::Signal::TERM);
+        wait_until(|| !setting.is_mounted());
+        wait_until(|| rustix::process::test_kill_process(pid).is_err());
+        stuck.kill().unwrap();
+        stuck.wait().unwrap();
+    }
+}
+
+#[test]
+fn mount8_finds_it_under_its_helpers_name() {
+    if !may_mount() {
+        return;
+    }
+    let setting = Setting::new();
+    let port = setting.address.rsplit(':').next().unwrap();
+    let mut helper = Command::new(PROGRAM);
+    helper.arg0("/sbin/mount.leasehold").arg("127.0.0.1:/export").arg(setting.at("mnt")).arg("-v").arg("-o");
+    helper.arg(setting.options(&format!("rw,_netdev,x-test,port={port},vers=4.2")));
+    let output = helper.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(setting.file(), "content");
+    let mut wrong = Command::new(PROGRAM);
+    wrong.arg0("mount.leasehold").arg("127.0.0.1:/export").arg(setting.at("mnt")).args(["-o", "nonsense"]);
+    assert_eq!(wrong.output().unwrap().status.code(), Some(32), "as mount(8) wants it");
+}

@@ -1,0 +1,135 @@
+//! What is open: files with the credential of their opener, and directories with how far they have been read.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use vfs::{By, Caller, Entry, OpenId, Owner, Share, Verifier};
+
+use crate::inodes::Inode;
+
+/// An open file.
+#[derive(Debug)]
+pub struct File {
+    /// Its number with the kernel.
+    pub fh: u64,
+    /// The file.
+    pub inode: Arc<Inode>,
+    /// Who opened it: all that is done with it is done with these rights.
+    pub caller: Caller,
+    /// Its open below; none where the file system below has no opens.
+    pub open: Option<OpenId>,
+    /// What it may do.
+    pub access: Share,
+    /// Its reads go to the backing file.
+    pub passed: bool,
+    /// The verifier of what was written and not committed.
+    pub unstable: Mutex<Option<Verifier>>,
+    /// Something was written that a close has to see to.
+    pub dirty: AtomicBool,
+}
+
+impl File {
+    /// On what ground it reads and writes.
+    pub fn by(&self) -> By {
+        self.open.map_or(By::Anonymous, By::Open)
+    }
+}
+
+/// An open directory.
+#[derive(Debug)]
+pub struct Directory {
+    /// The directory.
+    pub inode: Arc<Inode>,
+    /// Who opened it.
+    pub caller: Caller,
+    /// How far it has been read. An async lock: the kernel reads a directory one call after the other.
+    pub position: tokio::sync::Mutex<Position>,
+}
+
+/// Entries that have been fetched and not yet asked for.
+#[derive(Debug, Default)]
+pub struct Position {
+    /// The kernel has been told everything up to this cookie.
+    pub cookie: u64,
+    /// What follows.
+    pub ahead: VecDeque<Entry>,
+    /// With attributes?
+    pub plus: bool,
+    /// Of the listing.
+    pub verifier: Verifier,
+    /// Nothing follows what is in `ahead`.
+    pub eof: bool,
+}
+
+/// All opens.
+#[derive(Debug, Default)]
+pub struct Files {
+    next: AtomicU64,
+    regular: Mutex<HashMap<u64, Arc<File>>>,
+    directories: Mutex<HashMap<u64, Arc<Directory>>>,
+}
+
+impl Files {
+    /// A number that was never used.
+    pub fn number(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// A file has been opened.
+    pub fn insert(&self, file: File) -> Arc<File> {
+        let file = Arc::new(file);
+        self.regular.lock().insert(file.fh, file.clone());
+        file
+    }
+
+    /// An open file.
+    pub fn get(&self, fh: u64) -> Option<Arc<File>> {
+        self.regular.lock().get(&fh).cloned()
+    }
+
+    /// It is closed.
+    pub fn remove(&self, fh: u64) -> Option<Arc<File>> {
+        self.regular.lock().remove(&fh)
+    }
+
+    /// A directory has been opened.
+    pub fn insert_directory(&self, fh: u64, directory: Directory) {
+        self.directories.lock().insert(fh, Arc::new(directory));
+    }
+
+    /// An open directory.
+    pub fn directory(&self, fh: u64) -> Option<Arc<Directory>> {
+        self.directories.lock().get(&fh).cloned()
+    }
+
+    /// It is closed.
+    pub fn remove_directory(&self, fh: u64) {
+        self.directories.lock().remove(&fh);
+    }
+
+    /// How many files are open.
+    pub fn len(&self) -> usize {
+        self.regular.lock().len()
+    }
+
+    /// All open files.
+    pub fn all(&self) -> Vec<Arc<File>> {
+        self.regular.lock().values().cloned().collect()
+    }
+}
+
+/// The owner of an open: each open of the kernel is one of its own.
+pub fn open_owner(fh: u64) -> Owner {
+    Owner(Bytes::copy_from_slice(&fh.to_be_bytes()))
+}
+
+/// The owner of locks: a table of open files for `fcntl`, an open file for `flock`. They never are the same.
+pub fn lock_owner(kernel: u64, flock: bool) -> Owner {
+    let mut bytes = [0; 9];
+    bytes[0] = if flock { b'f' } else { b'p' };
+    bytes[1..].copy_from_slice(&kernel.to_be_bytes());
+    Owner(Bytes::copy_from_slice(&bytes))
+}

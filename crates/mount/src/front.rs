@@ -1,0 +1,398 @@
+//! The heart of a mount: the file system below, what the kernel knows of it, and what the operations share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use tokio::time::Instant;
+use vfs::{
+    Attributes, Caller, Clock, Features, FileSystem, FileType, Freshness, FsLimits, Fsid, Name, Node,
+    SystemClock, Timestamp,
+};
+
+use crate::device::Device;
+use crate::errno;
+use crate::files::{File, Files};
+use crate::inodes::{Inode, Inodes, is_valid};
+use crate::notify::Notifier;
+use crate::recalls::Recalls;
+use crate::silly::Record;
+use crate::wire::reply::{Answer, Attr, EntryOut, Outcome};
+use crate::wire::request::{Header, Request};
+
+/// How long the kernel believes what a lease vouches for, unless it is told otherwise before.
+const LEASED: Duration = Duration::from_secs(3600);
+
+/// Which names the kernel may remember: the mount option `lookupcache`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LookupCache {
+    /// Those that lead somewhere, and those that do not.
+    #[default]
+    All,
+    /// Those that lead somewhere.
+    Positive,
+    /// None.
+    None,
+}
+
+/// How a mount behaves.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Which names the kernel may remember.
+    pub lookup_cache: LookupCache,
+    /// Writes are at the origin when they return: the mount options `sync` and `noac`.
+    pub sync: bool,
+    /// Let the kernel read files that are whole in the cache by itself, where it can and we may.
+    pub passthrough: bool,
+    /// Leave `flock` and `fcntl` locks to the kernel of this machine, even if the origin has locks: `local_lock=all`.
+    pub local_locks: bool,
+    /// Largest WRITE of the kernel in bytes.
+    pub max_write: u32,
+    /// Threads that read requests.
+    pub threads: usize,
+    /// Where to write down what has to be removed after a crash.
+    pub state: Option<std::path::PathBuf>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        let threads = std::thread::available_parallelism().map_or(2, |threads| threads.get().clamp(2, 8));
+        Options {
+            lookup_cache: LookupCache::All,
+            sync: false,
+            passthrough: true,
+            local_locks: false,
+            max_write: 1 << 20,
+            threads,
+            state: None,
+        }
+    }
+}
+
+/// What has been done, since the mount.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Requests of the kernel.
+    pub requests: AtomicU64,
+    /// Opens whose reads go to the cache file itself.
+    pub opens_passed: AtomicU64,
+    /// Other opens.
+    pub opens_ordinary: AtomicU64,
+    /// Requests that were given up because the asker was killed.
+    pub abandoned: AtomicU64,
+    /// Leases that were taken back.
+    pub recalls: AtomicU64,
+}
+
+/// A mount, from the kernel's side. See the module.
+pub struct Front {
+    pub fs: Arc<dyn FileSystem>,
+    pub options: Options,
+    pub device: Device,
+    pub inodes: Inodes,
+    pub files: Files,
+    pub notifier: Notifier,
+    pub silly: Record,
+    pub recalls: Recalls,
+    pub limits: FsLimits,
+    pub root_fsid: Fsid,
+    /// Locks come to us.
+    pub locks: bool,
+    /// The kernel and our rights allow passthrough. Given up at the first refusal.
+    pub passthrough: AtomicBool,
+    pub counters: Counters,
+}
+
+/// Tells an operation that its asker does not wait any more.
+#[derive(Clone, Debug, Default)]
+pub struct Interrupt(Arc<Interrupted>);
+
+#[derive(Debug, Default)]
+struct Interrupted {
+    yes: AtomicBool,
+    wake: tokio::sync::Notify,
+}
+
+impl Interrupt {
+    /// The asker got a signal.
+    pub fn raise(&self) {
+        self.0.yes.store(true, Ordering::Release);
+        self.0.wake.notify_one();
+    }
+
+    /// Did it?
+    pub fn is_raised(&self) -> bool {
+        self.0.yes.load(Ordering::Acquire)
+    }
+
+    /// Waits until it does.
+    pub async fn raised(&self) {
+        while !self.is_raised() {
+            self.0.wake.notified().await;
+        }
+    }
+}
+
+impl Front {
+    /// Answers a request.
+    pub async fn answer(self: Arc<Front>, header: Header, request: Request, interrupt: Interrupt) -> Outcome {
+        match request {
+            Request::Lookup { name } => self.lookup(&header, &name).await,
+            Request::Getattr => self.getattr(&header).await,
+            Request::Setattr(set) => self.setattr(&header, &set).await,
+            Request::Access { mask } => self.access(&header, mask).await,
+            Request::Statfs => self.statfs(&header).await,
+            Request::Readlink => self.readlink(&header).await,
+            Request::Symlink { name, target } => self.symlink(&header, &name, &target).await,
+            Request::Mknod { name, mode, rdev } => self.mknod(&header, &name, mode, rdev).await,
+            Request::Mkdir { name, mode } => self.mkdir(&header, &name, mode).await,
+            Request::Unlink { name } => self.unlink(&header, &name).await,
+            Request::Rmdir { name } => self.rmdir(&header, &name).await,
+            Request::Rename { name, new_parent, new_name, flags } => {
+                self.rename(&header, &name, (new_parent, &new_name), flags).await
+            }
+            Request::Link { old, name } => self.link(&header, old, &name).await,
+            Request::Open { flags } => self.open(&header, flags).await,
+            Request::Create { name, flags, mode } => self.create(&header, &name, flags, mode).await,
+            Request::Flush { fh, lock_owner } => self.flush(fh, lock_owner).await,
+            Request::Release { fh, lock_owner, unlock_flock } => {
+                self.release(fh, unlock_flock.then_some(lock_owner)).await
+            }
+            Request::Fsync { fh } => self.fsync(fh).await,
+            Request::Read { fh, offset, size } => self.read(fh, offset, size).await,
+            Request::Write { fh, offset, data, flags, kill_set_id } => {
+                self.write(fh, offset, data, flags, kill_set_id).await
+            }
+            Request::Lseek { fh, offset, whence } => self.lseek(fh, offset, whence).await,
+            Request::Fallocate { fh, offset, length, mode } => {
+                self.fallocate(fh, (offset, length), mode).await
+            }
+            Request::CopyFileRange { fh, offset, to_fh, to_offset, length, .. } => {
+                self.copy_file_range((fh, offset), (to_fh, to_offset), length).await
+            }
+            Request::Opendir => self.opendir(&header).await,
+            Request::Readdir { fh, offset, size, plus } => {
+                self.readdir(fh, offset, size as usize, plus).await
+            }
+            Request::Releasedir { fh } => {
+                self.files.remove_directory(fh);
+                Ok(Answer::Done)
+            }
+            Request::Fsyncdir => Ok(Answer::Done),
+            Request::Getxattr { name, size } => self.getxattr(&header, &name, size).await,
+            Request::Setxattr { name, value, flags } => self.setxattr(&header, &name, value, flags).await,
+            Request::Listxattr { size } => self.listxattr(&header, size).await,
+            Request::Removexattr { name } => self.removexattr(&header, &name).await,
+            Request::Getlk { fh, owner, lock, flock } => self.getlk(fh, owner, lock, flock).await,
+            Request::Setlk { fh, owner, lock, flock, wait } => {
+                self.setlk(fh, (owner, flock), lock, wait.then_some(&interrupt)).await
+            }
+            // Handled where they arrive.
+            Request::Init { .. } | Request::Destroy | Request::Interrupt { .. } | Request::Forget(_) => {
+                Ok(Answer::Silence)
+            }
+            Request::Unknown(_) => Err(Errno::NOSYS),
+        }
+    }
+
+    /// An answer reached nobody: what it gave is taken back.
+    pub async fn abandon(&self, answer: Answer) {
+        match answer {
+            Answer::Entry(entry) if entry.node != 0 => self.forget(entry.node, 1),
+            Answer::Open(open) => drop(self.release(open.fh, None).await),
+            Answer::Create(entry, open) => {
+                let _ = self.release(open.fh, None).await;
+                self.forget(entry.node, 1);
+            }
+            _ => {}
+        }
+    }
+
+    /// The kernel gives back what it was told.
+    pub fn forget(&self, node: u64, count: u64) {
+        let Some(inode) = self.inodes.forget(node, count) else { return };
+        let Some(lease) = inode.state.lock().lease.take() else { return };
+        // A retired node leaves its lease with its successor.
+        if let Some(successor) = self.inodes.find(&inode.handle) {
+            successor.state.lock().lease.get_or_insert(lease);
+            return;
+        }
+        self.give_back(lease.id);
+    }
+
+    /// The file of a node. One that we never gave is stale.
+    pub fn inode(&self, node: u64) -> Result<Arc<Inode>, Errno> {
+        self.inodes.get(node).ok_or(Errno::STALE)
+    }
+
+    /// An open file.
+    pub fn file(&self, fh: u64) -> Result<Arc<File>, Errno> {
+        self.files.get(fh).ok_or(Errno::BADF)
+    }
+
+    /// A new name for the kernel, with attributes, which are asked for if they did not come along.
+    pub async fn entry(
+        &self,
+        caller: &Caller,
+        node: &Node,
+        at: Option<(u64, Name)>,
+    ) -> Result<EntryOut, Errno> {
+        let attributes = match node.attributes {
+            Some(attributes) => attributes,
+            None => self.fs.getattr(caller, &node.handle).await.map_err(errno::of)?,
+        };
+        Ok(self.entry_of(&node.handle, &attributes, at))
+    }
+
+    /// The same, if they did.
+    pub fn entry_of(
+        &self,
+        handle: &vfs::Handle,
+        attributes: &Attributes,
+        at: Option<(u64, Name)>,
+    ) -> EntryOut {
+        let inode = self.inodes.remember(handle);
+        if at.is_some() {
+            self.inodes.name(&inode, at);
+        }
+        let attr_valid = self.valid(&inode);
+        let entry_valid =
+            if self.options.lookup_cache == LookupCache::None { Duration::ZERO } else { attr_valid };
+        let attr = self.attr(&inode, attributes);
+        EntryOut { node: inode.number, entry_valid, attr_valid, attr }
+    }
+
+    /// Attributes for the kernel. If they show that somebody else has written the file, its pages go.
+    pub fn attr(&self, inode: &Inode, attributes: &Attributes) -> Attr {
+        let (foreign, silly) = {
+            let mut state = inode.state.lock();
+            let ours = state.writers > 0 || state.lease.is_some_and(|lease| is_valid(&lease));
+            state.told = Some(attributes.wcc());
+            (!ours && state.pages.told(attributes), state.silly.is_some())
+        };
+        if foreign {
+            self.notifier.data(inode.number);
+        }
+        let mut attr = attr_of(attributes, self.number_of(attributes));
+        // The name that a removed file has until it is closed is no link that anybody should count on.
+        attr.nlink = attr.nlink.saturating_sub(u32::from(silly));
+        attr
+    }
+
+    /// The inode number that programs see: the origin's; of a file system below its root, one that does not collide.
+    pub fn number_of(&self, attributes: &Attributes) -> u64 {
+        if attributes.fsid == self.root_fsid {
+            return attributes.fileid;
+        }
+        let fsid = attributes.fsid.major.rotate_left(17) ^ attributes.fsid.minor;
+        attributes.fileid ^ fsid.wrapping_mul(0x9e37_79b9_7f4a_7c15).max(1)
+    }
+
+    /// How long the kernel may believe what it is told of a file: as long as a lease that we hold, else as long as the
+    /// layer below would without asking.
+    pub fn valid(&self, inode: &Inode) -> Duration {
+        let now = Instant::now();
+        let lease = inode.state.lock().lease.filter(is_valid);
+        if let Some(lease) = lease {
+            return lease.until.map_or(LEASED, |until| until.saturating_duration_since(now).min(LEASED));
+        }
+        let until = self.fs.believed_until(&inode.handle);
+        until.map_or(Duration::ZERO, |until| until.saturating_duration_since(now))
+    }
+
+    /// Has the layer below this?
+    pub fn has(&self, feature: Features) -> bool {
+        self.limits.features.contains(feature)
+    }
+}
+
+/// The time of day.
+pub fn wall() -> Timestamp {
+    SystemClock.wall()
+}
+
+/// A name of the kernel's.
+pub fn name(bytes: &[u8]) -> Result<Name, Errno> {
+    Name::new(bytes).map_err(errno::of)
+}
+
+/// What counts as an open.
+pub fn opening(caller: &Caller) -> Caller {
+    caller.clone().with_freshness(Freshness::Open)
+}
+
+fn attr_of(attributes: &Attributes, ino: u64) -> Attr {
+    let time = |at: Timestamp| (at.seconds, at.nanoseconds);
+    Attr {
+        ino,
+        size: attributes.size,
+        blocks: attributes.used.div_ceil(512),
+        atime: time(attributes.atime),
+        mtime: time(attributes.mtime),
+        ctime: time(attributes.ctime),
+        mode: file_mode(attributes.file_type) | (attributes.mode & 0o7777),
+        nlink: attributes.nlink,
+        uid: attributes.uid,
+        gid: attributes.gid,
+        rdev: device_number(attributes.rdev),
+    }
+}
+
+/// The type bits of `st_mode`.
+pub fn file_mode(file_type: FileType) -> u32 {
+    match file_type {
+        FileType::Regular => libc::S_IFREG,
+        FileType::Directory => libc::S_IFDIR,
+        FileType::Block => libc::S_IFBLK,
+        FileType::Character => libc::S_IFCHR,
+        FileType::Symlink => libc::S_IFLNK,
+        FileType::Socket => libc::S_IFSOCK,
+        FileType::Fifo => libc::S_IFIFO,
+    }
+}
+
+/// The file type of `st_mode`.
+pub fn file_type(mode: u32) -> Result<FileType, Errno> {
+    match mode & libc::S_IFMT {
+        libc::S_IFREG => Ok(FileType::Regular),
+        libc::S_IFBLK => Ok(FileType::Block),
+        libc::S_IFCHR => Ok(FileType::Character),
+        libc::S_IFSOCK => Ok(FileType::Socket),
+        libc::S_IFIFO => Ok(FileType::Fifo),
+        _ => Err(Errno::INVAL),
+    }
+}
+
+/// The kernel's 32 bits for a device: 12 of major, 20 of minor (`new_encode_dev`).
+fn device_number(device: vfs::Device) -> u32 {
+    let (major, minor) = (device.major & 0xfff, device.minor & 0xf_ffff);
+    (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)
+}
+
+/// The other way round.
+pub fn device_of(number: u32) -> vfs::Device {
+    vfs::Device { major: (number >> 8) & 0xfff, minor: (number & 0xff) | ((number >> 12) & 0xf_ff00) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_come_back() {
+        for (major, minor) in [(0, 0), (8, 1), (4095, 0xf_ffff), (1, 256)] {
+            let device = vfs::Device { major, minor };
+            assert_eq!(device_of(device_number(device)), device);
+        }
+        assert_eq!(device_number(vfs::Device { major: 8, minor: 1 }), 0x801);
+    }
+
+    #[tokio::test]
+    async fn an_interrupt_that_came_before_anybody_waits_is_not_lost() {
+        let interrupt = Interrupt::default();
+        interrupt.raise();
+        interrupt.raised().await;
+        assert!(interrupt.is_raised());
+    }
+}

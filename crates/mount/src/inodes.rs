@@ -1,0 +1,295 @@
+//! What the kernel calls a file, and what we do: node numbers, handles, and how often the kernel was told.
+//!
+//! A node number is given out once and never again, so that a number means one file for as long as the mount lasts.
+//! (What programs see as the inode number is the origin's `fileid`, in the attributes.) The kernel counts each time
+//! that it is told of a node, and gives the count back with FORGET; at zero the node is gone.
+//!
+//! Where a file was last found is remembered too: an open goes by name, so that it finds what is there now, and a file
+//! that is removed or renamed while it is open is known by it.
+//!
+//! A node may be **retired**: its file gets a new node at the next lookup, while those who have the old one open keep
+//! it. That is how a file leaves passthrough, which the kernel cannot undo for an open that has it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use vfs::{Caller, Handle, Lease, Name, WccAttributes};
+
+use crate::device::Backing;
+use crate::pages::Pages;
+use crate::wire::abi::ROOT;
+
+/// A file that the kernel knows.
+#[derive(Debug)]
+pub struct Inode {
+    /// Its node number.
+    pub number: u64,
+    /// What the layer below calls it.
+    pub handle: Handle,
+    /// What changes. May be locked while the table is, and not the other way round.
+    pub state: Mutex<State>,
+    /// Woken when a lock on it may be free.
+    pub unlocked: Notify,
+}
+
+/// What changes about a file.
+#[derive(Debug, Default)]
+pub struct State {
+    /// The directory's node, and the name by which it was last found there.
+    pub name: Option<(u64, Name)>,
+    /// Opens of it.
+    pub opens: u32,
+    /// Those of them that may write.
+    pub writers: u32,
+    /// Those of them that go through the page cache, or through us.
+    pub ordinary: u32,
+    /// What the others read from. The kernel wants the same for all of them.
+    pub backing: Option<Arc<Passed>>,
+    /// What the layer below has promised.
+    pub lease: Option<Lease>,
+    /// What the kernel has of its data.
+    pub pages: Pages,
+    /// The attributes that the kernel was last told.
+    pub told: Option<WccAttributes>,
+    /// Removed while it was open: the name that it has until the last close.
+    pub silly: Option<Silly>,
+}
+
+/// A file of this machine that the kernel reads by itself, and what keeps it as it is.
+#[derive(Debug)]
+pub struct Passed {
+    /// For the kernel.
+    pub backing: Backing,
+    /// The state of the file that it has.
+    pub state: WccAttributes,
+    /// Keeps the file whole: never read, and dropped last.
+    pub _whole: vfs::Whole,
+}
+
+/// A name that a removed file has until it is closed.
+#[derive(Clone, Debug)]
+pub struct Silly {
+    /// In this directory.
+    pub directory: Handle,
+    /// `.nfs…`
+    pub name: Name,
+    /// Who removed it.
+    pub caller: Caller,
+}
+
+/// The nodes.
+#[derive(Debug)]
+pub struct Inodes {
+    table: Mutex<Table>,
+}
+
+#[derive(Debug)]
+struct Table {
+    by_number: HashMap<u64, (Arc<Inode>, u64)>,
+    by_handle: HashMap<Handle, u64>,
+    by_name: HashMap<(u64, Name), u64>,
+    next: u64,
+}
+
+impl Inode {
+    fn new(number: u64, handle: Handle) -> Arc<Inode> {
+        Arc::new(Inode { number, handle, state: Mutex::default(), unlocked: Notify::new() })
+    }
+
+    /// Is a lease held on it?
+    pub fn is_leased(&self) -> bool {
+        self.state.lock().lease.is_some_and(|lease| is_valid(&lease))
+    }
+}
+
+/// Has the term of a lease not ended?
+pub fn is_valid(lease: &Lease) -> bool {
+    lease.until.is_none_or(|until| tokio::time::Instant::now() < until)
+}
+
+impl Table {
+    fn unname(&mut self, name: &(u64, Name), number: u64) {
+        if self.by_name.get(name) == Some(&number) {
+            self.by_name.remove(name);
+        }
+    }
+}
+
+impl Inodes {
+    /// The root alone.
+    pub fn new(root: Handle) -> Inodes {
+        let by_number = HashMap::from([(ROOT, (Inode::new(ROOT, root), 1))]);
+        let by_handle = HashMap::from([(root, ROOT)]);
+        Inodes { table: Mutex::new(Table { by_number, by_handle, by_name: HashMap::new(), next: ROOT + 1 }) }
+    }
+
+    /// The file of a node.
+    pub fn get(&self, number: u64) -> Option<Arc<Inode>> {
+        self.table.lock().by_number.get(&number).map(|(inode, _)| inode.clone())
+    }
+
+    /// The node of a file, if the kernel knows it.
+    pub fn find(&self, handle: &Handle) -> Option<Arc<Inode>> {
+        let table = self.table.lock();
+        let number = table.by_handle.get(handle)?;
+        table.by_number.get(number).map(|(inode, _)| inode.clone())
+    }
+
+    /// The kernel is about to be told of a file.
+    pub fn remember(&self, handle: &Handle) -> Arc<Inode> {
+        let mut table = self.table.lock();
+        if let Some(number) = table.by_handle.get(handle).copied()
+            && let Some((inode, lookups)) = table.by_number.get_mut(&number)
+        {
+            *lookups += 1;
+            return inode.clone();
+        }
+        let number = table.next;
+        table.next += 1;
+        let inode = Inode::new(number, *handle);
+        table.by_number.insert(number, (inode.clone(), 1));
+        table.by_handle.insert(*handle, number);
+        inode
+    }
+
+    /// The kernel gives back what it was told so many times. The file, if that was all.
+    pub fn forget(&self, number: u64, count: u64) -> Option<Arc<Inode>> {
+        if number == ROOT {
+            return None;
+        }
+        let mut table = self.table.lock();
+        let (_, lookups) = table.by_number.get_mut(&number)?;
+        *lookups = lookups.saturating_sub(count);
+        if *lookups > 0 {
+            return None;
+        }
+        let (inode, _) = table.by_number.remove(&number)?;
+        if table.by_handle.get(&inode.handle) == Some(&number) {
+            table.by_handle.remove(&inode.handle);
+        }
+        if let Some(name) = inode.state.lock().name.take() {
+            table.unname(&name, number);
+        }
+        Some(inode)
+    }
+
+    /// A file was found under this name, or has lost the one that it was found under.
+    pub fn name(&self, inode: &Inode, name: Option<(u64, Name)>) {
+        let mut table = self.table.lock();
+        let before = std::mem::replace(&mut inode.state.lock().name, name.clone());
+        if before == name {
+            return;
+        }
+        if let Some(before) = before {
+            table.unname(&before, inode.number);
+        }
+        if let Some(name) = name.filter(|_| table.by_number.contains_key(&inode.number)) {
+            table.by_name.insert(name, inode.number);
+        }
+    }
+
+    /// What was last found under a name.
+    pub fn named(&self, parent: u64, name: &Name) -> Option<Arc<Inode>> {
+        let table = self.table.lock();
+        let number = table.by_name.get(&(parent, name.clone()))?;
+        let (inode, _) = table.by_number.get(number)?;
+        let holds = inode.state.lock().name.as_ref().is_some_and(|(p, n)| *p == parent && n == name);
+        holds.then(|| inode.clone())
+    }
+
+    /// The next lookup of this file gives it another node.
+    pub fn retire(&self, inode: &Inode) {
+        let mut table = self.table.lock();
+        if table.by_handle.get(&inode.handle) == Some(&inode.number) && inode.number != ROOT {
+            table.by_handle.remove(&inode.handle);
+        }
+    }
+
+    /// How many nodes the kernel knows.
+    pub fn len(&self) -> usize {
+        self.table.lock().by_number.len()
+    }
+
+    /// All of them.
+    pub fn all(&self) -> Vec<Arc<Inode>> {
+        self.table.lock().by_number.values().map(|(inode, _)| inode.clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashMap as Model;
+
+    fn handle(n: u8) -> Handle {
+        Handle::new(&[n]).unwrap()
+    }
+
+    #[test]
+    fn the_root_is_never_forgotten() {
+        let inodes = Inodes::new(handle(0));
+        assert!(inodes.forget(ROOT, 1000).is_none() && inodes.get(ROOT).is_some());
+        assert_eq!(inodes.remember(&handle(0)).number, ROOT);
+    }
+
+    #[test]
+    fn a_retired_node_stays_with_those_who_have_it() {
+        let inodes = Inodes::new(handle(0));
+        let old = inodes.remember(&handle(1));
+        inodes.retire(&old);
+        let new = inodes.remember(&handle(1));
+        assert_ne!(old.number, new.number);
+        assert_eq!(inodes.get(old.number).unwrap().handle, handle(1));
+        assert!(inodes.forget(old.number, 1).is_some());
+        assert_eq!(inodes.find(&handle(1)).unwrap().number, new.number, "forgetting the old leaves the new");
+    }
+
+    #[test]
+    fn a_name_leads_to_what_was_last_found_under_it() {
+        let inodes = Inodes::new(handle(0));
+        let (a, b) = (inodes.remember(&handle(1)), inodes.remember(&handle(2)));
+        let name = |text: &str| Name::new(text.as_bytes()).unwrap();
+        inodes.name(&a, Some((ROOT, name("x"))));
+        inodes.name(&b, Some((ROOT, name("x"))));
+        assert_eq!(inodes.named(ROOT, &name("x")).unwrap().number, b.number);
+        inodes.name(&b, Some((ROOT, name("y"))));
+        assert!(inodes.named(ROOT, &name("x")).is_none());
+        inodes.forget(b.number, 1);
+        assert!(inodes.named(ROOT, &name("y")).is_none());
+        inodes.name(&b, Some((ROOT, name("z"))));
+        assert!(inodes.named(ROOT, &name("z")).is_none(), "the kernel does not know it any more");
+    }
+
+    proptest! {
+        /// Against a model that counts: a file has its node as long as the kernel has not given back all of it.
+        #[test]
+        fn counts_are_the_kernels(steps in prop::collection::vec((1..6u8, any::<bool>(), 1..3u64), 1..80)) {
+            let inodes = Inodes::new(handle(0));
+            let mut model: Model<u8, (u64, u64)> = Model::new();
+            let mut used = std::collections::HashSet::new();
+            for (file, told, count) in steps {
+                if told {
+                    let number = inodes.remember(&handle(file)).number;
+                    let known = model.entry(file).or_insert((number, 0));
+                    prop_assert_eq!(known.0, number);
+                    prop_assert!(known.1 > 0 || used.insert(number), "a number is used once");
+                    known.1 += 1;
+                } else if let Some((number, lookups)) = model.get_mut(&file) {
+                    let all = count >= *lookups;
+                    prop_assert_eq!(inodes.forget(*number, count).is_some(), all);
+                    *lookups = lookups.saturating_sub(count);
+                    if all {
+                        model.remove(&file);
+                    }
+                }
+                prop_assert_eq!(inodes.len(), model.len() + 1);
+                for (file, (number, _)) in &model {
+                    prop_assert_eq!(inodes.get(*number).unwrap().handle, handle(*file));
+                }
+            }
+        }
+    }
+}

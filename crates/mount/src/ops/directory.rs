@@ -1,0 +1,148 @@
+//! OPENDIR, READDIR and READDIRPLUS.
+//!
+//! `open(".")` asks the origin, as any open. The kernel reads a directory a page at a time; more is fetched at once and
+//! kept with the open. Cookies are those of the layer below, which never uses the first three: those are `.` and `..`.
+
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use vfs::{Entry, FileType, ReadDir, Status};
+
+use crate::credentials::caller;
+use crate::errno;
+use crate::files::{Directory, Position};
+use crate::front::{Front, file_mode, opening};
+use crate::inodes::Inode;
+use crate::wire::abi::{Fopen, ROOT};
+use crate::wire::reply::{Answer, EntryOut, OpenOut, Outcome, put_dirent};
+use crate::wire::request::Header;
+
+/// The cookies of `.` and `..`.
+const SELF: u64 = 1;
+const PARENT: u64 = 2;
+/// About how many bytes of entries are fetched at a time.
+const FETCH_BYTES: u32 = 256 << 10;
+
+impl Front {
+    /// OPENDIR.
+    pub async fn opendir(&self, header: &Header) -> Outcome {
+        let inode = self.inode(header.node)?;
+        let caller = caller(header);
+        let attributes = self.fs.getattr(&opening(&caller), &inode.handle).await.map_err(errno::of)?;
+        let stale = inode.state.lock().told.take_if(|told| *told != attributes.wcc()).is_some();
+        if stale {
+            self.notifier.attributes(inode.number);
+        }
+        let fh = self.files.number();
+        self.files.insert_directory(fh, Directory { inode, caller, position: tokio::sync::Mutex::default() });
+        Ok(Answer::Open(OpenOut { fh, flags: Fopen::empty(), backing: 0 }))
+    }
+
+    /// READDIR and READDIRPLUS.
+    pub async fn readdir(&self, fh: u64, offset: u64, size: usize, plus: bool) -> Outcome {
+        let directory = self.files.directory(fh).ok_or(Errno::BADF)?;
+        let mut position = directory.position.lock().await;
+        let mut page = Vec::with_capacity(size.min(1 << 20));
+        let mut offset = offset;
+        for (cookie, name) in [(SELF, &b"."[..]), (PARENT, b"..")] {
+            if offset >= cookie {
+                continue;
+            }
+            let nothing = EntryOut::default();
+            let kind = file_mode(FileType::Directory) >> 12;
+            let number = self.own_number(&directory, cookie).await;
+            if !put_dirent(&mut page, size, plus.then_some(&nothing), (number, kind), (cookie, name)) {
+                return Ok(Answer::Data(page.into()));
+            }
+            offset = cookie;
+        }
+        let from = if offset <= PARENT { 0 } else { offset };
+        if position.cookie != from || (from == 0 && !page.is_empty()) || position.plus != plus {
+            let verifier = if from == 0 { [0; 8] } else { position.verifier };
+            *position = Position { cookie: from, plus, verifier, ..Position::default() };
+        }
+        loop {
+            if position.ahead.is_empty() {
+                if position.eof {
+                    break;
+                }
+                match self.fetch(&directory, &mut position).await {
+                    Ok(()) if position.ahead.is_empty() => break,
+                    Ok(()) => {}
+                    Err(_) if !page.is_empty() => break,
+                    Err(errno) => return Err(errno),
+                }
+            }
+            if !self.put_entries(&directory.inode, &mut position, &mut page, size) {
+                break;
+            }
+        }
+        Ok(Answer::Data(page.into()))
+    }
+
+    /// Moves entries to the page. False if it is full.
+    fn put_entries(&self, parent: &Inode, position: &mut Position, page: &mut Vec<u8>, size: usize) -> bool {
+        while let Some(entry) = position.ahead.front() {
+            let (out, number, kind) =
+                if position.plus { self.entry_plus(parent, entry) } else { bare(self, entry) };
+            let name = entry.name.as_bytes();
+            if !put_dirent(page, size, out.as_ref(), (number, kind), (entry.cookie, name)) {
+                // What the kernel does not get it does not give back.
+                if let Some(out) = out.filter(|out| out.node != 0) {
+                    self.forget(out.node, 1);
+                }
+                return false;
+            }
+            position.cookie = entry.cookie;
+            position.ahead.pop_front();
+        }
+        true
+    }
+
+    fn entry_plus(&self, parent: &Inode, entry: &Entry) -> (Option<EntryOut>, u64, u32) {
+        let known = entry.node.and_then(|node| Some((node.handle, node.attributes?)));
+        let Some((handle, attributes)) = known else {
+            return (Some(EntryOut::default()), entry.fileid, 0);
+        };
+        let out = self.entry_of(&handle, &attributes, Some((parent.number, entry.name.clone())));
+        (Some(out), out.attr.ino, out.attr.mode >> 12)
+    }
+
+    async fn fetch(&self, directory: &Directory, position: &mut Position) -> Result<(), Errno> {
+        let mut again = true;
+        loop {
+            let (cookie, verifier) = (position.cookie, position.verifier);
+            let part = ReadDir { cookie, verifier, bytes: FETCH_BYTES, plus: position.plus };
+            match self.fs.readdir(&directory.caller, &directory.inode.handle, part).await {
+                Ok(listing) => {
+                    position.verifier = listing.verifier;
+                    position.eof = listing.eof;
+                    position.ahead.extend(listing.entries);
+                    return Ok(());
+                }
+                // The directory has changed; most servers go on from the cookie all the same.
+                Err(error) if error.status == Status::BadCookie && again => {
+                    again = false;
+                    position.verifier = [0; 8];
+                }
+                Err(error) => return Err(errno::of(error)),
+            }
+        }
+    }
+
+    /// The inode number of a directory itself or of the one that it is in.
+    async fn own_number(&self, directory: &Arc<Directory>, cookie: u64) -> u64 {
+        let inode = &directory.inode;
+        let parent = inode.state.lock().name.as_ref().map_or(ROOT, |(parent, _)| *parent);
+        let of = if cookie == SELF { Some(inode.clone()) } else { self.inodes.get(parent) };
+        let Some(of) = of else { return 1 };
+        let attributes = self.fs.getattr(&directory.caller, &of.handle).await;
+        attributes.map_or(1, |attributes| self.number_of(&attributes))
+    }
+}
+
+fn bare(front: &Front, entry: &Entry) -> (Option<EntryOut>, u64, u32) {
+    let attributes = entry.node.and_then(|node| node.attributes);
+    let kind = attributes.map_or(0, |attributes| file_mode(attributes.file_type) >> 12);
+    (None, attributes.map_or(entry.fileid, |attributes| front.number_of(&attributes)), kind)
+}

@@ -1,0 +1,179 @@
+//! READ, WRITE, LSEEK, FALLOCATE, COPY_FILE_RANGE.
+
+use std::sync::atomic::Ordering;
+
+use bytes::{Bytes, BytesMut};
+use rustix::io::Errno;
+use vfs::{Extent, Features, Place, Share, Stability, Status, Written};
+
+use crate::errno;
+use crate::files::File;
+use crate::front::{Front, wall};
+use crate::wire::reply::{Answer, Outcome};
+
+/// Most bytes of one COPY_FILE_RANGE: its answer has 32 bits.
+const COPY_MAX_BYTES: u64 = 1 << 30;
+
+impl Front {
+    /// READ. To the kernel, fewer bytes than asked are the end of the file.
+    pub async fn read(&self, fh: u64, offset: u64, size: u32) -> Outcome {
+        let file = self.file(fh)?;
+        let granule = std::time::Duration::from_nanos(self.limits.time_delta_nanoseconds);
+        let leased = file.inode.is_leased();
+        file.inode.state.lock().pages.read(leased, granule, wall());
+        let (first, eof) = self.read_part(&file, offset, size).await?;
+        if eof || first.is_empty() || first.len() >= size as usize {
+            return Ok(Answer::Data(first));
+        }
+        let mut whole = BytesMut::from(&first[..]);
+        while whole.len() < size as usize {
+            let rest = size - whole.len() as u32;
+            let (part, eof) = self.read_part(&file, offset + whole.len() as u64, rest).await?;
+            whole.extend_from_slice(&part);
+            if eof || part.is_empty() {
+                break;
+            }
+        }
+        Ok(Answer::Data(whole.freeze()))
+    }
+
+    async fn read_part(&self, file: &File, offset: u64, size: u32) -> Result<(Bytes, bool), Errno> {
+        let handle = &file.inode.handle;
+        let read = self.fs.read(&file.caller, handle, file.by(), offset, size).await.map_err(errno::of)?;
+        // A range of a file is in the page cache by now: the cache has seen to that.
+        let mut bytes = read.data.to_bytes().map_err(|_| Errno::IO)?;
+        bytes.truncate(size as usize);
+        Ok((bytes, read.eof))
+    }
+
+    /// WRITE.
+    pub async fn write(&self, fh: u64, offset: u64, data: Bytes, flags: u32, kill_set_id: bool) -> Outcome {
+        let file = self.file(fh)?;
+        let stability = self.stability(flags);
+        let most = self.limits.write_max.max(1) as usize;
+        let mut done = 0;
+        while done < data.len() {
+            let part = data.slice(done..data.len().min(done + most));
+            match self.write_part(&file, offset + done as u64, part, stability).await {
+                Ok(written) if written.count > 0 => done += written.count as usize,
+                Ok(_) if done == 0 => return Err(Errno::IO),
+                // What was written counts; the rest fails when it is tried again.
+                Err(errno) if done == 0 => return Err(errno),
+                _ => break,
+            }
+        }
+        if kill_set_id {
+            let attributes = self.fs.getattr(&file.caller, &file.inode.handle).await.map_err(errno::of)?;
+            self.without_set_id(&file.caller, &file.inode, attributes).await?;
+        }
+        Ok(Answer::Written(done.min(data.len()) as u32))
+    }
+
+    async fn write_part(
+        &self,
+        file: &File,
+        offset: u64,
+        data: Bytes,
+        stability: Stability,
+    ) -> Result<Written, Errno> {
+        let handle = &file.inode.handle;
+        file.dirty.store(true, Ordering::Release);
+        let written = self.fs.write(&file.caller, handle, file.by(), offset, data, stability).await;
+        let written = written.map_err(errno::of)?;
+        if written.stability == Stability::Unstable {
+            file.unstable.lock().get_or_insert(written.verifier);
+        }
+        let leased = file.inode.is_leased();
+        file.inode.state.lock().pages.wrote(&written.wcc, leased);
+        Ok(written)
+    }
+
+    fn stability(&self, flags: u32) -> Stability {
+        let given = |flag: i32| flags & flag as u32 == flag as u32;
+        if self.options.sync || given(libc::O_SYNC) {
+            Stability::FileSync
+        } else if given(libc::O_DSYNC) {
+            Stability::DataSync
+        } else {
+            Stability::Unstable
+        }
+    }
+
+    /// LSEEK with SEEK_DATA or SEEK_HOLE. Without them at the origin, the kernel takes all of the file for data.
+    pub async fn lseek(&self, fh: u64, offset: u64, whence: u32) -> Outcome {
+        let file = self.file(fh)?;
+        let what = match whence as i32 {
+            libc::SEEK_DATA => Extent::Data,
+            libc::SEEK_HOLE => Extent::Hole,
+            _ => return Err(Errno::INVAL),
+        };
+        if !self.has(Features::SEEK) {
+            return Err(Errno::NOSYS);
+        }
+        match self.fs.seek(&file.caller, &file.inode.handle, file.by(), offset, what).await {
+            Ok(sought) if sought.eof && what == Extent::Data => Err(Errno::NXIO),
+            Ok(sought) => Ok(Answer::Seek(sought.offset)),
+            Err(error) => Err(errno::of(error)),
+        }
+    }
+
+    /// FALLOCATE: space for a range, or a hole in it.
+    pub async fn fallocate(&self, fh: u64, (offset, length): (u64, u64), mode: u32) -> Outcome {
+        const KEEP_SIZE: u32 = libc::FALLOC_FL_KEEP_SIZE as u32;
+        const PUNCH_HOLE: u32 = libc::FALLOC_FL_PUNCH_HOLE as u32;
+        let file = self.file(fh)?;
+        if !file.access.contains(Share::WRITE) {
+            return Err(Errno::BADF);
+        }
+        let place = Place { handle: file.inode.handle, by: file.by(), offset };
+        let done = match mode {
+            0 if self.has(Features::ALLOCATE) => self.fs.allocate(&file.caller, place, length).await,
+            KEEP_SIZE if self.has(Features::ALLOCATE) => {
+                // ALLOCATE lets the file grow, and must not here.
+                let now = self.fs.getattr(&file.caller, &file.inode.handle).await.map_err(errno::of)?;
+                if offset.saturating_add(length) > now.size {
+                    return Err(Errno::OPNOTSUPP);
+                }
+                self.fs.allocate(&file.caller, place, length).await
+            }
+            mode if mode == KEEP_SIZE | PUNCH_HOLE && self.has(Features::DEALLOCATE) => {
+                self.fs.deallocate(&file.caller, place, length).await
+            }
+            _ => return Err(Errno::OPNOTSUPP),
+        };
+        let wcc = done.map_err(errno::of)?;
+        file.dirty.store(true, Ordering::Release);
+        let leased = file.inode.is_leased();
+        file.inode.state.lock().pages.wrote(&wcc, leased);
+        Ok(Answer::Done)
+    }
+
+    /// COPY_FILE_RANGE. Without it at the origin, the kernel copies through this machine.
+    pub async fn copy_file_range(&self, from: (u64, u64), to: (u64, u64), length: u64) -> Outcome {
+        let (source, target) = (self.file(from.0)?, self.file(to.0)?);
+        if !self.has(Features::COPY) {
+            return Err(Errno::NOSYS);
+        }
+        let size = self.fs.getattr(&source.caller, &source.inode.handle).await.map_err(errno::of)?.size;
+        let count = length.min(COPY_MAX_BYTES).min(size.saturating_sub(from.1));
+        if count == 0 {
+            return Ok(Answer::Written(0));
+        }
+        let at = |file: &File, offset| Place { handle: file.inode.handle, by: file.by(), offset };
+        let copied = self.fs.copy(&target.caller, at(&source, from.1), at(&target, to.1), count).await;
+        let copied = match copied {
+            // A server that cannot copy between just these two: the kernel can.
+            Err(error) if matches!(error.status, Status::NotSupp | Status::Xdev) => {
+                return Err(Errno::OPNOTSUPP);
+            }
+            other => other.map_err(errno::of)?,
+        };
+        target.dirty.store(true, Ordering::Release);
+        if copied.stability == Stability::Unstable {
+            target.unstable.lock().get_or_insert(copied.verifier);
+        }
+        let leased = target.inode.is_leased();
+        target.inode.state.lock().pages.wrote(&copied.wcc, leased);
+        Ok(Answer::Written(copied.count.min(COPY_MAX_BYTES) as u32))
+    }
+}

@@ -1,0 +1,122 @@
+//! Locks: `fcntl` ranges, and `flock` as a lock of the whole file, both as byte-range locks of the origin.
+//!
+//! The layer below never waits for a lock. Who waits tries again when a lock of this machine goes, when the origin says
+//! that one is free, and now and then, as the kernel's own client does; a signal ends the wait.
+
+use std::time::Duration;
+
+use rustix::io::Errno;
+use vfs::{Lock, LockKind, LockRequest, Locked, Owner, Status};
+
+use crate::errno;
+use crate::files::{File, lock_owner};
+use crate::front::{Front, Interrupt};
+use crate::wire::reply::{Answer, Outcome};
+use crate::wire::request::FileLock;
+
+/// How long until a lock is tried again, at first and at most.
+const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+/// The kernel's end of the file.
+const END: u64 = i64::MAX as u64;
+
+impl Front {
+    /// GETLK: the lock that is in the way.
+    pub async fn getlk(&self, fh: u64, owner: u64, lock: FileLock, flock: bool) -> Outcome {
+        let file = self.file(fh)?;
+        let Some(wanted) = lock_of(lock_owner(owner, flock), lock) else { return Err(Errno::INVAL) };
+        let found = self.fs.test(&file.caller, &file.inode.handle, &wanted).await.map_err(errno::of)?;
+        let free = FileLock { kind: libc::F_UNLCK as u32, ..lock };
+        Ok(Answer::Lock(found.map_or(free, |found| held(&found))))
+    }
+
+    /// SETLK, and SETLKW with what may interrupt it.
+    pub async fn setlk(
+        &self,
+        fh: u64,
+        (owner, flock): (u64, bool),
+        lock: FileLock,
+        wait: Option<&Interrupt>,
+    ) -> Outcome {
+        let file = self.file(fh)?;
+        let open = file.open.ok_or(Errno::NOLCK)?;
+        let owner = lock_owner(owner, flock);
+        let Some(wanted) = lock_of(owner.clone(), lock) else {
+            let range = (lock.start, length_of(lock));
+            self.fs.unlock(&file.caller, open, &owner, range).await.map_err(errno::of)?;
+            file.inode.unlocked.notify_waiters();
+            return Ok(Answer::Done);
+        };
+        let request = LockRequest { lock: wanted, wait: wait.is_some(), reclaim: false };
+        let mut pause = RETRY.0;
+        loop {
+            let unlocked = file.inode.unlocked.notified();
+            match self.fs.lock(&file.caller, open, &request).await {
+                Ok(Locked::Granted) => break,
+                Ok(Locked::Denied(_)) => {}
+                Err(error) if wait.is_some() && matches!(error.status, Status::Delay | Status::Grace) => {}
+                Err(error) => return Err(errno::of(error)),
+            }
+            let Some(interrupt) = wait else { return Err(Errno::AGAIN) };
+            tokio::select! {
+                () = unlocked => {}
+                () = tokio::time::sleep(pause) => pause = (pause * 2).min(RETRY.1),
+                () = interrupt.raised() => return Err(Errno::INTR),
+            }
+        }
+        // Granted to somebody who is gone: nobody would ever unlock it.
+        if wait.is_some_and(Interrupt::is_raised) {
+            let range = (request.lock.offset, request.lock.length);
+            let _ = self.fs.unlock(&file.caller, open, &owner, range).await;
+            file.inode.unlocked.notify_waiters();
+            return Err(Errno::INTR);
+        }
+        Ok(Answer::Done)
+    }
+
+    /// An owner gives up all it has of a file.
+    pub async fn unlock_all(&self, file: &File, owner: &Owner) {
+        let Some(open) = file.open.filter(|open| self.fs.holds_locks(*open, owner)) else { return };
+        if let Err(error) = self.fs.unlock(&file.caller, open, owner, (0, u64::MAX)).await {
+            tracing::warn!("cannot unlock {}: {error}", file.inode.handle);
+        }
+        file.inode.unlocked.notify_waiters();
+    }
+}
+
+fn length_of(lock: FileLock) -> u64 {
+    if lock.end >= END { u64::MAX } else { (lock.end + 1).saturating_sub(lock.start) }
+}
+
+/// `None` is an unlock.
+fn lock_of(owner: Owner, lock: FileLock) -> Option<Lock> {
+    let kind = match lock.kind as i32 {
+        libc::F_RDLCK => LockKind::Shared,
+        libc::F_WRLCK => LockKind::Exclusive,
+        _ => return None,
+    };
+    Some(Lock { owner, kind, offset: lock.start, length: length_of(lock) })
+}
+
+/// Who holds it is known as an owner, and not as a process.
+fn held(lock: &Lock) -> FileLock {
+    let kind = if lock.kind == LockKind::Exclusive { libc::F_WRLCK } else { libc::F_RDLCK };
+    let end = if lock.length == u64::MAX { END } else { lock.end().saturating_sub(1).min(END) };
+    FileLock { start: lock.offset, end, kind: kind as u32, pid: 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_come_back() {
+        let owner = lock_owner(7, false);
+        for (start, end) in [(0, END), (5, 5), (10, 99), (7, END)] {
+            let lock = FileLock { start, end, kind: libc::F_WRLCK as u32, pid: 0 };
+            assert_eq!(held(&lock_of(owner.clone(), lock).unwrap()), lock);
+        }
+        let unlock = FileLock { start: 0, end: 9, kind: libc::F_UNLCK as u32, pid: 0 };
+        assert!(lock_of(owner.clone(), unlock).is_none() && length_of(unlock) == 10);
+        assert_ne!(owner, lock_owner(7, true), "flock and fcntl are apart");
+    }
+}

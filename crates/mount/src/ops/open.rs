@@ -1,0 +1,363 @@
+//! OPEN, CREATE, FLUSH, FSYNC, RELEASE: close-to-open.
+//!
+//! An open goes by the name that the file was last found under, so that it finds what is there **now**: one GETATTR or
+//! OPEN of the layer below, nothing under a lease. If the name leads elsewhere, or nowhere, the kernel is told ESTALE:
+//! it looks the path up once more, and opens what it finds.
+//!
+//! What the open shows decides about what the kernel has: pages of another state go, attributes of another state are
+//! asked for again.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use rustix::io::Errno;
+use vfs::{AccessMask, Attributes, Caller, CreateHow, Lease, OpenId, OpenRequest, Share, Status, Want};
+
+use super::names::mode_only;
+use crate::credentials::caller;
+use crate::errno;
+use crate::files::{File, lock_owner, open_owner};
+use crate::front::{Front, name, opening};
+use crate::inodes::{Inode, is_valid};
+use crate::passthrough::Way;
+use crate::wire::abi::Fopen;
+use crate::wire::reply::{Answer, OpenOut, Outcome};
+use crate::wire::request::Header;
+
+/// `__FMODE_EXEC` of the kernel: the file is opened to be run.
+const EXECUTION: u32 = 0x20;
+
+/// What an open below gave.
+struct Below {
+    id: Option<OpenId>,
+    handle: vfs::Handle,
+    attributes: Attributes,
+    lease: Option<Lease>,
+}
+
+impl Front {
+    /// OPEN.
+    pub async fn open(&self, header: &Header, flags: u32) -> Outcome {
+        let inode = self.inode(header.node)?;
+        let caller = caller(header);
+        let (fh, access) = (self.files.number(), access_of(flags));
+        let flight = self.recalls.take_off();
+        let below = match self.open_below(&caller, fh, access, &inode).await {
+            Ok(below) => below,
+            // Who may execute a file may read it for that, and the origin lets it: to the origin there is no open for it.
+            Err(Errno::ACCESS) if flags & EXECUTION != 0 => {
+                self.crashed(flight);
+                let below = self.open_without_opens(&caller, AccessMask::EXECUTE, &inode).await?;
+                let open = self.opened(&caller, fh, access, &inode, below).await?;
+                return Ok(Answer::Open(open));
+            }
+            Err(errno) => {
+                self.crashed(flight);
+                return Err(errno);
+            }
+        };
+        self.landed(flight, &inode, below.lease);
+        let open = self.opened(&caller, fh, access, &inode, below).await?;
+        Ok(Answer::Open(open))
+    }
+
+    /// By name where one is known, else by handle.
+    async fn open_below(
+        &self,
+        caller: &Caller,
+        fh: u64,
+        access: Share,
+        inode: &Inode,
+    ) -> Result<Below, Errno> {
+        let known = inode.state.lock().name.clone();
+        let at = known.and_then(|(parent, name)| Some((self.inodes.get(parent)?, name)));
+        let Some((directory, name)) = at else {
+            return self.open_handle(caller, fh, access, inode).await;
+        };
+        let request = request(fh, access, directory.handle, Some(name));
+        match self.fs.open(&opening(caller), &request).await {
+            Ok(opened) if opened.handle == inode.handle => Ok(below(&opened)),
+            Ok(other) => {
+                self.recalls_of_other(other.lease);
+                let _ = self.fs.close(caller, other.id).await;
+                self.found_elsewhere(inode)
+            }
+            Err(error) => match error.status {
+                Status::NotSupp => self.open_without_opens(caller, needed(access), inode).await,
+                // Who may not search the directory may have the file all the same, if it came by another way.
+                Status::Access => self.open_handle(caller, fh, access, inode).await,
+                Status::NoEnt
+                | Status::Stale
+                | Status::BadHandle
+                | Status::IsDir
+                | Status::NotDir
+                | Status::Inval => self.found_elsewhere(inode),
+                status => Err(errno::errno(status)),
+            },
+        }
+    }
+
+    async fn open_handle(
+        &self,
+        caller: &Caller,
+        fh: u64,
+        access: Share,
+        inode: &Inode,
+    ) -> Result<Below, Errno> {
+        match self.fs.open(&opening(caller), &request(fh, access, inode.handle, None)).await {
+            Ok(opened) => Ok(below(&opened)),
+            Err(error) if error.status == Status::NotSupp => {
+                self.open_without_opens(caller, needed(access), inode).await
+            }
+            Err(error) => Err(errno::of(error)),
+        }
+    }
+
+    /// A layer below without opens is asked for attributes and rights.
+    async fn open_without_opens(
+        &self,
+        caller: &Caller,
+        asked: AccessMask,
+        inode: &Inode,
+    ) -> Result<Below, Errno> {
+        let caller = opening(caller);
+        let accessed = self.fs.access(&caller, &inode.handle, asked).await.map_err(errno::of)?;
+        if !accessed.granted.contains(asked) {
+            return Err(Errno::ACCESS);
+        }
+        let attributes = match accessed.attributes {
+            Some(attributes) => attributes,
+            None => self.fs.getattr(&caller, &inode.handle).await.map_err(errno::of)?,
+        };
+        Ok(Below { id: None, handle: inode.handle, attributes, lease: None })
+    }
+
+    /// The name leads elsewhere: the kernel has to look again, and so have we.
+    fn found_elsewhere(&self, inode: &Inode) -> Result<Below, Errno> {
+        self.inodes.name(inode, None);
+        Err(Errno::STALE)
+    }
+
+    /// A lease on another file than the one that was meant is of no use: nobody would tell the kernel of its end.
+    fn recalls_of_other(&self, lease: Option<Lease>) {
+        if let Some(lease) = lease {
+            self.give_back(lease.id);
+        }
+    }
+
+    /// The file is open: what the kernel may keep, and how it reads.
+    async fn opened(
+        &self,
+        caller: &Caller,
+        fh: u64,
+        access: Share,
+        inode: &Arc<Inode>,
+        below: Below,
+    ) -> Result<OpenOut, Errno> {
+        let (keep, stale) = {
+            let mut state = inode.state.lock();
+            let leased = state.lease.is_some_and(|lease| is_valid(&lease));
+            let keep = state.pages.open(&below.attributes, leased);
+            let now = below.attributes.wcc();
+            (keep, state.told.take_if(|told| *told != now).is_some())
+        };
+        if stale {
+            // Its size, too: the kernel would read as far as it believes the file to go.
+            self.notifier.attributes(inode.number);
+        }
+        let way = self.way(caller, inode, access, &below.attributes, below.id).await;
+        let (passed, backing) = match way {
+            Way::Ordinary => (false, 0),
+            Way::Passed(backing) => (true, backing),
+            Way::Again => {
+                self.inodes.retire(inode);
+                if let Some(id) = below.id {
+                    let _ = self.fs.close(caller, id).await;
+                }
+                return Err(Errno::STALE);
+            }
+        };
+        let counter = if passed { &self.counters.opens_passed } else { &self.counters.opens_ordinary };
+        counter.fetch_add(1, Ordering::Relaxed);
+        self.files.insert(File {
+            fh,
+            inode: inode.clone(),
+            caller: caller.clone(),
+            open: below.id,
+            access,
+            passed,
+            unstable: Mutex::new(None),
+            dirty: AtomicBool::new(false),
+        });
+        let mut flags = Fopen::empty();
+        // The kernel takes no open for both.
+        flags.set(Fopen::KEEP_CACHE, keep && !passed);
+        flags.set(Fopen::PASSTHROUGH, passed);
+        // A close that has nothing to write and no locks to give up need not be told.
+        flags.set(Fopen::NOFLUSH, access == Share::READ && !self.locks);
+        Ok(OpenOut { fh, flags, backing })
+    }
+
+    /// CREATE: open, and make it if it is not there.
+    pub async fn create(&self, header: &Header, text: &[u8], flags: u32, mode: u32) -> Outcome {
+        let directory = self.inode(header.node)?;
+        let (caller, name) = (caller(header), name(text)?);
+        let (fh, access) = (self.files.number(), access_of(flags));
+        let how = if flags & libc::O_EXCL as u32 != 0 { CreateHow::Guarded } else { CreateHow::Unchecked };
+        let mut set = mode_only(mode);
+        set.size = (flags & libc::O_TRUNC as u32 != 0).then_some(0);
+        let mut request = request(fh, access, directory.handle, Some(name.clone()));
+        request.create = Some((how, set));
+        let flight = self.recalls.take_off();
+        let below = match self.fs.open(&opening(&caller), &request).await {
+            Ok(opened) => below(&opened),
+            Err(error) if error.status == Status::NotSupp => {
+                let made = self.fs.create(&caller, &directory.handle, &name, how, &set).await;
+                let made = made.map_err(errno::of).inspect_err(|_| self.crashed(flight))?;
+                let attributes = match made.node.attributes {
+                    Some(attributes) => Ok(attributes),
+                    None => self.fs.getattr(&caller, &made.node.handle).await,
+                };
+                let attributes = attributes.map_err(errno::of).inspect_err(|_| self.crashed(flight))?;
+                Below { id: None, handle: made.node.handle, attributes, lease: None }
+            }
+            Err(error) => {
+                self.crashed(flight);
+                return Err(errno::of(error));
+            }
+        };
+        let handle = below.handle;
+        if let Some(there) = self.inodes.find(&handle).filter(|there| there.state.lock().backing.is_some()) {
+            self.inodes.retire(&there);
+        }
+        let attributes = below.attributes;
+        let entry = self.entry_of(&handle, &attributes, Some((directory.number, name)));
+        let inode = self.inode(entry.node)?;
+        self.landed(flight, &inode, below.lease);
+        match self.opened(&caller, fh, access, &inode, below).await {
+            Ok(open) => Ok(Answer::Create(entry, open)),
+            Err(errno) => {
+                self.forget(entry.node, 1);
+                Err(errno)
+            }
+        }
+    }
+
+    /// FLUSH, at each close of a descriptor: what was written is at the origin, or the error is told here.
+    pub async fn flush(&self, fh: u64, owner: u64) -> Outcome {
+        let file = self.file(fh)?;
+        // What has no name any more may never be sent at all.
+        let removed = file.inode.state.lock().silly.is_some();
+        let flushed = if removed { Ok(()) } else { self.send(&file).await };
+        if self.locks {
+            self.unlock_all(&file, &lock_owner(owner, false)).await;
+        }
+        flushed.map(|()| Answer::Done)
+    }
+
+    /// FSYNC.
+    pub async fn fsync(&self, fh: u64) -> Outcome {
+        let file = self.file(fh)?;
+        // What another descriptor wrote is meant too.
+        file.dirty.fetch_or(file.access.contains(Share::WRITE), Ordering::AcqRel);
+        self.commit(&file).await.map(|()| Answer::Done)
+    }
+
+    /// Does what a close must do about what was written through this open: makes it durable, unless a lease lets it wait.
+    async fn send(&self, file: &File) -> Result<(), Errno> {
+        let Some(open) = file.open.filter(|_| file.dirty.load(Ordering::Acquire)) else {
+            return self.commit(file).await;
+        };
+        match self.fs.flush(&file.caller, open).await {
+            Err(error) if error.status == Status::NotSupp => self.commit(file).await,
+            flushed => {
+                file.dirty.store(false, Ordering::Release);
+                *file.unstable.lock() = None;
+                flushed.map_err(errno::of)
+            }
+        }
+    }
+
+    /// Makes durable what was written through this open.
+    async fn commit(&self, file: &File) -> Result<(), Errno> {
+        if !file.dirty.swap(false, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let written = file.unstable.lock().take();
+        let result = self.fs.commit(&file.caller, &file.inode.handle, 0, 0).await;
+        match result {
+            // The server has restarted in between, and what it had not written is lost.
+            Ok(commit) if written.is_some_and(|written| written != commit.verifier) => Err(Errno::IO),
+            Ok(commit) => {
+                let leased = file.inode.is_leased();
+                file.inode.state.lock().pages.wrote(&commit.wcc, leased);
+                Ok(())
+            }
+            Err(error) => Err(errno::of(error)),
+        }
+    }
+
+    /// RELEASE: the last descriptor of an open is closed.
+    pub async fn release(&self, fh: u64, flock_owner: Option<u64>) -> Outcome {
+        let Some(file) = self.files.remove(fh) else { return Err(Errno::BADF) };
+        if let Some(owner) = flock_owner.filter(|_| self.locks) {
+            self.unlock_all(&file, &lock_owner(owner, true)).await;
+        }
+        let (silly, unused) = {
+            let mut state = file.inode.state.lock();
+            state.opens = state.opens.saturating_sub(1);
+            state.writers -= u32::from(file.access.contains(Share::WRITE) && state.writers > 0);
+            state.ordinary -= u32::from(!file.passed && state.ordinary > 0);
+            let unused = if state.opens == state.ordinary { state.backing.take() } else { None };
+            (if state.opens == 0 { state.silly.take() } else { None }, unused)
+        };
+        drop(unused);
+        // Pages that were mapped are written after the last FLUSH; there is nobody left to tell of a failure but the log.
+        // What was removed goes first: then nothing of it need be sent.
+        if let Some(silly) = silly {
+            self.remove_silly(&silly).await;
+        } else if let Err(errno) = self.send(&file).await {
+            tracing::warn!("what was written to {} after its close is lost: {errno}", file.inode.handle);
+        }
+        if let Some(id) = file.open
+            && let Err(error) = self.fs.close(&file.caller, id).await
+        {
+            tracing::debug!("close of {}: {error}", file.inode.handle);
+        }
+        file.inode.unlocked.notify_waiters();
+        Ok(Answer::Done)
+    }
+}
+
+fn below(opened: &vfs::Opened) -> Below {
+    Below { id: Some(opened.id), handle: opened.handle, attributes: opened.attributes, lease: opened.lease }
+}
+
+fn request(fh: u64, access: Share, handle: vfs::Handle, name: Option<vfs::Name>) -> OpenRequest {
+    OpenRequest {
+        handle,
+        name,
+        owner: open_owner(fh),
+        access,
+        deny: Share::empty(),
+        create: None,
+        want: Want::Any,
+        reclaim: false,
+    }
+}
+
+fn needed(access: Share) -> AccessMask {
+    let mut needed = AccessMask::empty();
+    needed.set(AccessMask::READ, access.contains(Share::READ));
+    needed.set(AccessMask::MODIFY | AccessMask::EXTEND, access.contains(Share::WRITE));
+    needed
+}
+
+fn access_of(flags: u32) -> Share {
+    match flags & libc::O_ACCMODE as u32 {
+        0 => Share::READ,
+        1 => Share::WRITE,
+        _ => Share::READ | Share::WRITE,
+    }
+}

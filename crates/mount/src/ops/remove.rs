@@ -1,0 +1,181 @@
+//! UNLINK, RMDIR and RENAME, with the names that files have which are removed while they are open.
+
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use vfs::{Caller, Name, Status};
+
+use crate::credentials::caller;
+use crate::errno;
+use crate::front::{Front, name};
+use crate::inodes::{Inode, Silly};
+use crate::wire::reply::{Answer, Outcome};
+use crate::wire::request::Header;
+
+impl Front {
+    /// UNLINK. A file that is open keeps a name of its own until the last close.
+    pub async fn unlink(&self, header: &Header, text: &[u8]) -> Outcome {
+        let directory = self.inode(header.node)?;
+        let (caller, name) = (caller(header), name(text)?);
+        if let Some(open) = self.open_at(directory.number, &name) {
+            let silly = self.silly_of(&caller, &directory, &open);
+            self.silly.add(&silly).map_err(|_| Errno::IO)?;
+            let at = (&directory.handle, &silly.name);
+            let renamed = self.fs.rename(&caller, &directory.handle, &name, at.0, at.1).await;
+            return self.sillied(&open, silly, renamed.map(drop)).await.map(|()| Answer::Done);
+        }
+        self.fs.remove(&caller, &directory.handle, &name).await.map_err(errno::of)?;
+        self.unname(directory.number, &name);
+        Ok(Answer::Done)
+    }
+
+    /// RMDIR.
+    pub async fn rmdir(&self, header: &Header, text: &[u8]) -> Outcome {
+        let directory = self.inode(header.node)?;
+        let name = name(text)?;
+        self.fs.rmdir(&caller(header), &directory.handle, &name).await.map_err(errno::of)?;
+        self.unname(directory.number, &name);
+        Ok(Answer::Done)
+    }
+
+    /// RENAME. NFS has none that leaves an existing target alone: for files it is made of a LINK and a REMOVE.
+    pub async fn rename(&self, header: &Header, from: &[u8], to: (u64, &[u8]), flags: u32) -> Outcome {
+        let (source, target) = (self.inode(header.node)?, self.inode(to.0)?);
+        let (caller, old, new) = (caller(header), name(from)?, name(to.1)?);
+        match flags {
+            0 => {}
+            libc::RENAME_NOREPLACE => {
+                return self.rename_noreplace(&caller, (&source, &old), (&target, &new)).await;
+            }
+            // RENAME_EXCHANGE and RENAME_WHITEOUT cannot be had in one step, and not otherwise.
+            _ => return Err(Errno::INVAL),
+        }
+        let moved = self.inodes.named(source.number, &old);
+        let replaced = self.open_at(target.number, &new);
+        let replaced =
+            replaced.filter(|replaced| !moved.as_ref().is_some_and(|moved| Arc::ptr_eq(moved, replaced)));
+        let kept = match &replaced {
+            Some(replaced) => Some(self.keep_replaced(&caller, &target, &new, replaced).await?),
+            None => None,
+        };
+        let renamed = self.fs.rename(&caller, &source.handle, &old, &target.handle, &new).await;
+        if let (Some(replaced), Some(silly)) = (&replaced, kept) {
+            let outcome = renamed.as_ref().map(drop).map_err(Clone::clone);
+            if outcome.is_err() {
+                // The link that was to keep it is one too many.
+                let _ = self.fs.remove(&caller, &silly.directory, &silly.name).await;
+            }
+            let _ = self.sillied(replaced, silly, outcome).await;
+        }
+        renamed.map_err(errno::of)?;
+        self.unname(target.number, &new);
+        if let Some(moved) = moved {
+            self.inodes.name(&moved, Some((target.number, new)));
+        }
+        Ok(Answer::Done)
+    }
+
+    async fn rename_noreplace(
+        &self,
+        caller: &Caller,
+        (source, old): (&Inode, &Name),
+        (target, new): (&Inode, &Name),
+    ) -> Outcome {
+        let found = self.fs.lookup(caller, &source.handle, old).await.map_err(errno::of)?;
+        let file = found.node.handle;
+        let is_dir = match found.node.attributes {
+            Some(attributes) => attributes.is_dir(),
+            None => self.fs.getattr(caller, &file).await.map_err(errno::of)?.is_dir(),
+        };
+        if is_dir || !self.limits.hard_links {
+            return Err(Errno::INVAL);
+        }
+        self.fs.link(caller, &file, &target.handle, new).await.map_err(errno::of)?;
+        if let Err(error) = self.fs.remove(caller, &source.handle, old).await {
+            let _ = self.fs.remove(caller, &target.handle, new).await;
+            return Err(errno::of(error));
+        }
+        if let Some(moved) = self.inodes.named(source.number, old) {
+            self.inodes.name(&moved, Some((target.number, new.clone())));
+        }
+        Ok(Answer::Done)
+    }
+
+    /// Another link for a file that is about to be replaced, so that there is no moment without the name. Where there
+    /// are no links, the name itself is moved.
+    async fn keep_replaced(
+        &self,
+        caller: &Caller,
+        directory: &Inode,
+        name: &Name,
+        replaced: &Inode,
+    ) -> Result<Silly, Errno> {
+        let silly = self.silly_of(caller, directory, replaced);
+        self.silly.add(&silly).map_err(|_| Errno::IO)?;
+        let handle = &directory.handle;
+        let linked = self.fs.link(caller, &replaced.handle, handle, &silly.name).await.map(drop);
+        let kept = match linked {
+            Err(error) if !matches!(error.status, Status::Stale | Status::NoEnt) => {
+                self.fs.rename(caller, handle, name, handle, &silly.name).await.map(drop)
+            }
+            other => other,
+        };
+        match kept {
+            Ok(()) => Ok(silly),
+            Err(error) => {
+                self.silly.done();
+                Err(errno::of(error))
+            }
+        }
+    }
+
+    /// A file has got its last name, or not.
+    async fn sillied(&self, open: &Inode, silly: Silly, outcome: vfs::Result<()>) -> Result<(), Errno> {
+        if let Err(error) = outcome {
+            self.silly.done();
+            return Err(errno::of(error));
+        }
+        self.inodes.name(open, None);
+        let closed = {
+            let mut state = open.state.lock();
+            let closed = state.opens == 0;
+            if !closed {
+                state.silly = Some(silly.clone());
+            }
+            closed
+        };
+        if closed {
+            self.remove_silly(&silly).await;
+        }
+        Ok(())
+    }
+
+    /// Removes the name of a file that has been closed.
+    pub async fn remove_silly(&self, silly: &Silly) {
+        match self.fs.remove(&silly.caller, &silly.directory, &silly.name).await {
+            Err(error) if !matches!(error.status, Status::NoEnt | Status::Stale) => {
+                tracing::warn!("cannot remove {}, which was deleted while it was open: {error}", silly.name);
+            }
+            _ => self.silly.done(),
+        }
+    }
+
+    fn silly_of(&self, caller: &Caller, directory: &Inode, file: &Inode) -> Silly {
+        Silly { directory: directory.handle, name: self.silly.name(file.number), caller: caller.clone() }
+    }
+
+    /// The file under a name, if it is open here and not yet removed.
+    fn open_at(&self, parent: u64, name: &Name) -> Option<Arc<Inode>> {
+        let inode = self.inodes.named(parent, name)?;
+        let state = inode.state.lock();
+        let open = state.opens > 0 && state.silly.is_none();
+        drop(state);
+        open.then_some(inode)
+    }
+
+    fn unname(&self, parent: u64, name: &Name) {
+        if let Some(inode) = self.inodes.named(parent, name) {
+            self.inodes.name(&inode, None);
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Reads that the kernel does by itself, from the cache's own file.
+//!
+//! An open for reading alone, of a file that is whole and valid in the cache, is told the descriptor of the cache file;
+//! its reads never come to us. The rules are the kernel's:
+//! - All opens of a node go one way: through the page cache, or through one and the same backing file.
+//! - An open that has a backing file cannot be made to lose it; the file stays whole and unchanged while it is open.
+//! - It takes CAP_SYS_ADMIN, and a connection that agreed on it.
+//!
+//! So the way is chosen at the open. If others of the node go the other way, and this open cannot (somebody writes, or
+//! the file has changed since), the node is retired: the kernel looks the file up again and opens a new node, while who
+//! has the old one open goes on reading the file as it was when it was opened. That is what close-to-open promises, and
+//! no more.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rustix::io::Errno;
+use vfs::{Attributes, Caller, OpenId, Share};
+
+use crate::front::Front;
+use crate::inodes::{Inode, Passed};
+
+/// How an open reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Through the page cache, and us.
+    Ordinary,
+    /// From the backing file with this number.
+    Passed(u32),
+    /// Not with this node: the kernel has to look the file up again.
+    Again,
+}
+
+impl Front {
+    /// Chooses the way of an open and counts it.
+    pub async fn way(
+        &self,
+        caller: &Caller,
+        inode: &Arc<Inode>,
+        access: Share,
+        now: &Attributes,
+        open: Option<OpenId>,
+    ) -> Way {
+        let candidate = self.passthrough.load(Ordering::Relaxed) && access == Share::READ && now.size > 0;
+        let wanted = candidate && {
+            let state = inode.state.lock();
+            state.ordinary == 0 && state.backing.is_none()
+        };
+        let whole = match open.filter(|_| wanted) {
+            Some(open) => self.fs.whole(caller, open).await,
+            None => None,
+        };
+        let whole = whole.filter(|whole| whole.attributes.wcc() == now.wcc());
+        let fresh = whole.and_then(|whole| self.register(whole));
+        let mut state = inode.state.lock();
+        let way = match (&state.backing, fresh) {
+            (Some(passed), _) if candidate && passed.state == now.wcc() => Way::Passed(passed.backing.id),
+            (Some(_), _) => Way::Again,
+            (None, Some(fresh)) if state.ordinary == 0 => {
+                let id = fresh.backing.id;
+                state.backing = Some(Arc::new(fresh));
+                Way::Passed(id)
+            }
+            (None, _) => Way::Ordinary,
+        };
+        if way != Way::Again {
+            state.opens += 1;
+            state.writers += u32::from(access.contains(Share::WRITE));
+            state.ordinary += u32::from(way == Way::Ordinary);
+        }
+        way
+    }
+
+    fn register(&self, whole: vfs::Whole) -> Option<Passed> {
+        match self.device.open_backing(whole.file.as_fd()) {
+            Ok(backing) => Some(Passed { backing, state: whole.attributes.wcc(), _whole: whole }),
+            Err(errno) => {
+                // A file system that cannot be stacked, a right that is missing: it will not be better next time.
+                if !matches!(errno, Errno::MFILE | Errno::NFILE | Errno::NOMEM) {
+                    self.passthrough.store(false, Ordering::Relaxed);
+                    tracing::info!("the kernel does not read cache files by itself: {errno}");
+                }
+                None
+            }
+        }
+    }
+}

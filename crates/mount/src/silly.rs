@@ -1,0 +1,142 @@
+//! Files that are removed while they are open, as every NFS client does it: the file gets a name of its own, `.nfs…`,
+//! and loses that at the last close.
+//!
+//! A process that is killed leaves such names behind. Each is therefore written down before it is given, in a file of
+//! one line each, and what stands there is removed at the next mount.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use vfs::{Caller, FileSystem, Handle, Name, Status};
+
+use crate::inodes::Silly;
+
+/// The file, in the state directory.
+const FILE: &str = "silly";
+/// What is read of it at most.
+const LINES_MAX: usize = 100_000;
+
+/// The record of names to be removed.
+#[derive(Debug)]
+pub struct Record {
+    path: Option<PathBuf>,
+    file: Mutex<Option<File>>,
+    /// Names that are given and not yet removed. At none of them the file is cut.
+    standing: Mutex<u64>,
+    next: AtomicU64,
+    nonce: u32,
+}
+
+impl Record {
+    /// The record in a directory, or one that is kept nowhere. What a process that was killed had left in it is removed.
+    pub async fn open(directory: Option<&Path>, fs: &dyn FileSystem) -> io::Result<Record> {
+        let nonce = getrandom::u32().map_err(|error| io::Error::other(error.to_string()))?;
+        let path = directory.map(|directory| directory.join(FILE));
+        let mut file = None;
+        if let Some(path) = &path {
+            if let Ok(left) = std::fs::read_to_string(path) {
+                clean(&left, fs).await;
+            }
+            file = Some(File::options().create(true).append(true).open(path)?);
+        }
+        let record =
+            Record { path, file: Mutex::new(file), standing: Mutex::new(0), next: AtomicU64::new(0), nonce };
+        record.cut();
+        Ok(record)
+    }
+
+    /// A name that nobody has, for a file: `.nfs`, its inode number, and what makes it unique.
+    pub fn name(&self, fileid: u64) -> Name {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let text = format!(".nfs{fileid:016x}{:08x}{number:08x}", self.nonce);
+        Name::new(text.as_bytes()).unwrap_or_else(|_| unreachable!("36 plain characters"))
+    }
+
+    /// A name is about to be given.
+    pub fn add(&self, silly: &Silly) -> io::Result<()> {
+        *self.standing.lock() += 1;
+        let (uid, gid) = match &silly.caller.principal {
+            vfs::Principal::Unix(credential) => (credential.uid, credential.gid),
+            vfs::Principal::Machine => (0, 0),
+        };
+        let line = format!("{} {} {uid} {gid}\n", silly.directory, hex(silly.name.as_bytes()));
+        match &mut *self.file.lock() {
+            Some(file) => file.write_all(line.as_bytes()),
+            None => Ok(()),
+        }
+    }
+
+    /// It was removed, or not given after all.
+    pub fn done(&self) {
+        let mut standing = self.standing.lock();
+        *standing = standing.saturating_sub(1);
+        if *standing == 0 {
+            self.cut();
+        }
+    }
+
+    fn cut(&self) {
+        if let (Some(file), Some(path)) = (&*self.file.lock(), &self.path)
+            && let Err(error) = file.set_len(0)
+        {
+            tracing::warn!("cannot cut {}: {error}", path.display());
+        }
+    }
+}
+
+/// Removes what the lines speak of.
+async fn clean(lines: &str, fs: &dyn FileSystem) {
+    for line in lines.lines().take(LINES_MAX) {
+        let Some((directory, name, uid, gid)) = parse(line) else { continue };
+        // Only names that we gave: whatever else the file says is not ours to remove.
+        if !name.as_bytes().starts_with(b".nfs") {
+            continue;
+        }
+        let caller = Caller::unix(uid, gid, &[]);
+        match fs.remove(&caller, &directory, &name).await {
+            Ok(_) => tracing::info!("removed {name}, which was deleted while it was open"),
+            Err(error) if matches!(error.status, Status::NoEnt | Status::Stale) => {}
+            Err(error) => {
+                tracing::warn!("cannot remove {name}, which was deleted while it was open: {error}");
+            }
+        }
+    }
+}
+
+fn parse(line: &str) -> Option<(Handle, Name, u32, u32)> {
+    let mut words = line.split(' ');
+    let directory = Handle::new(&unhex(words.next()?)?)?;
+    let name = Name::new(&unhex(words.next()?)?).ok()?;
+    Some((directory, name, words.next()?.parse().ok()?, words.next()?.parse().ok()?))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
+}
+
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    let pairs = text.as_bytes().chunks(2);
+    pairs.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_what_was_written() {
+        let silly = Silly {
+            directory: Handle::new(&[1, 0xff]).unwrap(),
+            name: Name::new(b".nfs\xff").unwrap(),
+            caller: Caller::unix(7, 8, &[9]),
+        };
+        let line = format!("{} {} 7 8", silly.directory, hex(silly.name.as_bytes()));
+        assert_eq!(parse(&line), Some((silly.directory, silly.name, 7, 8)));
+        for torn in ["", "01ff", "01ff 2e", "01ff 2e6e6673 7", "zz 2e 1 1", "01 2f 1 1"] {
+            assert_eq!(parse(torn), None, "{torn}");
+        }
+    }
+}

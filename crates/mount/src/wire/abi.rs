@@ -1,0 +1,152 @@
+//! Numbers of `linux/fuse.h`.
+
+/// Major version of the protocol.
+pub const MAJOR: u32 = 7;
+/// The minor version that we speak: that of passthrough.
+pub const MINOR: u32 = 40;
+/// The oldest minor version that will do: extended INIT flags, `max_pages`.
+pub const MINOR_MIN: u32 = 31;
+/// Size of the header of a request.
+pub const IN_HEADER_BYTES: usize = 40;
+/// Size of the header of a reply.
+pub const OUT_HEADER_BYTES: usize = 16;
+/// Room for everything of a WRITE but its data.
+pub const WRITE_OVERHEAD_BYTES: usize = 4096;
+/// The node of the root.
+pub const ROOT: u64 = 1;
+
+/// Opcodes.
+pub mod op {
+    #![allow(missing_docs)] // the names are those of `enum fuse_opcode`
+    pub const LOOKUP: u32 = 1;
+    pub const FORGET: u32 = 2;
+    pub const GETATTR: u32 = 3;
+    pub const SETATTR: u32 = 4;
+    pub const READLINK: u32 = 5;
+    pub const SYMLINK: u32 = 6;
+    pub const MKNOD: u32 = 8;
+    pub const MKDIR: u32 = 9;
+    pub const UNLINK: u32 = 10;
+    pub const RMDIR: u32 = 11;
+    pub const RENAME: u32 = 12;
+    pub const LINK: u32 = 13;
+    pub const OPEN: u32 = 14;
+    pub const READ: u32 = 15;
+    pub const WRITE: u32 = 16;
+    pub const STATFS: u32 = 17;
+    pub const RELEASE: u32 = 18;
+    pub const FSYNC: u32 = 20;
+    pub const SETXATTR: u32 = 21;
+    pub const GETXATTR: u32 = 22;
+    pub const LISTXATTR: u32 = 23;
+    pub const REMOVEXATTR: u32 = 24;
+    pub const FLUSH: u32 = 25;
+    pub const INIT: u32 = 26;
+    pub const OPENDIR: u32 = 27;
+    pub const READDIR: u32 = 28;
+    pub const RELEASEDIR: u32 = 29;
+    pub const FSYNCDIR: u32 = 30;
+    pub const GETLK: u32 = 31;
+    pub const SETLK: u32 = 32;
+    pub const SETLKW: u32 = 33;
+    pub const ACCESS: u32 = 34;
+    pub const CREATE: u32 = 35;
+    pub const INTERRUPT: u32 = 36;
+    pub const DESTROY: u32 = 38;
+    pub const BATCH_FORGET: u32 = 42;
+    pub const FALLOCATE: u32 = 43;
+    pub const READDIRPLUS: u32 = 44;
+    pub const RENAME2: u32 = 45;
+    pub const LSEEK: u32 = 46;
+    pub const COPY_FILE_RANGE: u32 = 47;
+}
+
+bitflags::bitflags! {
+    /// What is agreed at INIT. The upper half is that of `flags2`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Init: u64 {
+        /// Several reads of one file at a time.
+        const ASYNC_READ = 1;
+        /// `fcntl` locks come to us.
+        const POSIX_LOCKS = 1 << 1;
+        /// Writes larger than a page.
+        const BIG_WRITES = 1 << 5;
+        /// `flock` locks come to us.
+        const FLOCK_LOCKS = 1 << 10;
+        /// READDIRPLUS is understood.
+        const DO_READDIRPLUS = 1 << 13;
+        /// READDIRPLUS where it is of use.
+        const READDIRPLUS_AUTO = 1 << 14;
+        /// Several direct reads and writes at a time.
+        const ASYNC_DIO = 1 << 15;
+        /// Several lookups and listings of one directory at a time.
+        const PARALLEL_DIROPS = 1 << 18;
+        /// ECONNABORTED tells a broken connection from a failed call.
+        const ABORT_ERROR = 1 << 21;
+        /// `max_pages` is meant.
+        const MAX_PAGES = 1 << 22;
+        /// Targets of symbolic links are cached.
+        const CACHE_SYMLINKS = 1 << 23;
+        /// Cached data goes when we say so, and not when a time stamp moves.
+        const EXPLICIT_INVAL_DATA = 1 << 25;
+        /// Set-id bits are cleared by us.
+        const HANDLE_KILLPRIV_V2 = 1 << 28;
+        /// `flags2` is meant.
+        const INIT_EXT = 1 << 30;
+        /// Reads go to a file of this machine.
+        const PASSTHROUGH = 1 << 37;
+    }
+}
+
+bitflags::bitflags! {
+    /// How a file is open.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Fopen: u32 {
+        /// No page cache.
+        const DIRECT_IO = 1;
+        /// What is in the page cache is still good.
+        const KEEP_CACHE = 1 << 1;
+        /// No FLUSH at close.
+        const NOFLUSH = 1 << 5;
+        /// Reads go to the backing file.
+        const PASSTHROUGH = 1 << 7;
+    }
+}
+
+bitflags::bitflags! {
+    /// What a SETATTR sets.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Fattr: u32 {
+        /// Mode.
+        const MODE = 1;
+        /// Owner.
+        const UID = 1 << 1;
+        /// Group.
+        const GID = 1 << 2;
+        /// Size.
+        const SIZE = 1 << 3;
+        /// Last access.
+        const ATIME = 1 << 4;
+        /// Last change of the data.
+        const MTIME = 1 << 5;
+        /// A file handle is given.
+        const FH = 1 << 6;
+        /// Last access is now.
+        const ATIME_NOW = 1 << 7;
+        /// Last change is now.
+        const MTIME_NOW = 1 << 8;
+        /// Set-id bits go.
+        const KILL_SUIDGID = 1 << 11;
+    }
+}
+
+/// FUSE_RELEASE_FLOCK_UNLOCK
+pub const RELEASE_FLOCK_UNLOCK: u32 = 1 << 1;
+/// FUSE_LK_FLOCK
+pub const LK_FLOCK: u32 = 1;
+/// FUSE_WRITE_KILL_SUIDGID
+pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
+/// FUSE_NOTIFY_INVAL_INODE
+pub const NOTIFY_INVAL_INODE: i32 = 2;
+/// FUSE_NOTIFY_INVAL_ENTRY
+pub const NOTIFY_INVAL_ENTRY: i32 = 3;

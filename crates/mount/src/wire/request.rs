@@ -1,0 +1,450 @@
+//! Requests of the kernel, parsed.
+
+use bytes::Bytes;
+
+use super::abi::{Fattr, IN_HEADER_BYTES, Init, LK_FLOCK, RELEASE_FLOCK_UNLOCK, WRITE_KILL_SUIDGID, op};
+
+/// Nodes in one FORGET, at most: what fits the smallest buffer that the kernel accepts many times over.
+const FORGETS_MAX: usize = 1 << 16;
+
+/// Who asks, about what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// The number that the reply bears.
+    pub unique: u64,
+    /// The node.
+    pub node: u64,
+    /// File system user of the asker.
+    pub uid: u32,
+    /// File system group of the asker.
+    pub gid: u32,
+    /// The thread that asks; zero if it is none of our process name space, or the kernel itself.
+    pub pid: u32,
+}
+
+/// A byte-range lock of the kernel: the last byte is inside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileLock {
+    /// First byte.
+    pub start: u64,
+    /// Last byte; `i64::MAX` is the end of the file.
+    pub end: u64,
+    /// `F_RDLCK`, `F_WRLCK` or `F_UNLCK`.
+    pub kind: u32,
+    /// Of the process that holds it.
+    pub pid: u32,
+}
+
+/// What a SETATTR sets, as sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SetAttr {
+    /// Which of the following are meant.
+    pub valid: Fattr,
+    /// Size in bytes.
+    pub size: u64,
+    /// Seconds and nanoseconds.
+    pub atime: (i64, u32),
+    /// Seconds and nanoseconds.
+    pub mtime: (i64, u32),
+    /// Mode with type.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+}
+
+/// A request. Names and values are as sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // the fields are those of the structures of `linux/fuse.h`
+pub enum Request {
+    Init {
+        major: u32,
+        minor: u32,
+        max_readahead: u32,
+        flags: Init,
+    },
+    Destroy,
+    Interrupt {
+        unique: u64,
+    },
+    Forget(Vec<(u64, u64)>),
+    Lookup {
+        name: Bytes,
+    },
+    Getattr,
+    Setattr(SetAttr),
+    Readlink,
+    Symlink {
+        name: Bytes,
+        target: Bytes,
+    },
+    Mknod {
+        name: Bytes,
+        mode: u32,
+        rdev: u32,
+    },
+    Mkdir {
+        name: Bytes,
+        mode: u32,
+    },
+    Unlink {
+        name: Bytes,
+    },
+    Rmdir {
+        name: Bytes,
+    },
+    Rename {
+        name: Bytes,
+        new_parent: u64,
+        new_name: Bytes,
+        flags: u32,
+    },
+    Link {
+        old: u64,
+        name: Bytes,
+    },
+    Open {
+        flags: u32,
+    },
+    Create {
+        name: Bytes,
+        flags: u32,
+        mode: u32,
+    },
+    Read {
+        fh: u64,
+        offset: u64,
+        size: u32,
+    },
+    Write {
+        fh: u64,
+        offset: u64,
+        data: Bytes,
+        flags: u32,
+        kill_set_id: bool,
+    },
+    Statfs,
+    Flush {
+        fh: u64,
+        lock_owner: u64,
+    },
+    Release {
+        fh: u64,
+        lock_owner: u64,
+        unlock_flock: bool,
+    },
+    Fsync {
+        fh: u64,
+    },
+    Opendir,
+    Readdir {
+        fh: u64,
+        offset: u64,
+        size: u32,
+        plus: bool,
+    },
+    Releasedir {
+        fh: u64,
+    },
+    Fsyncdir,
+    Getxattr {
+        name: Bytes,
+        size: u32,
+    },
+    Setxattr {
+        name: Bytes,
+        value: Bytes,
+        flags: u32,
+    },
+    Listxattr {
+        size: u32,
+    },
+    Removexattr {
+        name: Bytes,
+    },
+    Getlk {
+        fh: u64,
+        owner: u64,
+        lock: FileLock,
+        flock: bool,
+    },
+    Setlk {
+        fh: u64,
+        owner: u64,
+        lock: FileLock,
+        flock: bool,
+        wait: bool,
+    },
+    Access {
+        mask: u32,
+    },
+    Fallocate {
+        fh: u64,
+        offset: u64,
+        length: u64,
+        mode: u32,
+    },
+    Lseek {
+        fh: u64,
+        offset: u64,
+        whence: u32,
+    },
+    CopyFileRange {
+        fh: u64,
+        offset: u64,
+        to_node: u64,
+        to_fh: u64,
+        to_offset: u64,
+        length: u64,
+    },
+    /// One that this front does not know: answered with ENOSYS, after which the kernel asks it no more.
+    Unknown(u32),
+}
+
+/// The header of a request, if there is a whole one.
+pub fn header(bytes: &[u8]) -> Option<(Header, u32)> {
+    let mut fields = Fields(bytes);
+    let length = fields.u32()? as usize;
+    let opcode = fields.u32()?;
+    let (unique, node) = (fields.u64()?, fields.u64()?);
+    let (uid, gid, pid) = (fields.u32()?, fields.u32()?, fields.u32()?);
+    fields.u32()?;
+    (length == bytes.len()).then_some((Header { unique, node, uid, gid, pid }, opcode))
+}
+
+/// What is asked. `bytes` is all that one read of the device gave; its header has been read.
+pub fn parse(opcode: u32, bytes: &Bytes) -> Option<Request> {
+    let whole = bytes;
+    let mut fields = Fields(bytes.get(IN_HEADER_BYTES..)?);
+    let f = &mut fields;
+    Some(match opcode {
+        op::INIT => init(f)?,
+        op::DESTROY => Request::Destroy,
+        op::INTERRUPT => Request::Interrupt { unique: f.u64()? },
+        op::FORGET => Request::Forget(vec![(header(whole)?.0.node, f.u64()?)]),
+        op::BATCH_FORGET => batch_forget(f)?,
+        op::LOOKUP => Request::Lookup { name: f.name()? },
+        op::GETATTR => Request::Getattr,
+        op::SETATTR => Request::Setattr(set_attr(f)?),
+        op::READLINK => Request::Readlink,
+        op::SYMLINK => Request::Symlink { name: f.name()?, target: f.name()? },
+        op::MKNOD => {
+            let (mode, rdev, _umask, _) = (f.u32()?, f.u32()?, f.u32()?, f.u32()?);
+            Request::Mknod { mode, rdev, name: f.name()? }
+        }
+        op::MKDIR => {
+            let (mode, _umask) = (f.u32()?, f.u32()?);
+            Request::Mkdir { mode, name: f.name()? }
+        }
+        op::UNLINK => Request::Unlink { name: f.name()? },
+        op::RMDIR => Request::Rmdir { name: f.name()? },
+        op::RENAME => {
+            Request::Rename { new_parent: f.u64()?, flags: 0, name: f.name()?, new_name: f.name()? }
+        }
+        op::RENAME2 => {
+            let (new_parent, flags, _) = (f.u64()?, f.u32()?, f.u32()?);
+            Request::Rename { new_parent, flags, name: f.name()?, new_name: f.name()? }
+        }
+        op::LINK => Request::Link { old: f.u64()?, name: f.name()? },
+        op::OPEN => Request::Open { flags: f.u32()? },
+        op::OPENDIR => Request::Opendir,
+        op::CREATE => {
+            let (flags, mode, _umask, _open) = (f.u32()?, f.u32()?, f.u32()?, f.u32()?);
+            Request::Create { flags, mode, name: f.name()? }
+        }
+        op::READ => read(f).map(|(fh, offset, size)| Request::Read { fh, offset, size })?,
+        op::READDIR | op::READDIRPLUS => {
+            let plus = opcode == op::READDIRPLUS;
+            read(f).map(|(fh, offset, size)| Request::Readdir { fh, offset, size, plus })?
+        }
+        op::WRITE => write(f, whole)?,
+        op::STATFS => Request::Statfs,
+        op::FLUSH => {
+            let (fh, _) = (f.u64()?, f.u64()?);
+            Request::Flush { fh, lock_owner: f.u64()? }
+        }
+        op::RELEASE => {
+            let (fh, _flags, release) = (f.u64()?, f.u32()?, f.u32()?);
+            Request::Release { fh, unlock_flock: release & RELEASE_FLOCK_UNLOCK != 0, lock_owner: f.u64()? }
+        }
+        op::RELEASEDIR => Request::Releasedir { fh: f.u64()? },
+        op::FSYNC => Request::Fsync { fh: f.u64()? },
+        op::FSYNCDIR => Request::Fsyncdir,
+        op::ACCESS => Request::Access { mask: f.u32()? },
+        _ => return extended(opcode, f),
+    })
+}
+
+/// Attributes, locks, and what came later.
+fn extended(opcode: u32, f: &mut Fields<'_>) -> Option<Request> {
+    Some(match opcode {
+        op::GETXATTR => {
+            let (size, _) = (f.u32()?, f.u32()?);
+            Request::Getxattr { size, name: f.name()? }
+        }
+        op::LISTXATTR => Request::Listxattr { size: f.u32()? },
+        op::SETXATTR => {
+            let (size, flags) = (f.u32()? as usize, f.u32()?);
+            let name = f.name()?;
+            Request::Setxattr { name, value: Bytes::copy_from_slice(f.take(size)?), flags }
+        }
+        op::REMOVEXATTR => Request::Removexattr { name: f.name()? },
+        op::GETLK => {
+            let (fh, owner, lock, flock) = lock(f)?;
+            Request::Getlk { fh, owner, lock, flock }
+        }
+        op::SETLK | op::SETLKW => {
+            let (fh, owner, lock, flock) = lock(f)?;
+            Request::Setlk { fh, owner, lock, flock, wait: opcode == op::SETLKW }
+        }
+        op::FALLOCATE => {
+            Request::Fallocate { fh: f.u64()?, offset: f.u64()?, length: f.u64()?, mode: f.u32()? }
+        }
+        op::LSEEK => Request::Lseek { fh: f.u64()?, offset: f.u64()?, whence: f.u32()? },
+        op::COPY_FILE_RANGE => Request::CopyFileRange {
+            fh: f.u64()?,
+            offset: f.u64()?,
+            to_node: f.u64()?,
+            to_fh: f.u64()?,
+            to_offset: f.u64()?,
+            length: f.u64()?,
+        },
+        unknown => Request::Unknown(unknown),
+    })
+}
+
+fn init(f: &mut Fields<'_>) -> Option<Request> {
+    let (major, minor, max_readahead, low) = (f.u32()?, f.u32()?, f.u32()?, f.u32()?);
+    let mut flags = u64::from(low);
+    if flags & Init::INIT_EXT.bits() != 0 {
+        flags |= u64::from(f.u32()?) << 32;
+    }
+    Some(Request::Init { major, minor, max_readahead, flags: Init::from_bits_truncate(flags) })
+}
+
+fn batch_forget(f: &mut Fields<'_>) -> Option<Request> {
+    let (count, _) = (f.u32()? as usize, f.u32()?);
+    if count > FORGETS_MAX {
+        return None;
+    }
+    let mut nodes = Vec::with_capacity(count.min(f.0.len() / 16));
+    for _ in 0..count {
+        nodes.push((f.u64()?, f.u64()?));
+    }
+    Some(Request::Forget(nodes))
+}
+
+fn set_attr(f: &mut Fields<'_>) -> Option<SetAttr> {
+    let (valid, _, _fh, size, _owner) = (f.u32()?, f.u32()?, f.u64()?, f.u64()?, f.u64()?);
+    let (atime, mtime, _ctime) = (f.u64()? as i64, f.u64()? as i64, f.u64()?);
+    let (atime_nanos, mtime_nanos, _) = (f.u32()?, f.u32()?, f.u32()?);
+    let (mode, _, uid, gid) = (f.u32()?, f.u32()?, f.u32()?, f.u32()?);
+    let (atime, mtime) = ((atime, atime_nanos), (mtime, mtime_nanos));
+    Some(SetAttr { valid: Fattr::from_bits_truncate(valid), size, atime, mtime, mode, uid, gid })
+}
+
+fn read(f: &mut Fields<'_>) -> Option<(u64, u64, u32)> {
+    Some((f.u64()?, f.u64()?, f.u32()?))
+}
+
+fn write(f: &mut Fields<'_>, whole: &Bytes) -> Option<Request> {
+    let (fh, offset, size, write_flags) = (f.u64()?, f.u64()?, f.u32()? as usize, f.u32()?);
+    let (_owner, flags, _) = (f.u64()?, f.u32()?, f.u32()?);
+    let data = f.take(size)?;
+    let kill_set_id = write_flags & WRITE_KILL_SUIDGID != 0;
+    Some(Request::Write { fh, offset, data: whole.slice_ref(data), flags, kill_set_id })
+}
+
+fn lock(f: &mut Fields<'_>) -> Option<(u64, u64, FileLock, bool)> {
+    let (fh, owner) = (f.u64()?, f.u64()?);
+    let lock = FileLock { start: f.u64()?, end: f.u64()?, kind: f.u32()?, pid: f.u32()? };
+    Some((fh, owner, lock, f.u32()? & LK_FLOCK != 0))
+}
+
+/// What is left of a request.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn take(&mut self, count: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(count)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        Some(u32::from_ne_bytes(self.take(4)?.try_into().ok()?))
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        Some(u64::from_ne_bytes(self.take(8)?.try_into().ok()?))
+    }
+
+    /// Bytes up to a NUL.
+    fn name(&mut self) -> Option<Bytes> {
+        let length = self.0.iter().position(|byte| *byte == 0)?;
+        let name = Bytes::copy_from_slice(self.take(length)?);
+        self.take(1)?;
+        Some(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn message(opcode: u32, body: &[u8]) -> Bytes {
+        let mut bytes = Vec::new();
+        bytes.extend(((IN_HEADER_BYTES + body.len()) as u32).to_ne_bytes());
+        bytes.extend(opcode.to_ne_bytes());
+        bytes.extend(7u64.to_ne_bytes());
+        bytes.extend(9u64.to_ne_bytes());
+        for word in [1000u32, 100, 4711, 0] {
+            bytes.extend(word.to_ne_bytes());
+        }
+        bytes.extend(body);
+        bytes.into()
+    }
+
+    #[test]
+    fn a_request_is_its_fields() {
+        let bytes = message(op::LOOKUP, b"caf\xe9\0");
+        let (header, opcode) = header(&bytes).unwrap();
+        assert_eq!(header, Header { unique: 7, node: 9, uid: 1000, gid: 100, pid: 4711 });
+        let name = Bytes::from_static(b"caf\xe9");
+        assert_eq!(parse(opcode, &bytes), Some(Request::Lookup { name }));
+        let mut body = Vec::new();
+        [3u64, 4096].iter().for_each(|word| body.extend(word.to_ne_bytes()));
+        [5u32, WRITE_KILL_SUIDGID].iter().for_each(|word| body.extend(word.to_ne_bytes()));
+        body.extend([0; 16]);
+        body.extend(b"hello");
+        let bytes = message(op::WRITE, &body);
+        let data = Bytes::from_static(b"hello");
+        let wanted = Request::Write { fh: 3, offset: 4096, data, flags: 0, kill_set_id: true };
+        assert_eq!(parse(op::WRITE, &bytes), Some(wanted));
+        assert_eq!(parse(9999, &message(9999, b"")), Some(Request::Unknown(9999)));
+    }
+
+    #[test]
+    fn what_is_cut_or_lies_about_its_length_is_refused() {
+        assert_eq!(parse(op::LOOKUP, &message(op::LOOKUP, b"no end")), None);
+        let whole = message(op::GETATTR, &[0; 16]);
+        assert!(header(&whole[..whole.len() - 1]).is_none());
+        let mut many = Vec::new();
+        many.extend(u32::MAX.to_ne_bytes());
+        many.extend([0; 4]);
+        assert_eq!(parse(op::BATCH_FORGET, &message(op::BATCH_FORGET, &many)), None);
+    }
+
+    proptest! {
+        /// Whatever comes, nothing panics, and nothing larger than the message is made of it.
+        #[test]
+        fn nothing_panics(opcode in 0..60u32, body in prop::collection::vec(any::<u8>(), 0..200)) {
+            let bytes = message(opcode, &body);
+            if let Some(Request::Write { data, .. }) = parse(opcode, &bytes) {
+                prop_assert!(data.len() <= body.len());
+            }
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! What each operation costs at the origin: the table of docs/architecture.md, through the kernel.
+
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+
+use crate::setting::{Setting, may_mount};
+
+/// Attribute timeouts that no test outlasts.
+const LONG: &str = "actimeo=3600";
+
+#[test]
+fn an_open_over_v3_is_one_getattr_and_a_stat_within_the_timeout_is_nothing() {
+    if !may_mount() {
+        return;
+    }
+    let setting = Setting::new(&format!("vers=3&{LONG}"));
+    fs::create_dir_all(setting.there("a/b")).unwrap();
+    fs::write(setting.there("a/b/file"), b"content").unwrap();
+    // The first time there are names and rights to be asked for; and what is that new may change once more unseen.
+    super::files::wait_until(|| {
+        let (asked, text) = setting.counted(|| fs::read(setting.at("a/b/file")).unwrap());
+        assert_eq!(text, b"content");
+        asked == [("GETATTR", 1)]
+    });
+    for _ in 0..3 {
+        let (asked, file) = setting.counted(|| File::open(setting.at("a/b/file")).unwrap());
+        assert_eq!(asked, [("GETATTR", 1)], "an open");
+        let (asked, ()) = setting.counted(|| {
+            let mut bytes = [0; 7];
+            std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, 0).unwrap();
+            drop(file);
+        });
+        assert_eq!(asked, [], "a read of what is here, and a close");
+    }
+    let (asked, _) = setting.counted(|| fs::metadata(setting.at("a/b/file")).unwrap().len());
+    assert_eq!(asked, [], "a stat within the timeout");
+    let (asked, ()) = setting.counted(|| assert!(!setting.at("a/b/nothing").exists()));
+    assert_eq!(asked, [("LOOKUP", 1)]);
+    let (asked, ()) = setting.counted(|| assert!(!setting.at("a/b/nothing").exists()));
+    assert_eq!(asked, [], "that it is not there is known");
+}
+
+#[test]
+fn an_open_under_a_delegation_is_nothing() {
+    if !may_mount() {
+        return;
+    }
+    let setting = Setting::new(&format!("vers=4.2&{LONG}"));
+    fs::write(setting.there("file"), b"content").unwrap();
+    assert_eq!(fs::read(setting.at("file")).unwrap(), b"content");
+    let (asked, ()) = setting.counted(|| {
+        for _ in 0..3 {
+            assert_eq!(fs::read(setting.at("file")).unwrap(), b"content");
+            assert_eq!(fs::metadata(setting.at("file")).unwrap().len(), 7);
+        }
+    });
+    assert_eq!(asked, []);
+    // Somebody else's change recalls the delegation, and the kernel hears of it.
+    fs::write(setting.there("file"), b"other content").unwrap();
+    assert_eq!(fs::read(setting.at("file")).unwrap(), b"other content");
+    assert_eq!(fs::metadata(setting.at("file")).unwrap().len(), 13);
+}
+
+#[test]
+fn a_list_of_a_directory_brings_the_attributes() {
+    if !may_mount() {
+        return;
+    }
+    let setting = Setting::new(&format!("vers=3&{LONG}"));
+    (0..300).for_each(|n| fs::write(setting.there(format!("f{n}")), format!("{n}")).unwrap());
+    let list = || {
+        let entries = fs::read_dir(setting.mnt()).unwrap().map(Result::unwrap);
+        let mut found: Vec<_> =
+            entries.map(|entry| (entry.file_name(), entry.metadata().unwrap().ino())).collect();
+        found.sort();
+        found
+    };
+    let (asked, found) = setting.counted(list);
+    assert_eq!(found.len(), 300);
+    assert!(asked.iter().all(|(name, _)| *name != "LOOKUP"), "{asked:?}");
+    for (name, number) in &found {
+        assert_eq!(fs::metadata(setting.there(name)).unwrap().ino(), *number);
+    }
+    // `open(".")` asks whether the list is still right, once it is old enough for that to be told.
+    super::files::wait_until(|| {
+        let (asked, again) = setting.counted(list);
+        assert_eq!(again, found);
+        asked == [("GETATTR", 1)]
+    });
+}
+
+#[test]
+fn close_to_open_holds_for_changes_on_the_server() {
+    if !may_mount() {
+        return;
+    }
+    for options in ["vers=3", "vers=4.2", "vers=3&actimeo=3600", "vers=4.2&actimeo=3600"] {
+        let setting = Setting::new(options);
+        for round in 0..30 {
+            // Of different sizes, so that the kernel has to learn the new one; and now and then a new file.
+            let text = format!("{round}").repeat(round * 100 + 1);
+            // `serve` does not notice a rename by a process of its own machine, so that none recalls a delegation.
+            if round % 3 == 2 && options.starts_with("vers=3") {
+                fs::write(setting.there("new"), &text).unwrap();
+                fs::rename(setting.there("new"), setting.there("file")).unwrap();
+            } else {
+                fs::write(setting.there("file"), &text).unwrap();
+            }
+            assert_eq!(fs::read_to_string(setting.at("file")).unwrap(), text, "{options}, round {round}");
+        }
+    }
+}
+
+#[test]
+fn a_whole_file_is_read_by_the_kernel_itself() {
+    if !may_mount() {
+        return;
+    }
+    let setting = Setting::new("vers=4.2");
+    if !setting.stats().passthrough {
+        eprintln!("skipped: this kernel has no passthrough");
+        return;
+    }
+    let text: Vec<u8> = (0..200_000u32).map(|n| (n % 253) as u8).collect();
+    fs::write(setting.there("file"), &text).unwrap();
+    // The first open finds nothing here; once it is whole and settled, the kernel reads it by itself.
+    super::files::wait_until(|| {
+        assert_eq!(fs::read(setting.at("file")).unwrap(), text);
+        setting.stats().opens_passed > 0
+    });
+    let passed = File::open(setting.at("file")).unwrap();
+    // A writer takes the file out of it, and who has it open reads what was there.
+    fs::write(setting.at("file"), b"written meanwhile").unwrap();
+    assert_eq!(fs::read(setting.at("file")).unwrap(), b"written meanwhile");
+    let mut bytes = vec![0; text.len()];
+    std::os::unix::fs::FileExt::read_exact_at(&passed, &mut bytes, 0).unwrap();
+    assert_eq!(bytes, text);
+    assert_eq!(fs::read(setting.there("file")).unwrap(), b"written meanwhile");
+    assert!(setting.stats().passthrough, "nothing was refused");
+}

@@ -1,0 +1,209 @@
+//! A mount to try things on: the whole stack in this process, from a directory over `serve` and the client to the
+//! kernel's FUSE. The test itself is on a thread of its own, as a program would be.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use arbiter::Arbiter;
+use cache::Cache;
+use client::{Origin, Url};
+use local::LocalFs;
+use mount::{Mount, Options, Target};
+use rpc::{ReplyCache, Server, ServerOptions};
+use server::exports::ExportId;
+use server::{Export, ExportOptions, Exports, Front, HandleKey, Handles, Squash};
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+use vfs::FileSystem;
+
+/// Which version the origin is spoken to in.
+pub const VERSIONS: [&str; 2] = ["3", "4.2"];
+
+/// Everything, from the directory to the mount.
+pub struct Setting {
+    mount: Option<Mount>,
+    stack: Option<Arc<dyn FileSystem>>,
+    pub origin: Origin,
+    server: Option<Server>,
+    address: SocketAddr,
+    front: Arc<Front>,
+    runtime: Runtime,
+    url: Url,
+    options: Options,
+    directory: TempDir,
+}
+
+/// Can we mount here at all?
+pub fn may_mount() -> bool {
+    let may = std::fs::File::options().read(true).write(true).open("/dev/fuse").is_ok()
+        && rustix::process::geteuid().is_root();
+    if !may {
+        eprintln!("skipped: mounting takes root and /dev/fuse");
+    }
+    may
+}
+
+impl Setting {
+    /// With the options of a URL.
+    pub fn new(options: &str) -> Setting {
+        Setting::with(options, |_| {})
+    }
+
+    /// The same, with changed options of the mount.
+    pub fn with(options: &str, change: impl FnOnce(&mut Options)) -> Setting {
+        let directory = tempfile::tempdir().unwrap();
+        for name in ["origin", "state", "cache", "mnt", "record"] {
+            std::fs::create_dir(directory.path().join(name)).unwrap();
+        }
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let (front, server) = runtime.block_on(serve(directory.path(), 0));
+        let address = server.local_addr();
+        let url = Url::parse(&format!("nfs://{address}/export?noresvport&{options}")).unwrap();
+        let (origin, stack) = runtime.block_on(stack(&url, directory.path()));
+        let mut mounting = Options { state: Some(directory.path().join("record")), ..Options::default() };
+        change(&mut mounting);
+        let mut setting = Setting {
+            mount: None,
+            stack: Some(stack),
+            origin,
+            server: Some(server),
+            address,
+            front,
+            runtime,
+            url,
+            options: mounting,
+            directory,
+        };
+        setting.mount();
+        setting
+    }
+
+    /// Mounts.
+    pub fn mount(&mut self) {
+        let target = Target { allow_other: true, ..Target::new(self.mnt(), "test") };
+        let mount =
+            self.runtime.block_on(Mount::start(self.stack.clone().unwrap(), target, self.options.clone()));
+        self.mount = Some(mount.unwrap());
+    }
+
+    /// Unmounts; another stack comes with the next mount.
+    pub fn unmount(&mut self) {
+        let mount = self.mount.take().unwrap();
+        self.runtime.block_on(mount.stop(Duration::from_secs(2)));
+    }
+
+    /// Waits until somebody else has unmounted it.
+    pub fn wait_for_the_end(&mut self) {
+        let mount = self.mount.take().unwrap();
+        let ended = async { tokio::time::timeout(Duration::from_secs(10), mount.ended()).await };
+        assert!(self.runtime.block_on(ended).is_ok());
+        self.runtime.block_on(mount.stop(Duration::from_secs(1)));
+    }
+
+    /// Unmounts, and mounts with a new stack over the same cache.
+    pub fn remount(&mut self) {
+        self.unmount();
+        // The cache directory is free when nobody has the old stack any more.
+        let old = self.stack.take().unwrap();
+        self.runtime.block_on(old.shutdown());
+        let gone = Arc::downgrade(&old);
+        drop(old);
+        super::files::wait_until(|| gone.strong_count() == 0);
+        let (origin, stack) = self.runtime.block_on(stack(&self.url, self.directory.path()));
+        (self.origin, self.stack) = (origin, Some(stack));
+        self.mount();
+    }
+
+    /// The mounted directory.
+    pub fn mnt(&self) -> PathBuf {
+        self.directory.path().join("mnt")
+    }
+
+    /// Something in it.
+    pub fn at(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.mnt().join(name)
+    }
+
+    /// The same, on the server.
+    pub fn there(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.directory.path().join("origin").join(name)
+    }
+
+    /// What the mount says of itself.
+    pub fn stats(&self) -> mount::Stats {
+        self.mount.as_ref().unwrap().stats()
+    }
+
+    /// What the origin has been asked so far, by name.
+    pub fn calls(&self) -> std::collections::BTreeMap<&'static str, u64> {
+        self.origin.calls().into_iter().map(|(name, counts)| (name, counts.calls)).collect()
+    }
+
+    /// What `work` asks of the origin, and what it gives.
+    pub fn counted<T>(&self, work: impl FnOnce() -> T) -> (Vec<(&'static str, u64)>, T) {
+        let before = self.calls();
+        let result = work();
+        let after = self.calls().into_iter();
+        let asked = after.map(|(name, calls)| (name, calls - before.get(name).copied().unwrap_or(0)));
+        (asked.filter(|(_, calls)| *calls > 0).collect(), result)
+    }
+
+    /// The server is gone.
+    pub fn stop_server(&mut self) {
+        self.server = None;
+    }
+
+    /// It is back, where it was.
+    pub fn start_server(&mut self) {
+        let (front, server) = self.runtime.block_on(serve(self.directory.path(), self.address.port()));
+        (self.front, self.server) = (front, Some(server));
+    }
+}
+
+impl Drop for Setting {
+    fn drop(&mut self) {
+        if let Some(mount) = self.mount.take() {
+            self.runtime.block_on(mount.stop(Duration::from_secs(1)));
+        }
+    }
+}
+
+async fn serve(directory: &Path, port: u16) -> (Arc<Front>, Server) {
+    let state = directory.join("state");
+    let local = local::Options { sync: false, crossmnt: false, ..local::Options::new(&state) };
+    let fs = Arc::new(LocalFs::open(&directory.join("origin"), local).unwrap());
+    let options = ExportOptions { secure: false, squash: Squash::None, ..ExportOptions::default() };
+    let arbiter = Arc::new(Arbiter::new(fs));
+    let export = Export { id: ExportId::of("test"), path: "/export".to_owned(), fs: arbiter, options };
+    let key = HandleKey::load_or_create(&state.join("handle.key")).unwrap();
+    let handles = Handles::open(key, &state).unwrap();
+    let front = Front::new(Exports::new(vec![export]).unwrap(), handles);
+    let options = ServerOptions { udp: false, ..ServerOptions::new((Ipv4Addr::LOCALHOST, port).into()) };
+    for attempt in 0.. {
+        match Server::start(options, front.clone(), ReplyCache::volatile()).await {
+            Ok(server) => return (front, server),
+            Err(error) if attempt > 100 => panic!("{error}"),
+            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    }
+    unreachable!()
+}
+
+async fn stack(url: &Url, directory: &Path) -> (Origin, Arc<dyn FileSystem>) {
+    let origin = client::connect(url).await.unwrap();
+    let mut options = cache::Options::new(directory.join("cache"), "test");
+    options.min_free_bytes = 0;
+    options.clock_skew = Duration::ZERO;
+    let wanted = &url.options.cache;
+    options.timeouts = cache::Timeouts {
+        acregmin: wanted.acregmin,
+        acregmax: wanted.acregmax,
+        acdirmin: wanted.acdirmin,
+        acdirmax: wanted.acdirmax,
+    };
+    let cache = Cache::open(origin.file_system(), options).await.unwrap();
+    (origin, cache)
+}
