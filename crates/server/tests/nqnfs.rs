@@ -1,5 +1,6 @@
 //! NQNFS over sockets: our client and our server, TCP and UDP, with a layer above the client that returns what it is
 //! asked for.
+#![allow(clippy::unwrap_used)] // a test ends at the first surprise
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;

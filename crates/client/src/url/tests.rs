@@ -58,7 +58,10 @@ fn what_is_wrong_is_named() {
         message("nfs://h/x?nconnect=17"),
         "option `nconnect=17`: a number of connections from 1 to 16"
     );
-    assert!(message("nfs://h/x?vers=2").starts_with("option `vers=2`: `3`, `4`, `4.1`, `4.2`, or `auto`"));
+    assert!(
+        message("nfs://h/x?vers=2")
+            .starts_with("option `vers=2`: `3`, `4`, `4.1`, `4.2`, `nqnfs`, or `auto`")
+    );
     assert_eq!(message("nfs://h/x?hard=1"), "option `hard=1`: takes no value");
     assert!(message("nfs://h/x?rszie=1").starts_with("unknown option `rszie=1`: known are port, mountport"));
     assert!(message("nfs://h/%2").contains("`/%2` is not an export path"));

@@ -92,7 +92,7 @@ pub(super) async fn write(asked: &Asked<'_>, lease: LeaseRequest, args: WriteArg
     let Bulk::Bytes(mut data) = args.data else { return Err(Status::ServerFault.into()) };
     let _turn = if args.append { Some(asked.front.nqnfs.appends.lock().await) } else { None };
     let mut offset = if args.append { export.fs.getattr(caller, handle).await?.size } else { args.offset };
-    offset.checked_add(data.len() as u64).filter(|end| *end <= i64::MAX as u64).ok_or(Status::FBig)?;
+    offset.checked_add(data.len() as u64).filter(|end| i64::try_from(*end).is_ok()).ok_or(Status::FBig)?;
     loop {
         let written =
             export.fs.write(caller, handle, By::Anonymous, offset, data.clone(), Stability::FileSync).await?;

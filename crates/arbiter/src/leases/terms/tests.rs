@@ -95,6 +95,9 @@ impl Stage {
     }
 }
 
+/// The least that a clock tells.
+const MOMENT: Duration = Duration::from_millis(1);
+
 #[test]
 fn one_for_reading_ends_when_no_clock_can_say_otherwise() {
     let mut stage = Stage::new(&options());
@@ -102,9 +105,9 @@ fn one_for_reading_ends_when_no_clock_can_say_otherwise() {
     assert_eq!(lease.until, Some(stage.now + TERM));
     assert!(stage.get(2, LeaseKind::Read).is_ok(), "many may read");
     assert!(stage.clear(3, Use::Read));
-    stage.wait(TERM + SKEW - Duration::from_millis(1));
+    stage.wait((TERM + SKEW).saturating_sub(MOMENT));
     assert!(!stage.clear(3, Use::Change));
-    stage.wait(Duration::from_millis(1));
+    stage.wait(MOMENT);
     assert!(stage.clear(3, Use::Change));
     assert!(stage.leases.is_empty());
     assert_eq!((stage.leases.counts().expired, stage.leases.counts().revoked), (2, 0));
@@ -114,7 +117,7 @@ fn one_for_reading_ends_when_no_clock_can_say_otherwise() {
 fn one_for_writing_ends_when_nothing_was_written_for_the_slack() {
     let mut stage = Stage::new(&options());
     stage.get(1, LeaseKind::Write).unwrap();
-    stage.wait(TERM + SKEW + SLACK - Duration::from_secs(1));
+    stage.wait((TERM + SKEW + SLACK).saturating_sub(Duration::from_secs(1)));
     assert!(!stage.clear(2, Use::Read), "within the slack");
     // A write of its holder, late.
     stage.leases.begin_change(&file());
@@ -122,9 +125,9 @@ fn one_for_writing_ends_when_nothing_was_written_for_the_slack() {
     assert!(!stage.clear(2, Use::Read), "while it is being written");
     stage.leases.end_change(stage.now, &file());
     assert!(!stage.clear(2, Use::Read));
-    stage.wait(SLACK - Duration::from_millis(1));
+    stage.wait(SLACK.saturating_sub(MOMENT));
     assert!(!stage.clear(2, Use::Read), "within the slack of the write");
-    stage.wait(Duration::from_millis(1));
+    stage.wait(MOMENT);
     assert!(stage.clear(2, Use::Read));
 }
 
@@ -203,7 +206,7 @@ fn when_all_records_are_taken_one_waits_for_the_first_to_end() {
 #[test]
 fn a_record_is_not_much_larger_than_it_must_be() {
     // A handle has 129 bytes of these, twice.
-    assert!(RECORD_BYTES <= 512, "{RECORD_BYTES}");
+    const { assert!(RECORD_BYTES <= 512) };
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -26,7 +26,7 @@ pub(super) struct Server {
 }
 
 pub(super) fn handle(file: usize) -> Handle {
-    Handle::new(&[file as u8; 32]).unwrap()
+    Handle::new(&[file as u8; 32]).expect("32 bytes fit")
 }
 
 impl Server {
