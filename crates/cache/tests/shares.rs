@@ -47,9 +47,12 @@ async fn an_open_that_denies_is_not_denied_by_one_that_nobody_needs() {
     for policy in POLICIES {
         for by_name in [true, false] {
             let (bench, cache, file) = setup(policy).await;
-            let request = |client, access| match by_name {
-                true => open_request(&root(), "f", client, access),
-                false => open_handle(&file, client, access),
+            let request = |client, access| {
+                if by_name {
+                    open_request(&root(), "f", client, access)
+                } else {
+                    open_handle(&file, client, access)
+                }
             };
             let idle = open(&cache, 1, &request(1, BOTH)).await.unwrap();
             close(&cache, 1, idle).await;

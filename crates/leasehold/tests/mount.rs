@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)] // a test ends at the first surprise
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -163,7 +163,11 @@ fn a_process_that_was_killed_leaves_nothing_that_the_next_mount_does_not_clean()
     let setting = Setting::new();
     assert!(setting.mount("vers=4.2").status.success());
     assert_eq!(setting.file(), "content");
-    fs::write(setting.at("mnt/written"), b"written").unwrap();
+    // Under a write delegation a close sends nothing: what must not be lost is synced.
+    let mut written = fs::File::create(setting.at("mnt/written")).unwrap();
+    written.write_all(b"written").unwrap();
+    written.sync_all().unwrap();
+    drop(written);
     let removed = fs::File::create(setting.at("mnt/removed")).unwrap();
     fs::remove_file(setting.at("mnt/removed")).unwrap();
     setting.signal(rustix::process::Signal::KILL);

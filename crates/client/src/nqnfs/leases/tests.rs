@@ -38,7 +38,7 @@ impl Stage {
 fn it_counts_from_when_it_was_asked_for() {
     let mut stage = Stage::new();
     let asked = stage.leases.ask(stage.now, &file()).unwrap();
-    stage.now += TERM - Duration::from_secs(1);
+    stage.now += TERM.saturating_sub(Duration::from_secs(1));
     assert!(stage.leases.answered(stage.now, &file(), asked, Some((LeaseKind::Read, TERM)), 1).is_some());
     assert_eq!(stage.held(), Some(LeaseKind::Read));
     stage.now += Duration::from_millis(750);
@@ -54,12 +54,15 @@ fn it_is_renewed_while_it_is_in_use_and_asked_back_when_it_is_not() {
     let lease = stage.grant(LeaseKind::Write);
     for _ in 0..10 {
         stage.leases.used(stage.now, &file());
-        assert_eq!(stage.wait(TERM - Duration::from_secs(10)), [Effect::Renew(file(), LeaseKind::Write)]);
+        assert_eq!(
+            stage.wait(TERM.saturating_sub(Duration::from_secs(10))),
+            [Effect::Renew(file(), LeaseKind::Write)]
+        );
         assert_eq!(stage.grant(LeaseKind::Write).id, lease.id);
     }
     let mut effects = Vec::new();
     for _ in 0..12 {
-        effects = stage.wait(TERM - Duration::from_secs(10));
+        effects = stage.wait(TERM.saturating_sub(Duration::from_secs(10)));
         match effects[..] {
             [Effect::Renew(..)] => drop(stage.grant(LeaseKind::Write)),
             _ => break,
@@ -76,7 +79,10 @@ fn it_is_renewed_while_it_is_in_use_and_asked_back_when_it_is_not() {
 fn a_renewal_that_is_not_answered_is_tried_again_and_then_it_is_lost() {
     let mut stage = Stage::new();
     let lease = stage.grant(LeaseKind::Write);
-    assert_eq!(stage.wait(TERM - Duration::from_secs(10)), [Effect::Renew(file(), LeaseKind::Write)]);
+    assert_eq!(
+        stage.wait(TERM.saturating_sub(Duration::from_secs(10))),
+        [Effect::Renew(file(), LeaseKind::Write)]
+    );
     stage.leases.ask(stage.now, &file()).unwrap();
     stage.leases.unanswered(stage.now, &file());
     assert_eq!(stage.wait(Duration::from_secs(1)), [Effect::Renew(file(), LeaseKind::Write)]);

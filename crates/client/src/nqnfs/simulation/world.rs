@@ -175,7 +175,7 @@ impl World {
         for (file, ops) in self.ops.iter().enumerate() {
             // What a crash lost before it reached the server was never there.
             let gone = |op: &&Op| {
-                !(self.orphans.contains(&(file, op.value)) && !self.stored.contains(&(file, op.value)))
+                !self.orphans.contains(&(file, op.value)) || self.stored.contains(&(file, op.value))
             };
             let mut real: Vec<Op> = ops.iter().filter(gone).copied().collect();
             for op in real.iter_mut().filter(|op| op.write && self.orphans.contains(&(file, op.value))) {

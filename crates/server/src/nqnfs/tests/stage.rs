@@ -37,16 +37,16 @@ pub struct Stage {
 
 impl Stage {
     pub fn new() -> Stage {
-        Stage::with(Below::new(true), Nqnfs::default())
+        Stage::with(&Below::new(true), Nqnfs::default())
     }
 
     /// The life after one that left its record in this directory.
-    pub fn after(below: Arc<Below>, directory: &std::path::Path) -> Stage {
+    pub fn after(below: &Arc<Below>, directory: &std::path::Path) -> Stage {
         let options = NqnfsOptions { directory: Some(directory.to_owned()), ..NqnfsOptions::default() };
         Stage::with(below, Nqnfs::open(&options).unwrap())
     }
 
-    fn with(below: Arc<Below>, nqnfs: Nqnfs) -> Stage {
+    fn with(below: &Arc<Below>, nqnfs: Nqnfs) -> Stage {
         let inner = below.add("file");
         let options = Options { recovery: nqnfs.recovery(), ..Options::default() };
         let fs = Arc::new(Arbiter::with_options(below.clone(), options));

@@ -14,7 +14,7 @@ async fn writes_that_come_after_the_lease_has_ended_are_waited_for() {
     let stage = Stage::new();
     let (mut writer, reader) = (stage.client("writer").await, stage.client("reader").await);
     assert!(writer.getlease(Cachetype::Write).await.unwrap().promise.cachable);
-    advance(TERM - Duration::from_secs(2)).await;
+    advance(TERM.saturating_sub(Duration::from_secs(2))).await;
     assert!(writer.getlease(Cachetype::Write).await.unwrap().promise.cachable, "renewed");
     let granted = Instant::now();
     // From here on the server hears nothing of it until its delayed writes come, four seconds late.
@@ -53,16 +53,16 @@ async fn after_a_restart_only_writes_are_served_until_all_is_over() {
     let home = tempfile::tempdir().unwrap();
     let below = super::below::Below::new(true);
     // A life that grants nothing leaves nothing to wait for.
-    let idle = Stage::after(below.clone(), home.path());
+    let idle = Stage::after(&below, home.path());
     idle.client("idle").await.read(NONE).await.unwrap();
     drop(idle);
-    let before = Stage::after(below.clone(), home.path());
+    let before = Stage::after(&below, home.path());
     let writer = before.client("writer").await;
     let leased = writer.getlease(Cachetype::Write).await.unwrap();
     assert!(leased.promise.cachable);
     drop((before, writer));
     let start = Instant::now();
-    let stage = Stage::after(below.clone(), home.path());
+    let stage = Stage::after(&below, home.path());
     let (writer, other) = (stage.client("writer").await, stage.client("other").await);
     assert_eq!(other.read(READ).await.unwrap_err(), Stat::Trylater);
     assert_eq!(other.getlease(Cachetype::Read).await.unwrap_err(), Stat::Trylater);
@@ -71,13 +71,13 @@ async fn after_a_restart_only_writes_are_served_until_all_is_over() {
     assert!(matches!(delayed, Reply::Fail(nfs3::Status::Jukebox, ())), "{delayed:?}");
     // A write at the last moment, which pushes the end out.
     let terms = Duration::from_secs(60) + SKEW;
-    advance(terms + SLACK - Duration::from_secs(1)).await;
+    advance((terms + SLACK).saturating_sub(Duration::from_secs(1))).await;
     assert_eq!(other.read(READ).await.unwrap_err(), Stat::Trylater);
     let written = writer.write().await.unwrap();
     assert!(written.rev > leased.promise.rev);
     let (promise, read) = other.read_at_last(READ).await;
     let waited = start.elapsed();
-    let end = terms + SLACK * 2 - Duration::from_secs(1);
+    let end = (terms + SLACK * 2).saturating_sub(Duration::from_secs(1));
     assert!(waited >= end && waited < end + Duration::from_secs(1), "{waited:?}");
     assert!(promise.cachable && read.attributes.rev == written.rev);
 }
