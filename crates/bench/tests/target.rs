@@ -141,7 +141,8 @@ fn opens_cost_what_they_cost_a_kernel() {
     let delegated = served.mount("4.2", |_| {});
     assert_eq!(served.calls(|| read_ten(&delegated)), "LOOKUP 1, OPEN 10, READ 10");
     assert_eq!(served.calls(|| read_ten(&delegated)), "");
-    assert_eq!(served.calls(|| drop(delegated)), "CLOSE 10, DELEGRETURN 10");
+    let ended = "CLOSE 10, DELEGRETURN 10, DESTROY_CLIENTID 1, DESTROY_SESSION 1";
+    assert_eq!(served.calls(|| drop(delegated)), ended);
 }
 
 #[test]

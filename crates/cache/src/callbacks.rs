@@ -93,7 +93,8 @@ impl Core {
             lease.recalled = true;
             lease.given.then(|| (lease.above, lease.returned.clone()))
         });
-        let Some((id, returned)) = given else { return };
+        // If nobody listens above any more, nobody believes above.
+        let Some((id, returned)) = given.filter(|_| self.is_heard()) else { return };
         let handle = object.handle;
         let wait = async {
             self.tell_above(Callback::Recall(Recall { id, handle, keep: None, deadline })).await;
@@ -208,7 +209,8 @@ impl Core {
             let above = state.lease.as_ref().filter(|lease| lease.given).map(|lease| lease.above);
             (state.leased().map(|known| held(&overlay(state, *known, u64::MAX))), above)
         });
-        match (above.filter(|_| self.is_heard()), known) {
+        // Where writes are delayed here, nobody above knows more.
+        match (above.filter(|_| self.is_heard() && self.delayed.is_none()), known) {
             (Some(id), _) => self.tell_above(Callback::Getattr(Query { id, ..query })).await,
             (None, Some(known)) => drop(query.answer.send(known)),
             (None, None) => {}

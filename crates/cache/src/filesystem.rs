@@ -238,7 +238,7 @@ impl FileSystem for Cache {
         let (core, caller) = (self.core.clone(), caller.clone());
         let (from, from_name, to, to_name) = (*from, from_name.clone(), *to, to_name.clone());
         self.lasting(async move {
-            core.before_rename(&from, &from_name).await;
+            core.before_rename((&from, &from_name), &to_name).await;
             let hold = core.before_unlink(&to, &to_name).await;
             let renamed = core.rename(&caller, (&from, &from_name), (&to, &to_name)).await?;
             hold.into_iter().for_each(Hold::gone);
@@ -314,7 +314,7 @@ impl FileSystem for Cache {
     }
 
     async fn close(&self, caller: &Caller, open: OpenId) -> Result<()> {
-        let flushed = self.core.flush_at_close(caller, open).await;
+        let flushed = self.core.flush_at_end(caller, open).await;
         self.core.close(caller, open).await?;
         flushed
     }
@@ -432,6 +432,7 @@ impl FileSystem for Cache {
     }
 
     async fn shutdown(&self) {
+        self.core.flush_all_writes().await;
         self.core.return_unused().await;
         self.finish().await;
         self.core.below.shutdown().await;

@@ -161,6 +161,11 @@ impl Opens {
         !self.local.is_empty()
     }
 
+    /// May somebody write the file through another local open than this?
+    pub fn is_written_besides(&self, id: OpenId) -> bool {
+        self.local.iter().any(|local| local.id != id && local.shares.access.contains(Share::WRITE))
+    }
+
     /// What a local open has.
     pub fn shares(&self, id: OpenId) -> Option<Shares> {
         self.local.iter().find(|local| local.id == id).map(|local| local.shares)

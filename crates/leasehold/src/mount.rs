@@ -16,7 +16,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cache::Cache;
+use cache::{Cache, WriteBehind};
 use client::{Origin, Url};
 use mount::{LookupCache, Mount};
 use serde_json::{Value, json};
@@ -95,9 +95,15 @@ pub async fn run(arguments: cli::Mount) -> Result<(), Failure> {
     let cache = proxy::open_cache(origin.file_system(), options).await?;
     let state = proxy::make_state(&directory)?;
     let _lock = life.keep(&state, &origin)?;
-    // What programs of the last life had open died with them.
-    cache.end_reclaim().await;
-    let mounted = mount_cache(&arguments, &url, &words, &cache, state).await?;
+    let mounting = async {
+        // What programs of the last life had open died with them.
+        cache.end_reclaim().await;
+        mount_cache(&arguments, &url, &words, &cache, state).await
+    };
+    let mounted = tokio::select! {
+        mounted = mounting => mounted?,
+        () = end.wait() => return Ok(()),
+    };
     let mounted = Arc::new(mounted);
     let place = places::remember(mounted.directory(), &directory);
     let (shown, below) = (mounted.clone(), cache.clone());
@@ -111,9 +117,24 @@ pub async fn run(arguments: cli::Mount) -> Result<(), Failure> {
     let mounted = into_inner(mounted).await;
     mounted.stop(PATIENCE).await;
     drop(place);
-    // What the server does not take now it will not miss: nothing is kept back here.
-    let _ = tokio::time::timeout(PATIENCE, cache.shutdown()).await;
-    Ok(())
+    finish(&url, &cache).await
+}
+
+/// Stores what is in memory alone. What programs have written is worth waiting for.
+///
+/// # Errors
+/// If some of it is lost.
+async fn finish(url: &Url, cache: &Cache) -> Result<(), Failure> {
+    let delayed = cache.stats().dirty_bytes > 0;
+    let patience = if delayed { PATIENCE + WriteBehind::default().unmount_max } else { PATIENCE };
+    let _ = tokio::time::timeout(patience, cache.shutdown()).await;
+    match cache.stats().dirty_bytes {
+        0 => Ok(()),
+        lost => Err(Failure(format!(
+            "{url} did not take {lost} bytes of delayed writes within {} s: they are lost",
+            patience.as_secs()
+        ))),
+    }
 }
 
 /// The last reference: the admin socket lets go of its own when its task has ended.

@@ -181,6 +181,26 @@ fn a_process_that_was_killed_leaves_nothing_that_the_next_mount_does_not_clean()
 }
 
 #[test]
+fn what_was_written_is_at_the_server_when_it_is_unmounted() {
+    if !may_mount() {
+        return;
+    }
+    for vers in ["3", "4.2"] {
+        let setting = Setting::new();
+        assert!(setting.mount(&format!("vers={vers}")).status.success());
+        // Under a write delegation the close sends nothing.
+        fs::write(setting.at("mnt/written"), b"written").unwrap();
+        fs::copy(setting.at("mnt/written"), setting.at("mnt/copied")).unwrap();
+        let unmounted = Command::new(PROGRAM).arg("umount").arg(setting.at("mnt")).status().unwrap();
+        assert!(unmounted.success());
+        for file in ["written", "copied"] {
+            let path = setting.at("served").join(file);
+            wait_until(|| fs::read(&path).is_ok_and(|content| content == b"written"));
+        }
+    }
+}
+
+#[test]
 fn it_ends_in_order_while_the_server_is_away() {
     if !may_mount() {
         return;

@@ -67,6 +67,12 @@ impl Notifier {
         tokio::task::spawn_blocking(move || device.notify(&message));
     }
 
+    /// The same, and waits until they have gone.
+    pub async fn data_gone(&self, node: u64) {
+        let (device, message) = (self.device.clone(), reply::inval_inode(node, 0, 0));
+        let _ = tokio::task::spawn_blocking(move || device.notify(&message)).await;
+    }
+
     fn tell(&self, message: &[u8]) {
         if let Err(errno) = self.device.notify(message) {
             tracing::debug!("the kernel does not listen: {errno}");

@@ -155,6 +155,20 @@ impl Core {
         self.flush_and_tell(&object, Level::Stable).await
     }
 
+    /// The same, of an open that ends. While somebody else here writes the file, its errors are theirs to hear.
+    pub async fn flush_at_end(&self, caller: &Caller, open: OpenId) -> Result<()> {
+        if self.delayed.is_some()
+            && let Ok(object) = self.opened_object(open)
+            && self.with(&object, |state| state.opens.is_written_besides(open))
+        {
+            if !self.with(&object, |state| keeps_writes(state)) {
+                self.flush_writes(&object, Level::Stable).await;
+            }
+            return Ok(());
+        }
+        self.flush_at_close(caller, open).await
+    }
+
     /// The time of modification that programs see now stays what it is, although the origin will stamp another one.
     fn keep_mtime(&self, caller: &Caller, object: &Arc<Object>) {
         let mtime = self.with(object, |state| {
@@ -290,10 +304,10 @@ impl Core {
     }
 
     /// A name is about to be changed. What is delayed of its file is sent, so that whoever finds it under the new name
-    /// after we were killed does not find it empty.
-    pub async fn before_rename(&self, directory: &Handle, name: &Name) {
+    /// after we were killed does not find it empty: but for the name that a removed file has until it is closed.
+    pub async fn before_rename(&self, (directory, name): (&Handle, &Name), to: &Name) {
         if let Some((object, _)) = self.delayed_child(directory, name)
-            && !self.with(&object, |state| state.opens.is_local())
+            && !(to.as_bytes().starts_with(b".nfs") && self.with(&object, |state| state.opens.is_local()))
         {
             self.flush_writes(&object, Level::Stable).await;
         }

@@ -4,7 +4,8 @@
 
 use bytes::Bytes;
 use vfs::{
-    Acl, Caller, Copied, Extent, Handle, ListedXattrs, Place, Result, Share, Sought, Wcc, XattrHow, XattrName,
+    Acl, Caller, Copied, Extent, Handle, ListedXattrs, Place, Result, Share, Sought, Stability, Status, Wcc,
+    XattrHow, XattrName,
 };
 
 use super::modify::Change;
@@ -127,7 +128,17 @@ impl Core {
         let to = Place { by: Core::ground(writing.as_ref()), ..to };
         let result = self.below.copy(caller, from, to, count).await;
         change.ended(result.as_ref().map(|copied| &copied.wcc));
-        result
+        match result {
+            // Whoever delays writes has one verifier for all: what the origin may still lose must not go by it.
+            Ok(copied) if self.delayed.is_some() && copied.stability == Stability::Unstable => {
+                let commit = self.commit_below(caller, &object).await?;
+                if commit.verifier != copied.verifier {
+                    return Err(Status::Io.into());
+                }
+                Ok(Copied { stability: Stability::FileSync, ..copied })
+            }
+            result => result,
+        }
     }
 
     /// CLONE.

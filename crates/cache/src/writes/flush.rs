@@ -209,7 +209,7 @@ impl Core {
         });
     }
 
-    async fn commit_below(&self, writer: &Caller, object: &Arc<Object>) -> Result<Commit> {
+    pub async fn commit_below(&self, writer: &Caller, object: &Arc<Object>) -> Result<Commit> {
         let caller = messenger(writer);
         let mut patience = PATIENCE_MIN;
         loop {

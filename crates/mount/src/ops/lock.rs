@@ -10,7 +10,7 @@ use vfs::{Lock, LockKind, LockRequest, Locked, Owner, Status};
 
 use crate::errno;
 use crate::files::{File, lock_owner};
-use crate::front::{Front, Interrupt};
+use crate::front::{Front, Interrupt, opening};
 use crate::wire::reply::{Answer, Outcome};
 use crate::wire::request::FileLock;
 
@@ -70,7 +70,18 @@ impl Front {
             file.inode.unlocked.notify_waiters();
             return Err(Errno::INTR);
         }
+        self.look_anew(&file).await;
         Ok(Answer::Done)
+    }
+
+    /// Who gets a lock sees what the last holder wrote: pages of another state go before it is told.
+    async fn look_anew(&self, file: &File) {
+        let leased = file.inode.is_leased();
+        let Ok(now) = self.fs.getattr(&opening(&file.caller), &file.inode.handle).await else { return };
+        let keep = leased || file.inode.state.lock().pages.open(&now, leased);
+        if !keep {
+            self.notifier.data_gone(file.inode.number).await;
+        }
     }
 
     /// An owner gives up all it has of a file.

@@ -20,6 +20,7 @@ use crate::errno;
 use crate::files::{File, lock_owner, open_owner};
 use crate::front::{Front, name, opening};
 use crate::inodes::{Inode, is_valid};
+use crate::pages::Pages;
 use crate::passthrough::Way;
 use crate::wire::abi::Fopen;
 use crate::wire::reply::{Answer, OpenOut, Outcome};
@@ -247,9 +248,7 @@ impl Front {
     /// FLUSH, at each close of a descriptor: what was written is at the origin, or the error is told here.
     pub async fn flush(&self, fh: u64, owner: u64) -> Outcome {
         let file = self.file(fh)?;
-        // What has no name any more may never be sent at all.
-        let removed = file.inode.state.lock().silly.is_some();
-        let flushed = if removed { Ok(()) } else { self.send(&file).await };
+        let flushed = if self.is_gone(&file).await { Ok(()) } else { self.send(&file).await };
         if self.locks {
             self.unlock_all(&file, &lock_owner(owner, false)).await;
         }
@@ -259,21 +258,41 @@ impl Front {
     /// FSYNC.
     pub async fn fsync(&self, fh: u64) -> Outcome {
         let file = self.file(fh)?;
-        // What another descriptor wrote is meant too.
-        file.dirty.fetch_or(file.access.contains(Share::WRITE), Ordering::AcqRel);
+        // What another descriptor wrote is meant too, whatever this one was opened for.
+        file.dirty.store(true, Ordering::Release);
         self.commit(&file).await.map(|()| Answer::Done)
+    }
+
+    /// Has the file no other name than the one that it has until it is closed? What is written to it then, nobody will read.
+    async fn is_gone(&self, file: &File) -> bool {
+        let removed = file.inode.state.lock().silly.is_some();
+        let known = async { self.fs.getattr(&opening(&file.caller), &file.inode.handle).await };
+        removed && known.await.is_ok_and(|known| known.nlink <= 1)
+    }
+
+    /// The origin has not taken what the kernel has in its pages: they go.
+    pub(super) fn refused(&self, file: &File) {
+        file.inode.state.lock().pages = Pages::default();
+        self.notifier.data(file.inode.number);
     }
 
     /// Does what a close must do about what was written through this open: makes it durable, unless a lease lets it wait.
     async fn send(&self, file: &File) -> Result<(), Errno> {
-        let Some(open) = file.open.filter(|_| file.dirty.load(Ordering::Acquire)) else {
+        // A writer asks, though another descriptor wrote: an error that waits is told to whoever closes first.
+        let Some(open) = file.open.filter(|_| file.access.contains(Share::WRITE)) else {
             return self.commit(file).await;
         };
         match self.fs.flush(&file.caller, open).await {
             Err(error) if error.status == Status::NotSupp => self.commit(file).await,
             flushed => {
-                file.dirty.store(false, Ordering::Release);
+                let wrote = file.dirty.swap(false, Ordering::AcqRel);
                 *file.unstable.lock() = None;
+                if flushed.is_err() {
+                    self.refused(file);
+                } else if wrote && !file.inode.is_leased() {
+                    // The origin has stamped other times than those that were shown meanwhile.
+                    self.notifier.attributes(file.inode.number);
+                }
                 flushed.map_err(errno::of)
             }
         }
@@ -288,13 +307,19 @@ impl Front {
         let result = self.fs.commit(&file.caller, &file.inode.handle, 0, 0).await;
         match result {
             // The server has restarted in between, and what it had not written is lost.
-            Ok(commit) if written.is_some_and(|written| written != commit.verifier) => Err(Errno::IO),
+            Ok(commit) if written.is_some_and(|written| written != commit.verifier) => {
+                self.refused(file);
+                Err(Errno::IO)
+            }
             Ok(commit) => {
                 let leased = file.inode.is_leased();
                 file.inode.state.lock().pages.wrote(&commit.wcc, leased);
                 Ok(())
             }
-            Err(error) => Err(errno::of(error)),
+            Err(error) => {
+                self.refused(file);
+                Err(errno::of(error))
+            }
         }
     }
 
@@ -314,10 +339,12 @@ impl Front {
         };
         drop(unused);
         // Pages that were mapped are written after the last FLUSH; there is nobody left to tell of a failure but the log.
-        // What was removed goes first: then nothing of it need be sent.
+        // What was removed loses its last name first.
         if let Some(silly) = silly {
             self.remove_silly(&silly).await;
-        } else if let Err(errno) = self.send(&file).await {
+        } else if file.dirty.load(Ordering::Acquire)
+            && let Err(errno) = self.send(&file).await
+        {
             tracing::warn!("what was written to {} after its close is lost: {errno}", file.inode.handle);
         }
         if let Some(id) = file.open
