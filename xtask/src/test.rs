@@ -72,33 +72,89 @@ fn lint_into(steps: &mut Steps) {
     });
 }
 
-/// Runs the tests; counts what their programs say.
+/// Runs the tests; counts what their programs say. The lab mostly waits for its guests: all others run beside it, and
+/// what they say is shown when it is done.
 fn cargo_test(arguments: &[String], lab: bool) -> (bool, String) {
-    let mut command = Command::new("cargo");
-    command.arg("test").arg("--no-fail-fast").current_dir(root()).stdin(Stdio::null()).stdout(Stdio::piped());
-    if arguments.is_empty() {
-        command.arg("--workspace");
-    }
-    command.args(arguments);
-    if !lab {
-        command.env("LEASEHOLD_LAB", "skip");
-    }
-    let mut child = match command.spawn() {
-        Ok(child) => child,
-        Err(error) => return (false, format!("cannot run cargo: {error}")),
-    };
     let mut counts = Counts::default();
-    if let Some(output) = child.stdout.take() {
-        for line in BufReader::new(output).lines().map_while(Result::ok) {
-            println!("{line}");
-            counts.add(&line);
+    let mut passed = true;
+    let mut add = |(succeeded, counted): (bool, Counts)| {
+        passed &= succeeded;
+        counts.join(&counted);
+    };
+    if !arguments.is_empty() {
+        add(run_tests(arguments, lab, Show::AtOnce));
+    } else if steps::run("cargo", ["test", "--workspace", "--no-run"], &[]) {
+        let beside = std::thread::spawn(move || {
+            others().iter().map(|others| run_tests(others, false, Show::AtTheEnd)).collect::<Vec<_>>()
+        });
+        for program in if lab { LAB } else { &[] } {
+            add(run_tests(&words(program), true, Show::AtOnce));
         }
+        beside.join().unwrap_or_else(|_| vec![(false, Counts::default())]).into_iter().for_each(add);
+    } else {
+        passed = false;
     }
-    let passed = child.wait().is_ok_and(|status| status.success());
     let left_out = if lab { "" } else { ", THE LAB LEFT OUT" };
     // An ignored test is a skipped one, and in CI nothing is skipped.
     let complete = counts.ignored == 0 || !is_ci();
     (passed && complete, format!("{counts}{left_out}"))
+}
+
+/// The tests that are in the lab, one at a time.
+const LAB: &[&str] = &["-p lab", "-p leasehold --test lab"];
+
+/// All others: of `leasehold`, each file of its tests but the lab's.
+fn others() -> [Vec<String>; 2] {
+    let mut leasehold = words("-p leasehold --bins");
+    for entry in std::fs::read_dir(root().join("crates/leasehold/tests")).into_iter().flatten().flatten() {
+        if let Some(name) = entry.file_name().to_str().and_then(|name| name.strip_suffix(".rs")) {
+            leasehold.extend(["--test".to_owned(), name.to_owned()]);
+        }
+    }
+    [words("--workspace --exclude lab --exclude leasehold"), leasehold]
+}
+
+fn words(text: &str) -> Vec<String> {
+    text.split(' ').map(str::to_owned).collect()
+}
+
+/// When what tests say is shown.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Show {
+    AtOnce,
+    AtTheEnd,
+}
+
+/// One run of `cargo test`.
+fn run_tests(arguments: &[String], lab: bool, show: Show) -> (bool, Counts) {
+    let mut command = Command::new("cargo");
+    command.arg("test").arg("--no-fail-fast").args(arguments).current_dir(root());
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    if !lab {
+        command.env("LEASEHOLD_LAB", "skip");
+    }
+    let mut counts = Counts::default();
+    let mut child = match command.spawn() {
+        Ok(child) => child,
+        Err(error) => {
+            eprintln!("cannot run cargo: {error}");
+            return (false, counts);
+        }
+    };
+    let mut kept = String::new();
+    if let Some(output) = child.stdout.take() {
+        for line in BufReader::new(output).lines().map_while(Result::ok) {
+            counts.add(&line);
+            if show == Show::AtOnce {
+                println!("{line}");
+            } else {
+                kept.push_str(&line);
+                kept.push('\n');
+            }
+        }
+    }
+    print!("{kept}");
+    (child.wait().is_ok_and(|status| status.success()), counts)
 }
 
 /// Tests counted.
@@ -110,6 +166,12 @@ struct Counts {
 }
 
 impl Counts {
+    fn join(&mut self, other: &Counts) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.ignored += other.ignored;
+    }
+
     /// Adds what `test result: ok. 3 passed; 0 failed; 1 ignored; …` says.
     fn add(&mut self, line: &str) {
         let Some(result) = line.strip_prefix("test result: ") else { return };

@@ -30,6 +30,7 @@ fn rpcbind_knows_us_while_we_run() {
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
     let expected = "100003 2 tcp\n100003 2 udp\n100003 3 tcp\n100003 3 udp\n100005 1 tcp\n100005 1 udp\n100005 2 tcp\n\
-                    100005 2 udp\n100005 3 tcp\n100005 3 udp\n0\n";
+                    100005 2 udp\n100005 3 tcp\n100005 3 udp\n300105 1 tcp\n\
+                    300105 1 udp\n0\n";
     assert_eq!(text, expected);
 }
