@@ -81,6 +81,8 @@ Of our own:
   cache=DIR          where to keep the cache: a directory for this export alone
   cachesize=SIZE     keep at most so much file data [10G]
   minfree=SIZE       leave so much of the disk to others [1G]
+  nofill             do not fetch the rest of files of which a part was read
+  offline=read       while the server is away, read whole files as they were last known [wait]
   allow_other        let every user use it, as root's mounts do (noallow_other: not)
   nopassthrough      do not let the kernel read whole cache files by itself
   log=FILE           where messages go [the system's log; with --foreground, standard error]
