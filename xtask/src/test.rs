@@ -72,8 +72,7 @@ fn lint_into(steps: &mut Steps) {
     });
 }
 
-/// Runs the tests; counts what their programs say. The lab mostly waits for its guests: all others run beside it, and
-/// what they say is shown when it is done.
+/// Runs the tests; counts what their programs say. The lab's come last, by themselves: they take most of the time.
 fn cargo_test(arguments: &[String], lab: bool) -> (bool, String) {
     let mut counts = Counts::default();
     let mut passed = true;
@@ -82,15 +81,12 @@ fn cargo_test(arguments: &[String], lab: bool) -> (bool, String) {
         counts.join(&counted);
     };
     if !arguments.is_empty() {
-        add(run_tests(arguments, lab, Show::AtOnce));
+        add(run_tests(arguments, lab));
     } else if steps::run("cargo", ["test", "--workspace", "--no-run"], &[]) {
-        let beside = std::thread::spawn(move || {
-            others().iter().map(|others| run_tests(others, false, Show::AtTheEnd)).collect::<Vec<_>>()
-        });
+        others().iter().for_each(|others| add(run_tests(others, false)));
         for program in if lab { LAB } else { &[] } {
-            add(run_tests(&words(program), true, Show::AtOnce));
+            add(run_tests(&words(program), true));
         }
-        beside.join().unwrap_or_else(|_| vec![(false, Counts::default())]).into_iter().for_each(add);
     } else {
         passed = false;
     }
@@ -118,15 +114,8 @@ fn words(text: &str) -> Vec<String> {
     text.split(' ').map(str::to_owned).collect()
 }
 
-/// When what tests say is shown.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Show {
-    AtOnce,
-    AtTheEnd,
-}
-
 /// One run of `cargo test`.
-fn run_tests(arguments: &[String], lab: bool, show: Show) -> (bool, Counts) {
+fn run_tests(arguments: &[String], lab: bool) -> (bool, Counts) {
     let mut command = Command::new("cargo");
     command.arg("test").arg("--no-fail-fast").args(arguments).current_dir(root());
     command.stdin(Stdio::null()).stdout(Stdio::piped());
@@ -141,19 +130,12 @@ fn run_tests(arguments: &[String], lab: bool, show: Show) -> (bool, Counts) {
             return (false, counts);
         }
     };
-    let mut kept = String::new();
     if let Some(output) = child.stdout.take() {
         for line in BufReader::new(output).lines().map_while(Result::ok) {
             counts.add(&line);
-            if show == Show::AtOnce {
-                println!("{line}");
-            } else {
-                kept.push_str(&line);
-                kept.push('\n');
-            }
+            println!("{line}");
         }
     }
-    print!("{kept}");
     (child.wait().is_ok_and(|status| status.success()), counts)
 }
 

@@ -183,7 +183,6 @@ impl Core {
 
     /// Leaves everything in order: the index knows all, and all is on the disk itself.
     pub async fn finish(self: &Arc<Core>) {
-        self.flush_all_writes().await;
         self.empty_trash().await;
         self.tell_uses().await;
         let unsynced = std::mem::take(&mut *self.unsynced.lock());
