@@ -307,7 +307,8 @@ impl Core {
     /// after we were killed does not find it empty: but for the name that a removed file has until it is closed.
     pub async fn before_rename(&self, (directory, name): (&Handle, &Name), to: &Name) {
         if let Some((object, _)) = self.delayed_child(directory, name)
-            && !(to.as_bytes().starts_with(b".nfs") && self.with(&object, |state| state.opens.is_local()))
+            && !to.as_bytes().starts_with(b".nfs")
+            && !self.with(&object, |state| state.opens.is_local())
         {
             self.flush_writes(&object, Level::Stable).await;
         }

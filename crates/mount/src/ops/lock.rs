@@ -19,6 +19,9 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_s
 /// The kernel's end of the file.
 const END: u64 = i64::MAX as u64;
 
+/// How long the grant of a lock may wait for pages of another state to go.
+const PAGES_PATIENCE: Duration = Duration::from_secs(1);
+
 impl Front {
     /// GETLK: the lock that is in the way.
     pub async fn getlk(&self, fh: u64, owner: u64, lock: FileLock, flock: bool) -> Outcome {
@@ -80,7 +83,9 @@ impl Front {
         let Ok(now) = self.fs.getattr(&opening(&file.caller), &file.inode.handle).await else { return };
         let keep = leased || file.inode.state.lock().pages.open(&now, leased);
         if !keep {
-            self.notifier.data_gone(file.inode.number).await;
+            // Bounded: pages that are being read may wait for whoever waits for this lock.
+            let gone = self.notifier.data_gone(file.inode.number);
+            let _ = tokio::time::timeout(PAGES_PATIENCE, gone).await;
         }
     }
 
