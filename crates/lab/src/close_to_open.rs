@@ -58,7 +58,7 @@ pub struct CloseToOpen {
 
 impl Default for CloseToOpen {
     fn default() -> CloseToOpen {
-        CloseToOpen { rounds: 200, files: 6, granule: Duration::from_millis(11) }
+        CloseToOpen { rounds: 300, files: 6, granule: Duration::from_millis(11) }
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use arbiter::Arbiter;
@@ -26,13 +26,19 @@ pub struct Setting {
     mount: Option<Mount>,
     stack: Option<Arc<dyn FileSystem>>,
     pub origin: Origin,
-    server: Option<Server>,
+    server: Option<Serving>,
     address: SocketAddr,
-    front: Arc<Front>,
     runtime: Runtime,
     url: Url,
     options: Options,
     directory: TempDir,
+}
+
+/// The origin's server, which can die as a process does: with all its tasks, and all that it holds of the kernel.
+struct Serving {
+    runtime: Runtime,
+    server: Server,
+    local: Weak<LocalFs>,
 }
 
 /// Can we mount here at all?
@@ -59,8 +65,8 @@ impl Setting {
         }
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        let (front, server) = runtime.block_on(serve(directory.path(), 0));
-        let address = server.local_addr();
+        let server = Serving::start(directory.path(), 0);
+        let address = server.server.local_addr();
         let url = Url::parse(&format!("nfs://{address}/export?noresvport&{options}")).unwrap();
         let (origin, stack) = runtime.block_on(stack(&url, directory.path()));
         let mut mounting = Options { state: Some(directory.path().join("record")), ..Options::default() };
@@ -71,7 +77,6 @@ impl Setting {
             origin,
             server: Some(server),
             address,
-            front,
             runtime,
             url,
             options: mounting,
@@ -153,13 +158,12 @@ impl Setting {
 
     /// The server is gone.
     pub fn stop_server(&mut self) {
-        self.server = None;
+        self.server.take().unwrap().kill();
     }
 
     /// It is back, where it was.
     pub fn start_server(&mut self) {
-        let (front, server) = self.runtime.block_on(serve(self.directory.path(), self.address.port()));
-        (self.front, self.server) = (front, Some(server));
+        self.server = Some(Serving::start(self.directory.path(), self.address.port()));
     }
 }
 
@@ -171,11 +175,29 @@ impl Drop for Setting {
     }
 }
 
-async fn serve(directory: &Path, port: u16) -> (Arc<Front>, Server) {
+impl Serving {
+    fn start(directory: &Path, port: u16) -> Serving {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let (server, local) = runtime.block_on(serve(directory, port));
+        Serving { runtime, server, local }
+    }
+
+    /// What is under way ends where it is. A recall that nobody can answer any more would otherwise go on, and keep
+    /// the kernel's leases (fcntl(2), `F_SETLEASE`) of a server that is no more.
+    fn kill(self) {
+        drop(self.server);
+        self.runtime.shutdown_timeout(Duration::from_secs(10));
+        super::files::wait_until(|| self.local.strong_count() == 0);
+    }
+}
+
+async fn serve(directory: &Path, port: u16) -> (Server, Weak<LocalFs>) {
     let state = directory.join("state");
-    let local = local::Options { sync: false, crossmnt: false, ..local::Options::new(&state) };
-    let fs = Arc::new(LocalFs::open(&directory.join("origin"), local).unwrap());
+    let settings = local::Options { sync: false, crossmnt: false, ..local::Options::new(&state) };
+    let fs = Arc::new(LocalFs::open(&directory.join("origin"), settings).unwrap());
     let options = ExportOptions { secure: false, squash: Squash::None, ..ExportOptions::default() };
+    let local = Arc::downgrade(&fs);
     let arbiter = Arc::new(Arbiter::new(fs));
     let export = Export { id: ExportId::of("test"), path: "/export".to_owned(), fs: arbiter, options };
     let key = HandleKey::load_or_create(&state.join("handle.key")).unwrap();
@@ -184,7 +206,7 @@ async fn serve(directory: &Path, port: u16) -> (Arc<Front>, Server) {
     let options = ServerOptions { udp: false, ..ServerOptions::new((Ipv4Addr::LOCALHOST, port).into()) };
     for attempt in 0.. {
         match Server::start(options, front.clone(), ReplyCache::volatile()).await {
-            Ok(server) => return (front, server),
+            Ok(server) => return (server, local),
             Err(error) if attempt > 100 => panic!("{error}"),
             Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
         }
