@@ -68,6 +68,8 @@ pub struct Core {
     pub eased: Arc<Notify>,
     /// The limits are reached: nothing is stored until the cleaner has made room.
     pub paused: AtomicBool,
+    /// The cleaner is at work.
+    pub cleaning: AtomicBool,
     /// Counts uses of objects; what was used last has the highest.
     pub uses: AtomicU64,
     /// Objects that the index knows.
@@ -156,6 +158,7 @@ impl Core {
             no_room: AtomicBool::new(false),
             eased: Arc::default(),
             paused: AtomicBool::new(false),
+            cleaning: AtomicBool::new(false),
             uses: AtomicU64::new(start.uses),
             indexed: AtomicU64::new(start.indexed),
             listings: crate::filesystem::directory::LoadedListings::default(),

@@ -71,6 +71,7 @@ mod writes;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::task::AbortHandle;
@@ -160,6 +161,8 @@ impl Cache {
             stats.dirty_bytes = delayed.bytes();
             stats.dirty_age = delayed.oldest().map(|since| since.elapsed());
         }
+        stats.cleaning = self.core.cleaning.load(Ordering::Relaxed);
+        stats.paused = self.core.paused.load(Ordering::Relaxed);
         stats.is_away = self.core.is_away();
         (stats.leases_read, stats.leases_write) = self.core.leases.counts();
         stats

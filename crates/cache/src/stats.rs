@@ -103,6 +103,10 @@ pub struct Stats {
     pub flushed_bytes: u64,
     /// WRITEs of clients that had to wait because too much was delayed.
     pub writers_held: u64,
+    /// Gauge: the cleaner is at work.
+    pub cleaning: bool,
+    /// Gauge: the hard limit has been reached, and nothing is stored until the cleaner has made room.
+    pub paused: bool,
     /// Gauge: bytes of delayed writes that are not durable at the origin.
     pub dirty_bytes: u64,
     /// Gauge: how long the oldest of them has been waiting, about.
@@ -263,6 +267,8 @@ impl Counters {
             writers_held: self.writers_held.get(),
             dirty_bytes: 0,
             dirty_age: None,
+            cleaning: false,
+            paused: false,
             filled_bytes: self.filled_bytes.get(),
             damaged: self.damaged.get(),
             offline: self.offline.get(),

@@ -65,7 +65,9 @@ async fn cleaner(core: Weak<Core>, wake: Arc<Notify>, eased: Arc<Notify>) {
     loop {
         wake.notified().await;
         let Some(core) = core.upgrade() else { return };
+        core.cleaning.store(true, Ordering::Relaxed);
         let enough = core.clean().await;
+        core.cleaning.store(false, Ordering::Relaxed);
         drop(core);
         if enough {
             pause = CLEANER_PAUSE;

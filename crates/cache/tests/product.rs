@@ -198,10 +198,12 @@ async fn play(sizes: Vec<usize>, soft_blocks: u64, steps: Vec<Step>) -> Result<(
         }
         let kept = |number: usize| pins.contains(&number) || (whole_directory && number.is_multiple_of(3));
         let soft = soft_blocks * BLOCK as u64;
-        // The cleaner is done when there is room, or nothing more may go.
+        // The cleaner rests when there is room, or nothing more may go. Until then it goes by the pins of this step.
         until(|| {
-            cache.stats().used_bytes <= soft
-                || (0..FILES).all(|number| kept(number) || !is_whole(&cache, &files[number]))
+            let stats = cache.stats();
+            let nothing_may_go =
+                || (0..FILES).all(|number| kept(number) || !is_whole(&cache, &files[number]));
+            !stats.cleaning && ((stats.used_bytes <= soft && !stats.paused) || nothing_may_go())
         })
         .await;
         for number in 0..FILES {

@@ -112,6 +112,8 @@ pub fn cache(stats: &cache::Stats) -> Value {
         "merged_writes": stats.merged_writes,
         "writers_held": stats.writers_held,
         "evictions": stats.evictions,
+        "cleaning": stats.cleaning,
+        "paused": stats.paused,
         "filled_bytes": stats.filled_bytes,
         "damaged": stats.damaged,
         "away": stats.is_away,
