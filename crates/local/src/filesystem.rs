@@ -11,7 +11,7 @@ use rustix::time::ClockId;
 use vfs::replay::{self, Made};
 use vfs::{
     AccessMask, Accessed, Acl, Attributes, By, Callbacks, Caller, Commit, Copied, CreateHow, Created, Data,
-    Device, Error, Extent, FileSystem, FileType, FsLimits, FsStat, Handle, LeaseId, ListedXattrs, Listing,
+    Delegated, Device, Error, Extent, FileSystem, FileType, FsLimits, FsStat, Handle, Lease, LeaseId, ListedXattrs, Listing,
     Lock, LockRequest, Locked, Looked, Name, OpenId, OpenRequest, Opened, Owner, Place, Principal, Read,
     ReadDir, Renamed, Result, SetAttributes, Share, Sought, Stability, Status, Timestamp, Wcc, Written,
     XattrHow, XattrName,
@@ -437,6 +437,15 @@ impl FileSystem for LocalFs {
         let listed = node.clone();
         let done = self.work(caller, move |tree, _| directory::read(tree, &listed, part)).await;
         done.map_err(|status| self.failed(&node, status))
+    }
+
+    async fn delegate(&self, caller: &Caller, directory: &Handle, asked: AccessMask) -> Result<Delegated> {
+        let accessed = self.access(caller, directory, asked).await?;
+        let node = self.node(directory).await?;
+        // What our clients change in between, the layer above knows of.
+        let lease = if node.is_dir() { self.tree.leases.grant_directory(&node) } else { None };
+        let change = accessed.attributes.map_or(0, |attributes| attributes.change);
+        Ok(Delegated { accessed, lease: lease.map(|lease| Lease { change, ..lease }) })
     }
 
     async fn fsstat(&self, caller: &Caller, handle: &Handle) -> Result<FsStat> {

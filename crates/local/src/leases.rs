@@ -6,6 +6,9 @@
 //! without them, a process that is neither root nor the owner), a lease says nothing of such processes; where one is
 //! refused because a process has the file open, there is no lease, or one for reading.
 //!
+//! A directory is leased without a guard: the kernel has none for directories. What processes of this machine do to its
+//! names is not noticed.
+//!
 //! Leases are granted once somebody has taken the stream of callbacks. The kernel tells of a waiting process with
 //! `SIGIO`: a task then looks through all guards.
 
@@ -139,6 +142,23 @@ impl Leases {
             }
         }
         Some(Lease { id, kind: granted.kind, until: None, change: 0 })
+    }
+
+    /// Grants or confirms a lease on a directory, for reading. Its `change` is to be filled in.
+    pub(crate) fn grant_directory(&self, node: &Arc<Node>) -> Option<Lease> {
+        let mut state = self.state.lock();
+        if !state.heard {
+            return None;
+        }
+        state.clock += 1;
+        let clock = state.clock;
+        let id = match state.by_file.get(&node.handle) {
+            Some(&id) => id,
+            None => self.admit(&mut state, node)?,
+        };
+        let granted = state.by_id.get_mut(&id).filter(|granted| granted.recall.is_none())?;
+        (granted.used, granted.kind) = (clock, LeaseKind::Read);
+        Some(Lease { id, kind: LeaseKind::Read, until: None, change: 0 })
     }
 
     /// Makes an entry for a file, if there is room; near the bound, asks for the one back that was useful longest ago.
