@@ -442,10 +442,12 @@ impl FileSystem for LocalFs {
     async fn delegate(&self, caller: &Caller, directory: &Handle, asked: AccessMask) -> Result<Delegated> {
         let accessed = self.access(caller, directory, asked).await?;
         let node = self.node(directory).await?;
-        // What our clients change in between, the layer above knows of.
         let lease = if node.is_dir() { self.tree.leases.grant_directory(&node) } else { None };
-        let change = accessed.attributes.map_or(0, |attributes| attributes.change);
-        Ok(Delegated { accessed, lease: lease.map(|lease| Lease { change, ..lease }) })
+        let Some(lease) = lease else { return Ok(Delegated { accessed, lease }) };
+        // As it is since it is watched.
+        let attributes = self.tree.stat(&node)?.attributes(node.mount.fsid);
+        let lease = Some(Lease { change: attributes.change, ..lease });
+        Ok(Delegated { accessed: Accessed { attributes: Some(attributes), ..accessed }, lease })
     }
 
     async fn fsstat(&self, caller: &Caller, handle: &Handle) -> Result<FsStat> {
