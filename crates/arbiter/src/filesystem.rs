@@ -5,10 +5,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use vfs::{
-    AccessMask, Accessed, Acl, Attributes, By, Callbacks, Caller, Commit, Copied, CreateHow, Created, Delegated, Device,
-    Extent, FileSystem, FileType, FsLimits, FsStat, Handle, Lease, LeaseId, LeaseKind, ListedXattrs, Listing,
-    Lock, LockRequest, Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Owner, Place, Read, ReadDir,
-    Renamed, Result, SetAttributes, Share, Sought, Stability, Timestamp, Wcc, Written, XattrHow, XattrName,
+    AccessMask, Accessed, Acl, Attributes, By, Callbacks, Caller, Commit, Copied, CreateHow, Created,
+    Delegated, Device, Extent, FileSystem, FileType, FsLimits, FsStat, Handle, Lease, LeaseId, LeaseKind,
+    ListedXattrs, Listing, Lock, LockRequest, Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Owner,
+    Place, Read, ReadDir, Renamed, Result, SetAttributes, Share, Sought, Stability, Timestamp, Wcc, Written,
+    XattrHow, XattrName,
 };
 
 use crate::Arbiter;

@@ -16,8 +16,8 @@ use below::{
 use bytes::Bytes;
 use parking_lot::Mutex;
 use vfs::{
-    AccessMask, By, Callback, Callbacks, Caller, FileSystem, Held, Lease, LeaseId, OpenId, SetAttributes, Share, Stability,
-    Status,
+    AccessMask, By, Callback, Callbacks, Caller, FileSystem, Held, Lease, LeaseId, OpenId, SetAttributes,
+    Share, Stability, Status,
 };
 
 const FILES: u64 = 3;

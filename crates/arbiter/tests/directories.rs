@@ -10,8 +10,8 @@ use arbiter::{Arbiter, Delegations, Options};
 use below::{ROOT, RW, Stage, anonymous, by_name, client, handle, name, options, settle, truncating};
 use tokio::time::Instant;
 use vfs::{
-    AccessMask, Callback, Caller, CreateHow, Delegated, Device, FileSystem, FileType, LeaseKind, SetAttributes,
-    Share,
+    AccessMask, Callback, Caller, CreateHow, Delegated, Device, FileSystem, FileType, LeaseKind,
+    SetAttributes, Share,
 };
 
 async fn delegate(stage: &Stage, caller: &Caller) -> Delegated {
@@ -205,9 +205,8 @@ async fn a_recall_from_below_goes_up_and_the_return_comes_down() {
 async fn one_with_a_term_is_renewed_and_ends_by_itself() {
     let mut stage = Stage::new(options());
     let term = Duration::from_secs(10);
-    let lease = async |caller: &Caller, kind| {
-        stage.arbiter.lease(caller, &handle(ROOT), kind, term).await.unwrap()
-    };
+    let lease =
+        async |caller: &Caller, kind| stage.arbiter.lease(caller, &handle(ROOT), kind, term).await.unwrap();
     assert_eq!(lease(&client(1), LeaseKind::Write).await, None, "a directory is not written");
     let first = lease(&client(1), LeaseKind::Read).await.unwrap();
     tokio::time::sleep(Duration::from_secs(5)).await;

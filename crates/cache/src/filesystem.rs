@@ -21,11 +21,11 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::time::Instant;
 use vfs::{
-    AccessMask, Accessed, Acl, Attributes, By, Callbacks, Caller, Commit, Copied, CreateHow, Created, Delegated, Device,
-    Extent, FileSystem, FileType, FsLimits, FsStat, Handle, LeaseId, ListedXattrs, Listing, Lock,
-    LockRequest, Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Owner, Place, Read, ReadDir,
-    Renamed, Result, SetAttributes, Share, Sought, Stability, Status, Timestamp, Wcc, Whole, Written,
-    XattrHow, XattrName,
+    AccessMask, Accessed, Acl, Attributes, By, Callbacks, Caller, Commit, Copied, CreateHow, Created,
+    Delegated, Device, Extent, FileSystem, FileType, FsLimits, FsStat, Handle, LeaseId, ListedXattrs,
+    Listing, Lock, LockRequest, Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Owner, Place, Read,
+    ReadDir, Renamed, Result, SetAttributes, Share, Sought, Stability, Status, Timestamp, Wcc, Whole,
+    Written, XattrHow, XattrName,
 };
 
 use crate::Cache;

@@ -99,7 +99,9 @@ mod tests {
     #[test]
     fn entries_come_back_and_keys_do_not_collide() {
         let child = Handle::new(b"child").unwrap();
-        for (leads, within) in [(Leads::To(child), Some(78)), (Leads::To(child), None), (Leads::Nowhere, None)] {
+        for (leads, within) in
+            [(Leads::To(child), Some(78)), (Leads::To(child), None), (Leads::Nowhere, None)]
+        {
             let entry = NameEntry { leads, epoch: 77, young: true, within };
             assert_eq!(NameEntry::decode(&entry.encode()), Some(entry));
         }

@@ -8,8 +8,8 @@ use std::sync::{Arc, Weak};
 
 use tokio::sync::OwnedMutexGuard;
 use vfs::{
-    AccessMask, By, Caller, Error, Handle, Lease, LeaseKind, Name, OpenId, OpenRequest, Opened, Owner, Read, Result,
-    Share, Stability, Status, Want, Wcc, Written,
+    AccessMask, By, Caller, Error, Handle, Lease, LeaseKind, Name, OpenId, OpenRequest, Opened, Owner, Read,
+    Result, Share, Stability, Status, Want, Wcc, Written,
 };
 
 use crate::core::Core;

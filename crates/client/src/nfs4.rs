@@ -48,10 +48,10 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use vfs::{
     AccessMask, Accessed, Acl, Adopted, Attributes, By, Callbacks, Caller, Commit, Copied, CreateHow,
-    Created, Delegated, Device, Extent, FileSystem, FileType, FsLimits, FsStat, Handle, LeaseId, ListedXattrs, Listing,
-    Lock, LockRequest, Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Owner, Place, Read, ReadDir,
-    Renamed, Result, SetAttributes, Share, Silence, Sought, Stability, Timestamp, Wcc, Written, XattrHow,
-    XattrName,
+    Created, Delegated, Device, Extent, FileSystem, FileType, FsLimits, FsStat, Handle, LeaseId,
+    ListedXattrs, Listing, Lock, LockRequest, Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Owner,
+    Place, Read, ReadDir, Renamed, Result, SetAttributes, Share, Silence, Sought, Stability, Timestamp, Wcc,
+    Written, XattrHow, XattrName,
 };
 
 use crate::connect::ConnectError;

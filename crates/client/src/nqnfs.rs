@@ -29,9 +29,9 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use vfs::{
     AccessMask, Accessed, Attributes, By, Callback, Callbacks, Caller, Commit, CreateHow, Created, Data,
-    Delegated, Device, FileSystem, FileType, FsLimits, FsStat, Handle, LeaseId, LeaseKind, Listing, Lock, LockRequest, Locked,
-    Looked, Name, Node, OpenId, OpenRequest, Opened, Owner, Read, ReadDir, Renamed, Result, SetAttributes,
-    Share, Stability, Status, Timestamp, Wcc, Written,
+    Delegated, Device, FileSystem, FileType, FsLimits, FsStat, Handle, LeaseId, LeaseKind, Listing, Lock,
+    LockRequest, Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Owner, Read, ReadDir, Renamed,
+    Result, SetAttributes, Share, Stability, Status, Timestamp, Wcc, Written,
 };
 use xdr::{Bulk, Opaque};
 
@@ -347,8 +347,7 @@ impl FileSystem for Nqnfs {
         }
         // To its end even if the asker goes away: a lease must not come to nobody.
         let (inner, caller, directory) = (self.inner.clone(), caller.clone(), *directory);
-        let asking =
-            tokio::spawn(async move { inner.get_lease(&caller, &directory, LeaseKind::Read).await });
+        let asking = tokio::spawn(async move { inner.get_lease(&caller, &directory, LeaseKind::Read).await });
         let (lease, attributes) = asking.await.unwrap_or_else(|_| Err(Status::ServerFault.into()))?;
         Ok(Delegated { accessed: Accessed { attributes: Some(attributes), ..accessed }, lease })
     }

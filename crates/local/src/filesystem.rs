@@ -11,10 +11,10 @@ use rustix::time::ClockId;
 use vfs::replay::{self, Made};
 use vfs::{
     AccessMask, Accessed, Acl, Attributes, By, Callbacks, Caller, Commit, Copied, CreateHow, Created, Data,
-    Delegated, Device, Error, Extent, FileSystem, FileType, FsLimits, FsStat, Handle, Lease, LeaseId, ListedXattrs, Listing,
-    Lock, LockRequest, Locked, Looked, Name, OpenId, OpenRequest, Opened, Owner, Place, Principal, Read,
-    ReadDir, Renamed, Result, SetAttributes, Share, Sought, Stability, Status, Timestamp, Wcc, Written,
-    XattrHow, XattrName,
+    Delegated, Device, Error, Extent, FileSystem, FileType, FsLimits, FsStat, Handle, Lease, LeaseId,
+    ListedXattrs, Listing, Lock, LockRequest, Locked, Looked, Name, OpenId, OpenRequest, Opened, Owner,
+    Place, Principal, Read, ReadDir, Renamed, Result, SetAttributes, Share, Sought, Stability, Status,
+    Timestamp, Wcc, Written, XattrHow, XattrName,
 };
 
 use crate::change::{self, End, Stop};

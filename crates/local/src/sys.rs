@@ -217,8 +217,7 @@ pub(crate) fn lease(file: BorrowedFd<'_>) -> Result<KernelLease, Errno> {
 /// # Errors
 /// `NOSYS`, `PERM` or `INVAL` where the kernel has none for us, `MFILE` if there are too many.
 pub(crate) fn event_queue() -> Result<OwnedFd, Errno> {
-    let flags =
-        libc::FAN_CLASS_NOTIF | libc::FAN_CLOEXEC | libc::FAN_NONBLOCK | libc::FAN_REPORT_DIR_FID;
+    let flags = libc::FAN_CLASS_NOTIF | libc::FAN_CLOEXEC | libc::FAN_NONBLOCK | libc::FAN_REPORT_DIR_FID;
     // SAFETY: no memory is passed.
     let fd = result(unsafe { c_long::from(libc::fanotify_init(flags, 0)) })?;
     // SAFETY: a new descriptor that nobody else knows.

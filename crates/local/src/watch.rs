@@ -71,7 +71,8 @@ impl Events {
         loop {
             let mut ready = self.0.readable().await?;
             let mut buffer = [0; BUFFER_BYTES];
-            match ready.try_io(|fd| rustix::io::read(fd, &mut buffer[..]).map_err(io::Error::from)) {
+            match ready.try_io(|fd| rustix::io::read(fd.get_ref(), &mut buffer[..]).map_err(io::Error::from))
+            {
                 Ok(read) => return Ok(parse(&buffer[..read?], std::process::id())),
                 Err(_) => continue,
             }
@@ -84,8 +85,8 @@ fn parse(mut told: &[u8], me: u32) -> Vec<Seen> {
     let mut seen = Vec::new();
     while let Some((event, rest)) = split_event(told) {
         told = rest;
-        let mask = word(event, 8).map(u64::from);
-        let lost = mask.is_some_and(|mask| mask & libc::FAN_Q_OVERFLOW != 0);
+        let mask = event.get(8..).and_then(|rest| rest.first_chunk::<8>()).copied();
+        let lost = mask.is_some_and(|mask| u64::from_ne_bytes(mask) & libc::FAN_Q_OVERFLOW != 0);
         if lost {
             seen.push(Seen::Lost);
         } else if word(event, 20) != Some(me) {

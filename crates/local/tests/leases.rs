@@ -11,8 +11,8 @@ use common::{Served, machine, name, serve, serve_with};
 use tokio::process::{Child, Command};
 use tokio::sync::Mutex;
 use vfs::{
-    AccessMask, Callback, Callbacks, FileSystem, Handle, Lease, LeaseKind, OpenRequest, Opened, Owner, Recall,
-    SetAttributes, Share, Want,
+    AccessMask, Callback, Callbacks, FileSystem, Handle, Lease, LeaseKind, OpenRequest, Opened, Owner,
+    Recall, SetAttributes, Share, Want,
 };
 
 /// One test at a time: between fork and exec, a process that another one starts has copies of our descriptors, and the

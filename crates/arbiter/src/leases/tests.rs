@@ -255,7 +255,15 @@ proptest! {
 
 fn wanted(holder: u64) -> Wanted {
     let (holder, access) = (Some(HolderId(holder)), Share::READ);
-    Wanted { holder, access, want: Want::Any, others: Others::default(), change: 1, directory: false, term: None }
+    Wanted {
+        holder,
+        access,
+        want: Want::Any,
+        others: Others::default(),
+        change: 1,
+        directory: false,
+        term: None,
+    }
 }
 
 fn below(id: u64) -> Lease {

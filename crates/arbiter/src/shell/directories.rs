@@ -39,7 +39,10 @@ impl Shell {
         self.recovered(caller, Use::Read)?;
         // A front that cannot be called back any more would be waited for in vain.
         if !self.is_granting() || self.up.is_closed() || caller.holder.is_none() {
-            return Ok(Delegated { accessed: self.below.access(caller, directory, asked).await?, lease: None });
+            return Ok(Delegated {
+                accessed: self.below.access(caller, directory, asked).await?,
+                lease: None,
+            });
         }
         let flight = self.with(|state, _| state.leases.begin_open());
         let mut under_way = UnderWay::new(self, caller, flight);
@@ -52,7 +55,8 @@ impl Shell {
         let Some(attributes) = delegated.accessed.attributes.filter(Attributes::is_dir) else {
             return Ok(delegated);
         };
-        let Some((lease, outdated)) = self.grant_directory(caller, directory, attributes.change, flight, term)
+        let Some((lease, outdated)) =
+            self.grant_directory(caller, directory, attributes.change, flight, term)
         else {
             return Ok(delegated);
         };

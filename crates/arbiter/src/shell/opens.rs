@@ -221,7 +221,9 @@ impl Shell {
         request: &OpenRequest,
         opening: &Opening,
     ) -> Result<[Option<Change>; 2]> {
-        let (Some(name), Some((how, set))) = (&request.name, &request.create) else { return Ok([None, None]) };
+        let (Some(name), Some((how, set))) = (&request.name, &request.create) else {
+            return Ok([None, None]);
+        };
         let directory = self.change_directories(caller, &[&request.handle]).await?;
         let truncates = *how == CreateHow::Unchecked && set.size.is_some();
         let file = match truncates {

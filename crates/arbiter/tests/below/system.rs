@@ -3,10 +3,10 @@
 use async_trait::async_trait;
 use bytes::Bytes;
 use vfs::{
-    AccessMask, Accessed, Attributes, By, Callbacks, Caller, Commit, CreateHow, Created, Data, Delegated, Device,
-    FileSystem, FileType, FsLimits, FsStat, Handle, LeaseId, Listing, Lock, LockRequest, Locked, Looked,
-    Name, Node, OpenId, OpenRequest, Opened, Owner, Read, ReadDir, Renamed, Result, SetAttributes, Share,
-    Stability, Status, Timestamp, Wcc, Written,
+    AccessMask, Accessed, Attributes, By, Callbacks, Caller, Commit, CreateHow, Created, Data, Delegated,
+    Device, FileSystem, FileType, FsLimits, FsStat, Handle, LeaseId, Listing, Lock, LockRequest, Locked,
+    Looked, Name, Node, OpenId, OpenRequest, Opened, Owner, Read, ReadDir, Renamed, Result, SetAttributes,
+    Share, Stability, Status, Timestamp, Wcc, Written,
 };
 
 use super::{Below, File, ROOT, attributes, handle, id_of};
@@ -217,7 +217,14 @@ impl FileSystem for Below {
         Err(Status::NotDir.into())
     }
 
-    async fn rename(&self, caller: &Caller, _: &Handle, from: &Name, _: &Handle, to: &Name) -> Result<Renamed> {
+    async fn rename(
+        &self,
+        caller: &Caller,
+        _: &Handle,
+        from: &Name,
+        _: &Handle,
+        to: &Name,
+    ) -> Result<Renamed> {
         self.note("rename");
         self.be_overtaken().await;
         let id = self.find(from)?;

@@ -82,7 +82,8 @@ impl Core {
         {
             return Ok(None);
         }
-        let (leased, current) = self.with(object, |state| (state.leased().copied(), state.current().is_some()));
+        let (leased, current) =
+            self.with(object, |state| (state.leased().copied(), state.current().is_some()));
         let attributes = match leased {
             None if open || !current => Some(self.revalidate(caller, object, arrived).await?),
             leased => leased,

@@ -397,8 +397,7 @@ impl Core {
         // remembered of them proves only under leases on their directories.
         match moved.filter(|_| !same && leaving.is_certain() && coming.is_certain()) {
             Some(moved) => {
-                let (leads, epoch) =
-                    (Leads::To(moved.handle), self.with(&moved, |state| state.epoch()));
+                let (leads, epoch) = (Leads::To(moved.handle), self.with(&moved, |state| state.epoch()));
                 leaving.gone();
                 coming.end(Some(NameEntry { leads, epoch, young: true, within: None }));
             }

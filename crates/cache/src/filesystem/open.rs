@@ -89,7 +89,8 @@ impl Core {
             let object = self.object(&child);
             return (!self.with(&object, |state| state.is_suspect())).then_some(object);
         }
-        let NameEntry { leads: Leads::To(child), epoch, young, .. } = self.steady_entry(directory, name)? else {
+        let NameEntry { leads: Leads::To(child), epoch, young, .. } = self.steady_entry(directory, name)?
+        else {
             return None;
         };
         let object = self.object(&child);

@@ -19,10 +19,10 @@ use cache::{Cache, Options, WriteBehind};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Semaphore;
 use vfs::{
-    AccessMask, Accessed, Attributes, By, Callbacks, Caller, Clock, Commit, CreateHow, Created,
-    Delegated, Device, Features, FileSystem, FileType, Freshness, FsLimits, FsStat, Handle, LeaseId, Listing, Lock, LockRequest,
-    Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Owner, Read, ReadDir, Renamed, Result,
-    SetAttributes, Share, Stability, Timestamp, Wcc, Written,
+    AccessMask, Accessed, Attributes, By, Callbacks, Caller, Clock, Commit, CreateHow, Created, Delegated,
+    Device, Features, FileSystem, FileType, Freshness, FsLimits, FsStat, Handle, LeaseId, Listing, Lock,
+    LockRequest, Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Owner, Read, ReadDir, Renamed,
+    Result, SetAttributes, Share, Stability, Timestamp, Wcc, Written,
 };
 
 #[allow(unused_imports, reason = "each test program uses a part of it")]

@@ -341,8 +341,7 @@ impl Inner {
             OpenDelegation::None | OpenDelegation::NoneExt(_) => return None,
         };
         let (handle, principal) = (*handle, principal.clone());
-        let delegation =
-            Delegation { handle, kind, directory: false, stateid, principal, recalled: false };
+        let delegation = Delegation { handle, kind, directory: false, stateid, principal, recalled: false };
         let (id, new) = self.state.lock().delegated(delegation)?;
         if new && (want == Want::None || !self.back.listening()) {
             self.return_soon(id);

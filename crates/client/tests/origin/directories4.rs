@@ -76,7 +76,9 @@ async fn it_comes_with_the_access_that_is_made_anyway() {
     assert_eq!(last(&origin), ["PUTFH", "ACCESS", "GETATTR", "GET_DIR_DELEGATION", "GETATTR"]);
     assert_eq!(origin.seen().len(), before + 1);
     let asked = origin.operations("GET_DIR_DELEGATION");
-    assert!(matches!(&asked[..], [ArgOp::GetDirDelegation(args)] if args.notification_types == Bitmap::EMPTY));
+    assert!(
+        matches!(&asked[..], [ArgOp::GetDirDelegation(args)] if args.notification_types == Bitmap::EMPTY)
+    );
     // It is had: nothing more is asked for.
     assert!(ask(&fs).await.lease.is_none());
     assert_eq!(last(&origin), ["PUTFH", "ACCESS", "GETATTR"]);
@@ -154,7 +156,9 @@ async fn a_recall_that_overtakes_the_grant_waits_for_it() {
         let answer = answer.clone();
         let mut directory = directory(granted);
         move |operation, all| match operation {
-            ArgOp::Putfh(_) if all.iter().any(|operation| matches!(operation, ArgOp::GetDirDelegation(_))) => {
+            ArgOp::Putfh(_)
+                if all.iter().any(|operation| matches!(operation, ArgOp::GetDirDelegation(_))) =>
+            {
                 Say::Wait(answer.clone())
             }
             _ => directory(operation, all),

@@ -4,16 +4,18 @@
 //! Clients ask along with a GETATTR, and need the answer to that whatever comes of this: what there is no delegation for
 //! is `GDD4_UNAVAIL`, also in the period of grace. There is nothing to reclaim (section 10.9.5): a client asks anew.
 
-use protocol::nfs4::{Bitmap, Clientid, DirDelegation, GetDirDelegationArgs, GetDirDelegationOk, Stateid, Status};
+use protocol::nfs4::{
+    Bitmap, Clientid, DirDelegation, GetDirDelegationArgs, GetDirDelegationOk, Stateid, Status,
+};
 use vfs::{AccessMask, Attributes, HolderId, Lease, LeaseKind, Recall};
 
 use crate::front::Object;
 use crate::nfs4::callback::{self, Said};
 use crate::nfs4::compound::{Compound, File};
-use crate::nfs4::{convert, kind};
 use crate::nfs4::state::Tables;
 use crate::nfs4::state::grace::Claim;
 use crate::nfs4::state::stateids::{FileKey, Kind, Standing};
+use crate::nfs4::{convert, kind};
 
 const NONE: GetDirDelegationOk = GetDirDelegationOk::Unavail { will_signal_deleg_avail: false };
 /// Either makes the names of a directory somebody's business.
@@ -40,7 +42,9 @@ pub(in crate::nfs4) async fn answer(
     if let Some(status) = delegated.accessed.attributes.and_then(wrong) {
         return Err(status);
     }
-    let Some(lease) = delegated.lease.filter(|lease| lease.kind != LeaseKind::Timeout) else { return Ok(NONE) };
+    let Some(lease) = delegated.lease.filter(|lease| lease.kind != LeaseKind::Timeout) else {
+        return Ok(NONE);
+    };
     let may = delegated.accessed.granted.intersects(RIGHTS);
     let entered = if may { enter(compound, &object, client, lease) } else { None };
     let Some((stateid, recall)) = entered else {
@@ -71,7 +75,9 @@ fn reachable(compound: &Compound<'_>) -> Option<(Clientid, HolderId)> {
 /// What is wrong with the handle is said; whatever else is wrong means that there is no delegation.
 fn unavailable(status: vfs::Status) -> Result<GetDirDelegationOk, Status> {
     match status {
-        vfs::Status::Stale | vfs::Status::BadHandle | vfs::Status::NotDir => Err(convert::error(status.into())),
+        vfs::Status::Stale | vfs::Status::BadHandle | vfs::Status::NotDir => {
+            Err(convert::error(status.into()))
+        }
         _ => Ok(NONE),
     }
 }
