@@ -340,8 +340,8 @@ async fn names(bench: &Bench) {
     let url = Url::parse(&format!("nfs://{}/export?noresvport&vers=4.2", bench.serve.address)).unwrap();
     let direct = client::connect(&url).await.unwrap();
     let name = Name::new(b"absent").unwrap();
-    let making = direct.file_system();
-    let making = making.create(&caller, &direct.root_handle(), &name, CreateHow::Guarded, &set);
+    let (making, directory) = (direct.file_system(), direct.root_handle());
+    let making = making.create(&caller, &directory, &name, CreateHow::Guarded, &set);
     tokio::time::timeout(Duration::from_secs(4), making).await.expect("the recall is answered").unwrap();
     assert!(held.exists());
     v3.lookup(&caller, &v3_root, &absent).await.unwrap();

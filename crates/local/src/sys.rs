@@ -11,6 +11,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use libc::{c_int, c_long};
 use rustix::io::Errno;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 
 /// The longest kernel handle that fits one of ours: 51 bytes less kind, file-system tag and type.
 pub(crate) const KERNEL_HANDLE_MAX: usize = 47;
@@ -222,6 +224,13 @@ pub(crate) fn event_queue() -> Result<OwnedFd, Errno> {
     let fd = result(unsafe { c_long::from(libc::fanotify_init(flags, 0)) })?;
     // SAFETY: a new descriptor that nobody else knows.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as c_int) })
+}
+
+/// Lets a task wait until something can be read from a descriptor. Must be called in a tokio runtime.
+pub(crate) fn readable(fd: OwnedFd) -> std::io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: the descriptor is open, and belongs to what is made of it for as long as that lives.
+    let registered = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) };
+    registered.map_err(std::io::Error::from)
 }
 
 /// Begins (or ends) to report what becomes of names in a directory and of its attributes.

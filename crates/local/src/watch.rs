@@ -8,7 +8,6 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
-use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use crate::sys::{self, KernelHandle};
@@ -57,7 +56,7 @@ impl Watches {
 
     /// What is seen from now on. Must be called in a tokio runtime.
     pub(crate) fn events(&self) -> io::Result<Events> {
-        AsyncFd::with_interest(self.0.try_clone()?, Interest::READABLE).map(Events)
+        sys::readable(self.0.try_clone()?).map(Events)
     }
 }
 
