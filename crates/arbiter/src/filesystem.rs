@@ -5,13 +5,15 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use vfs::{
-    AccessMask, Accessed, Acl, Attributes, By, Callbacks, Caller, Commit, Copied, CreateHow, Created, Device,
-    Extent, FileSystem, FileType, FsLimits, FsStat, Handle, Lease, LeaseId, LeaseKind, ListedXattrs, Listing,
-    Lock, LockRequest, Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Owner, Place, Read, ReadDir,
-    Renamed, Result, SetAttributes, Share, Sought, Stability, Timestamp, Wcc, Written, XattrHow, XattrName,
+    AccessMask, Accessed, Acl, Attributes, By, Callbacks, Caller, Commit, Copied, CreateHow, Created,
+    Delegated, Device, Extent, FileSystem, FileType, FsLimits, FsStat, Handle, Lease, LeaseId, LeaseKind,
+    ListedXattrs, Listing, Lock, LockRequest, Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Owner,
+    Place, Read, ReadDir, Renamed, Result, SetAttributes, Share, Sought, Stability, Timestamp, Wcc, Written,
+    XattrHow, XattrName,
 };
 
 use crate::Arbiter;
+use crate::shell::Victims;
 
 #[async_trait]
 impl FileSystem for Arbiter {
@@ -86,15 +88,7 @@ impl FileSystem for Arbiter {
         how: CreateHow,
         set: &SetAttributes,
     ) -> Result<Created> {
-        let truncates = how == CreateHow::Unchecked && set.size.is_some();
-        let _change = if truncates {
-            Some(self.shell.change_data(caller, (directory, name), None).await?)
-        } else {
-            None
-        };
-        let mut created = self.shell.below.create(caller, directory, name, how, set).await?;
-        created.node.attributes = self.shell.trusted(caller, &created.node.handle, created.node.attributes);
-        Ok(created)
+        self.shell.create(caller, (directory, name), how, set).await
     }
 
     async fn mkdir(
@@ -104,6 +98,7 @@ impl FileSystem for Arbiter {
         name: &Name,
         set: &SetAttributes,
     ) -> Result<Created> {
+        let _change = self.shell.change_directories(caller, &[directory]).await?;
         self.shell.below.mkdir(caller, directory, name, set).await
     }
 
@@ -115,6 +110,7 @@ impl FileSystem for Arbiter {
         target: &[u8],
         set: &SetAttributes,
     ) -> Result<Created> {
+        let _change = self.shell.change_directories(caller, &[directory]).await?;
         self.shell.below.symlink(caller, directory, name, target, set).await
     }
 
@@ -127,15 +123,17 @@ impl FileSystem for Arbiter {
         device: Device,
         set: &SetAttributes,
     ) -> Result<Created> {
+        let _change = self.shell.change_directories(caller, &[directory]).await?;
         self.shell.below.mknod(caller, directory, name, file_type, device, set).await
     }
 
     async fn remove(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<Wcc> {
-        let _change = self.shell.change_names(caller, &[(directory, name)]).await?;
+        let _change = self.shell.change_names(caller, &[(directory, name)], Victims::Files).await?;
         self.shell.below.remove(caller, directory, name).await
     }
 
     async fn rmdir(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<Wcc> {
+        let _change = self.shell.change_names(caller, &[(directory, name)], Victims::Directories).await?;
         self.shell.below.rmdir(caller, directory, name).await
     }
 
@@ -147,7 +145,8 @@ impl FileSystem for Arbiter {
         to: &Handle,
         to_name: &Name,
     ) -> Result<Renamed> {
-        let _change = self.shell.change_names(caller, &[(from, from_name), (to, to_name)]).await?;
+        let names = [(from, from_name), (to, to_name)];
+        let _change = self.shell.change_names(caller, &names, Victims::Any).await?;
         self.shell.below.rename(caller, from, from_name, to, to_name).await
     }
 
@@ -223,6 +222,15 @@ impl FileSystem for Arbiter {
     ) -> Result<Option<Lease>> {
         self.tasks.start(&self.shell);
         self.shell.lease(caller, handle, kind, term).await
+    }
+
+    async fn delegate(&self, caller: &Caller, directory: &Handle, asked: AccessMask) -> Result<Delegated> {
+        self.tasks.start(&self.shell);
+        self.shell.delegate(caller, directory, asked, None).await
+    }
+
+    fn is_remembered(&self, directory: &Handle, name: &Name) -> Option<bool> {
+        self.shell.below.is_remembered(directory, name)
     }
 
     async fn acl(&self, caller: &Caller, handle: &Handle) -> Result<Acl> {

@@ -15,10 +15,12 @@ pub struct Held {
     pub locks: usize,
     /// Denied locks that somebody waits for.
     pub lock_waiters: usize,
-    /// Read leases out.
+    /// Read leases on files out.
     pub read_leases: usize,
     /// Write leases out.
     pub write_leases: usize,
+    /// Leases on directories out.
+    pub directory_leases: usize,
     /// Leases granted so far.
     pub granted: u64,
     /// Leases recalled so far.

@@ -7,6 +7,9 @@
 //! - none is granted while a change by anybody is under way, or while somebody waits for leases to be returned;
 //! - a recalled lease is returned or revoked by its deadline; one with a term ([`terms`]) when that has truly ended.
 //!
+//! A directory is a file here: a lease for reading on it is one on its names, and whoever makes, removes or renames one
+//! changes it.
+//!
 //! What a lease from below says may cross the answer that grants it: a recall may come first, and we may have given the
 //! lease back while another open's answer that names it was under way. Both are settled when the opens that were under
 //! way at that time have landed ([`flights`]).
@@ -77,6 +80,8 @@ struct Grant {
     /// Orders leases by last use.
     used: u64,
     recalled: Option<Recalled>,
+    /// It is on a directory.
+    directory: bool,
     /// It has a term of its own, other than that of the lease below.
     term: Option<Term>,
     /// Where it is in the queue of ends.
@@ -180,6 +185,7 @@ pub struct Leases {
     changes: u64,
     next: u64,
     writes: usize,
+    directories: usize,
     /// Leases out that have a term.
     termed: usize,
     /// Changes under way.
@@ -211,6 +217,7 @@ impl Leases {
             changes: 0,
             next: 1,
             writes: 0,
+            directories: 0,
             termed: 0,
             under_way: 0,
             asked_any: None,
@@ -377,6 +384,11 @@ impl Leases {
         self.writes
     }
 
+    /// Leases on directories that are out.
+    pub fn directories(&self) -> usize {
+        self.directories
+    }
+
     /// What has happened so far.
     pub fn counts(&self) -> Counts {
         self.counts
@@ -441,6 +453,7 @@ impl Leases {
         self.counts.expired += u64::from(grant.term.is_some() && how == Ending::Lapsed);
         self.idle.remove(&grant.used);
         self.writes -= usize::from(grant.kind == LeaseKind::Write);
+        self.directories -= usize::from(grant.directory);
         if let Some(count) = self.holders.get_mut(&grant.holder) {
             *count -= 1;
             if *count == 0 {

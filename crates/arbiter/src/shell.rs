@@ -7,6 +7,7 @@
 mod admission;
 mod attributes;
 mod changes;
+mod directories;
 mod locking;
 mod opens;
 mod tasks;
@@ -28,6 +29,7 @@ use crate::options::{Delegations, Options};
 use crate::shares::Shares;
 
 pub(crate) use attributes::Asked;
+pub(crate) use changes::Victims;
 pub(crate) use opens::Below;
 pub(crate) use tasks::Tasks;
 
@@ -56,7 +58,8 @@ pub(crate) struct State {
 /// What is held, in numbers that can be looked at without the lock.
 #[derive(Default)]
 struct Gauges {
-    leases: AtomicUsize,
+    file_leases: AtomicUsize,
+    directory_leases: AtomicUsize,
     write_leases: AtomicUsize,
     denying_opens: AtomicUsize,
     questions: AtomicU64,
@@ -133,8 +136,9 @@ impl Shell {
             denying_opens: state.shares.denying(),
             locks: state.locks.len(),
             lock_waiters: state.locks.waiting(),
-            read_leases: state.leases.len() - state.leases.writes(),
+            read_leases: state.leases.len() - state.leases.writes() - state.leases.directories(),
             write_leases: state.leases.writes(),
+            directory_leases: state.leases.directories(),
             granted: counts.granted,
             recalls: counts.recalled,
             returned: counts.returned,
@@ -187,7 +191,9 @@ impl Shell {
             state.alarm = expiry;
             self.deadlines_changed.notify_one();
         }
-        self.gauges.leases.store(state.leases.len(), Ordering::Release);
+        let directories = state.leases.directories();
+        self.gauges.file_leases.store(state.leases.len() - directories, Ordering::Release);
+        self.gauges.directory_leases.store(directories, Ordering::Release);
         self.gauges.write_leases.store(state.leases.writes(), Ordering::Release);
         self.gauges.denying_opens.store(state.shares.denying(), Ordering::Release);
     }

@@ -16,8 +16,8 @@ use below::{
 use bytes::Bytes;
 use parking_lot::Mutex;
 use vfs::{
-    By, Callback, Callbacks, Caller, FileSystem, Held, LeaseId, OpenId, SetAttributes, Share, Stability,
-    Status,
+    AccessMask, By, Callback, Callbacks, Caller, FileSystem, Held, Lease, LeaseId, OpenId, SetAttributes,
+    Share, Stability, Status,
 };
 
 const FILES: u64 = 3;
@@ -54,18 +54,29 @@ impl Client {
         if !self.opens.contains(&opened.id) {
             self.opens.push(opened.id);
         }
-        let Some(lease) = opened.lease else { return Ok(()) };
+        self.believe(opened.lease, opened.handle.as_bytes()[0], opened.attributes.change).await;
+        Ok(())
+    }
+
+    /// A look at the directory, and the lease on its names that comes with it.
+    async fn delegate(&self) -> Result<(), Status> {
+        let delegated = self.arbiter.delegate(&self.me, &handle(ROOT), AccessMask::LOOKUP).await;
+        let delegated = delegated.map_err(|error| error.status)?;
+        self.believe(delegated.lease, ROOT, delegated.accessed.attributes.unwrap().change).await;
+        Ok(())
+    }
+
+    async fn believe(&self, lease: Option<Lease>, file: u8, seen: u64) {
+        let Some(lease) = lease else { return };
         if self.front.lock().recalled_early.remove(&lease.id) {
             self.arbiter.returned(&self.me, lease.id).await.unwrap();
-            return Ok(());
+            return;
         }
-        let id = opened.handle.as_bytes()[0];
         let files = self.below.files.lock();
-        assert_eq!((lease.change, opened.attributes.change), (files.by_id[&id].change, lease.change));
-        let believed =
-            Believed { holder: self.me.holder.unwrap(), lease: lease.id, file: id, change: lease.change };
-        self.below.believed.lock().push(believed);
-        Ok(())
+        let change = if file == ROOT { 1 + files.root_changes } else { files.by_id[&file].change };
+        assert_eq!((lease.change, seen), (change, lease.change));
+        let holder = self.me.holder.unwrap();
+        self.below.believed.lock().push(Believed { holder, lease: lease.id, file, change });
     }
 
     async fn change(&self, what: u64, number: u64) -> Result<(), Status> {
@@ -77,6 +88,8 @@ impl Client {
             1 => self.arbiter.link(me, &of, &root, &name("link")).await.map(|_| ()),
             2 => self.arbiter.create(me, &root, &named, vfs::CreateHow::Unchecked, &size).await.map(|_| ()),
             3 => self.arbiter.remove(me, &root, &name("link")).await.map(|_| ()),
+            4 => self.arbiter.rename(me, &root, &name("link"), &root, &name("other")).await.map(|_| ()),
+            5 => self.arbiter.setattr(me, &root, &SetAttributes::default(), None).await.map(|_| ()),
             _ => {
                 let (by, data) = (By::Anonymous, Bytes::from_static(b"x"));
                 self.arbiter.write(me, &of, by, 0, data, Stability::FileSync).await.map(|_| ())
@@ -87,7 +100,7 @@ impl Client {
 
     async fn run(mut self) {
         for _ in 0..STEPS {
-            let (what, number) = (random(&mut self.seed) % 16, random(&mut self.seed) % FILES);
+            let (what, number) = (random(&mut self.seed) % 19, random(&mut self.seed) % FILES);
             let named = random(&mut self.seed).is_multiple_of(2);
             let result = match what {
                 0..4 if self.me.holder.is_some() => self.open(number, Share::READ, false, named).await,
@@ -101,7 +114,8 @@ impl Client {
                     let getattr = self.arbiter.getattr(&self.me, &handle(number as u8 + 1)).await;
                     getattr.map(|_| ()).map_err(|error| error.status)
                 }
-                what => self.change(what % 6, number).await,
+                11..13 if self.me.holder.is_some() => self.delegate().await,
+                what => self.change(what % 8, number).await,
             };
             // `link` comes and goes; for a layer below that is slow patience may end.
             assert!(matches!(result, Ok(()) | Err(Status::NoEnt | Status::Delay)), "{result:?}");
@@ -182,7 +196,7 @@ async fn run(seed: u64, leases_max: usize) -> (u64, u64) {
     *below.jitter.lock() = None;
     settle().await;
     let held = arbiter.held();
-    assert_eq!((held.opens, held.read_leases, held.write_leases), (0, 0, 0));
+    assert_eq!((held.opens, held.read_leases, held.write_leases, held.directory_leases), (0, 0, 0, 0));
     assert!(
         below.files.lock().opens.is_empty() && below.files.lock().leases.is_empty(),
         "nothing is left below"

@@ -232,16 +232,19 @@ impl Core {
                 returns.join_next().await;
             }
             let core = self.clone();
-            returns.spawn(async move {
-                let id = core.with(&object, |state| state.lease.as_ref().map(|lease| lease.id));
-                let Some(id) = id else { return };
-                core.call_in(&object, id, Instant::now() + PATIENCE).await;
-                core.send_before(&object, Instant::now() + PATIENCE).await;
-                core.give_back(&object, id).await;
-                core.settle_soon(&object);
-            });
+            returns.spawn(async move { core.return_lease(&object).await });
         }
         while returns.join_next().await.is_some() {}
+    }
+
+    /// Returns the lease of a file, if it has one.
+    pub async fn return_lease(&self, object: &Arc<Object>) {
+        let id = self.with(object, |state| state.lease.as_ref().map(|lease| lease.id));
+        let Some(id) = id else { return };
+        self.call_in(object, id, Instant::now() + PATIENCE).await;
+        self.send_before(object, Instant::now() + PATIENCE).await;
+        self.give_back(object, id).await;
+        self.settle_soon(object);
     }
 
     /// The layer above returns a lease.

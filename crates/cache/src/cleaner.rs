@@ -308,11 +308,13 @@ impl Core {
             return listing.is_some_and(|(id, _)| listing_id(value) == Some(id));
         }
         let Some(entry) = NameEntry::decode(value) else { return false };
-        let of = match entry.leads {
-            Leads::To(child) => child,
-            Leads::Nowhere => directory,
-        };
-        record(&of).is_some_and(|record| record.kept.epoch == entry.epoch)
+        let is_in = |of: &Handle, epoch: u64| record(of).is_some_and(|record| record.kept.epoch == epoch);
+        match entry.leads {
+            Leads::To(child) => {
+                is_in(&child, entry.epoch) || entry.within.is_some_and(|epoch| is_in(&directory, epoch))
+            }
+            Leads::Nowhere => is_in(&directory, entry.epoch),
+        }
     }
 }
 

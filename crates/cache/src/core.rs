@@ -100,6 +100,8 @@ pub struct Core {
     callbacks: Mutex<Option<Callbacks>>,
     /// The origin has no byte-range locks.
     lockless: AtomicBool,
+    /// The layer below has given a lease on a directory.
+    pub delegates: AtomicBool,
     limits: OnceCell<FsLimits>,
     /// The origin's root.
     pub root: Mutex<Option<Handle>>,
@@ -175,6 +177,7 @@ impl Core {
             above,
             callbacks: Mutex::new(Some(callbacks)),
             lockless: AtomicBool::new(false),
+            delegates: AtomicBool::new(false),
             limits: OnceCell::new(),
             root: Mutex::new(None),
             fsstat: Mutex::new(None),
@@ -425,7 +428,7 @@ impl Core {
         if settled {
             record.rights.into_iter().for_each(|right| state.rights.push(right));
             state.link = record.link;
-            state.listing = record.listing.map(|(id, young)| KnownListing { id, young, whole: None });
+            state.listing = record.listing.map(|(id, young)| KnownListing::new(id, young, None));
         }
         state.place = record.place;
         let object = Object::new(*handle, state, used);
@@ -469,7 +472,11 @@ impl Core {
             kept,
             rights: state.rights.iter().cloned().collect(),
             link: state.link.clone(),
-            listing: state.listing.as_ref().map(|listing| (listing.id, listing.young)),
+            listing: state
+                .listing
+                .as_ref()
+                .filter(|listing| listing.edits.is_empty())
+                .map(|listing| (listing.id, listing.young)),
             data,
         };
         if before != 0 && before != used {

@@ -4,6 +4,7 @@ mod atime;
 mod attributes;
 mod behind;
 mod data;
+mod delegated;
 pub mod directory;
 mod extended;
 pub mod lock;
@@ -20,11 +21,11 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::time::Instant;
 use vfs::{
-    AccessMask, Accessed, Acl, Attributes, By, Callbacks, Caller, Commit, Copied, CreateHow, Created, Device,
-    Extent, FileSystem, FileType, FsLimits, FsStat, Handle, LeaseId, ListedXattrs, Listing, Lock,
-    LockRequest, Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Owner, Place, Read, ReadDir,
-    Renamed, Result, SetAttributes, Share, Sought, Stability, Status, Timestamp, Wcc, Whole, Written,
-    XattrHow, XattrName,
+    AccessMask, Accessed, Acl, Attributes, By, Callbacks, Caller, Commit, Copied, CreateHow, Created,
+    Delegated, Device, Extent, FileSystem, FileType, FsLimits, FsStat, Handle, LeaseId, ListedXattrs,
+    Listing, Lock, LockRequest, Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Owner, Place, Read,
+    ReadDir, Renamed, Result, SetAttributes, Share, Sought, Stability, Status, Timestamp, Wcc, Whole,
+    Written, XattrHow, XattrName,
 };
 
 use crate::Cache;
@@ -224,7 +225,7 @@ impl FileSystem for Cache {
     }
 
     async fn rmdir(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<Wcc> {
-        self.core.remove(directory, name, None, self.core.below.rmdir(caller, directory, name)).await
+        self.core.rmdir(caller, directory, name).await
     }
 
     async fn rename(
@@ -350,6 +351,18 @@ impl FileSystem for Cache {
     async fn returned(&self, _: &Caller, lease: LeaseId) -> Result<()> {
         self.core.returned_above(lease);
         Ok(())
+    }
+
+    async fn delegate(&self, caller: &Caller, directory: &Handle, asked: AccessMask) -> Result<Delegated> {
+        let known = || {
+            let accessed = self.core.offline_access(caller, directory, asked)?;
+            Some(Ok(Delegated { accessed, lease: None }))
+        };
+        self.core.or_offline(self.core.delegate(caller, directory, asked), known).await
+    }
+
+    fn is_remembered(&self, directory: &Handle, name: &Name) -> Option<bool> {
+        Some(self.core.is_remembered(directory, name))
     }
 
     async fn acl(&self, caller: &Caller, handle: &Handle) -> Result<Acl> {

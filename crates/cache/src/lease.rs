@@ -3,7 +3,8 @@
 //! While a lease is held, nobody else changes the file without the lease being recalled first. It therefore vouches for
 //! the attributes and the data that are known of the file, and for the names that lead to it, since whoever removes or
 //! renames a name of the file changes the file too. It does not vouch for anything that was asked before it was granted
-//! and answered after, nor for what anybody may do: that is the origin's to say, of each credential.
+//! and answered after, nor for what anybody may do: that is the origin's to say, of each credential. One on a directory
+//! vouches for all names in it ([`State::names_epoch`](crate::object::State::names_epoch)).
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;

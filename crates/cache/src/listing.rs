@@ -77,6 +77,20 @@ fn encoded_bytes(entry: &Listed, plus: bool) -> usize {
     if plus { 24 + name + 4 + 84 + 8 + handle } else { 24 + name }
 }
 
+/// What has become of a name since a listing was read, by our own hand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Edit {
+    /// It was made.
+    There,
+    /// It was removed.
+    Gone,
+    /// It was one or the other.
+    Unknown,
+}
+
+/// Names that may have changed since; with more the listing is given up.
+const EDITS_MAX: usize = 4096;
+
 /// A listing that is valid, in memory or only in the index.
 #[derive(Clone, Debug)]
 pub struct KnownListing {
@@ -86,6 +100,29 @@ pub struct KnownListing {
     pub young: bool,
     /// The listing, if it has been read.
     pub whole: Option<Arc<WholeListing>>,
+    /// What we changed since, under a lease. Then it still says which names there are not, and is not read out any more.
+    pub edits: HashMap<Name, Edit>,
+}
+
+impl KnownListing {
+    /// One that was just read, or is in the index.
+    pub fn new(id: u64, young: bool, whole: Option<Arc<WholeListing>>) -> KnownListing {
+        KnownListing { id, young, whole, edits: HashMap::new() }
+    }
+
+    /// Does the name lead nowhere, as far as this tells?
+    pub fn lacks(&self, name: &Name) -> bool {
+        match self.edits.get(name) {
+            Some(edit) => *edit == Edit::Gone,
+            None => self.whole.as_ref().is_some_and(|whole| !whole.contains(name)),
+        }
+    }
+
+    /// A name was changed. False if there are too many of them.
+    pub fn edit(&mut self, name: &Name, edit: Edit) -> bool {
+        self.edits.insert(name.clone(), edit);
+        self.edits.len() <= EDITS_MAX
+    }
 }
 
 /// The beginning of a directory.
@@ -164,6 +201,18 @@ mod tests {
         let whole = gathering.whole();
         assert_eq!(whole.entries.len(), 5);
         assert!(whole.contains(&Name::new(b"n7").unwrap()) && !whole.contains(&Name::new(b"n8").unwrap()));
+    }
+
+    #[test]
+    fn edits_say_which_names_there_are_not() {
+        let whole = Gathering::begin(&part(3..6, 1, true), false, false).whole();
+        let mut known = KnownListing::new(1, false, Some(Arc::new(whole)));
+        let name = |name: &str| Name::new(name.as_bytes()).unwrap();
+        assert!(!known.lacks(&name("n3")) && known.lacks(&name("n9")));
+        assert!(known.edit(&name("n3"), Edit::Gone) && known.edit(&name("n9"), Edit::There));
+        assert!(known.edit(&name("n4"), Edit::Unknown));
+        assert!(known.lacks(&name("n3")) && !known.lacks(&name("n9")) && !known.lacks(&name("n4")));
+        assert!((0..EDITS_MAX as u64).any(|n| !known.edit(&name(&format!("m{n}")), Edit::There)), "bounded");
     }
 
     #[test]

@@ -4,12 +4,15 @@
 //! renames or replaces a name moves the ctime or the link count of what it led to (Lever 2001). A name that leads
 //! nowhere holds as long as the **directory** has not been changed by another hand. Both are said by the epoch that the
 //! entry carries. Our own changes of names edit the entries.
+//!
+//! Under a **lease on the directory** its epoch is all that counts: what was seen in it is what is there, whatever has
+//! become of the child since.
 
 use vfs::{Handle, Name};
 
 use crate::store::codec::{Reader, Writer};
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// What a name leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,14 +32,28 @@ pub struct NameEntry {
     pub epoch: u64,
     /// Learnt before the state was settled: not believed at an open.
     pub young: bool,
+    /// The epoch of the directory in which a name led to the child, if every later change of the directory would show.
+    pub within: Option<u64>,
 }
 
 impl NameEntry {
+    /// Is it what there is in a directory of this epoch that nobody else changes?
+    pub fn holds_within(&self, epoch: u64) -> bool {
+        match self.leads {
+            Leads::To(_) => self.within == Some(epoch),
+            Leads::Nowhere => self.epoch == epoch && !self.young,
+        }
+    }
+
     /// For the index.
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::new(VERSION);
         writer.u64(self.epoch);
         writer.bool(self.young);
+        writer.bool(self.within.is_some());
+        if let Some(within) = self.within {
+            writer.u64(within);
+        }
         if let Leads::To(handle) = &self.leads {
             writer.bytes(handle.as_bytes());
         }
@@ -47,8 +64,9 @@ impl NameEntry {
     pub fn decode(value: &[u8]) -> Option<NameEntry> {
         let mut reader = Reader::new(value, VERSION)?;
         let (epoch, young) = (reader.u64()?, reader.bool()?);
+        let within = if reader.bool()? { Some(reader.u64()?) } else { None };
         let leads = if reader.is_empty() { Leads::Nowhere } else { Leads::To(reader.handle()?) };
-        Some(NameEntry { leads, epoch, young })
+        Some(NameEntry { leads, epoch, young, within })
     }
 }
 
@@ -81,10 +99,16 @@ mod tests {
     #[test]
     fn entries_come_back_and_keys_do_not_collide() {
         let child = Handle::new(b"child").unwrap();
-        for leads in [Leads::To(child), Leads::Nowhere] {
-            let entry = NameEntry { leads, epoch: 77, young: true };
+        for (leads, within) in
+            [(Leads::To(child), Some(78)), (Leads::To(child), None), (Leads::Nowhere, None)]
+        {
+            let entry = NameEntry { leads, epoch: 77, young: true, within };
             assert_eq!(NameEntry::decode(&entry.encode()), Some(entry));
         }
+        let led = NameEntry { leads: Leads::To(child), epoch: 1, young: true, within: Some(2) };
+        assert!(led.holds_within(2) && !led.holds_within(1));
+        let absent = NameEntry { leads: Leads::Nowhere, young: false, within: None, ..led };
+        assert!(absent.holds_within(1) && !NameEntry { young: true, ..absent }.holds_within(1));
         assert_eq!(NameEntry::decode(b"nonsense"), None);
         let key =
             |handle: &[u8], name: &[u8]| name_key(&Handle::new(handle).unwrap(), &Name::new(name).unwrap());

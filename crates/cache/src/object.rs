@@ -19,6 +19,8 @@
 //!
 //! This is pure bookkeeping; it is told what was sent and received, and touches neither disk nor network.
 
+mod names;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,6 +41,7 @@ use crate::rights::Rights;
 use crate::store::{ObjectFile, Place};
 use crate::trust::Sent;
 use crate::writes::Writes;
+use names::BusyName;
 
 /// Does a reply count as an open of the object? Those to GETATTR, LOOKUP and ACCESS do; those that merely carry
 /// attributes along do not.
@@ -137,14 +140,6 @@ pub struct State {
     pub changed: bool,
     /// Something cached was dropped because of a change that is not ours, or may not be.
     pub distrusted: bool,
-}
-
-/// A change of a name of ours that is under way.
-#[derive(Debug)]
-struct BusyName {
-    ticket: u64,
-    name: Name,
-    contested: bool,
 }
 
 /// What the index keeps of a state, but for the data.
@@ -504,38 +499,6 @@ impl State {
     pub fn distrust(&mut self, policy: &Policy) {
         self.unvouch();
         self.distrusted_before = policy.event();
-    }
-
-    /// We are about to change this name in it.
-    pub fn begin_name(&mut self, name: &Name) -> u64 {
-        self.touch_names();
-        self.tickets += 1;
-        let mut contested = false;
-        for other in self.busy_names.iter_mut().filter(|other| other.name == *name) {
-            other.contested = true;
-            contested = true;
-        }
-        self.busy_names.push(BusyName { ticket: self.tickets, name: name.clone(), contested });
-        self.tickets
-    }
-
-    /// The change of the name is over. False if another one was under way with it: which came last is not known.
-    pub fn end_name(&mut self, ticket: u64) -> bool {
-        self.touch_names();
-        let Some(at) = self.busy_names.iter().position(|busy| busy.ticket == ticket) else { return false };
-        !self.busy_names.swap_remove(at).contested
-    }
-
-    /// Are we changing this name?
-    pub fn is_busy_name(&self, name: &Name) -> bool {
-        self.busy_names.iter().any(|busy| busy.name == *name)
-    }
-
-    /// Names in it are changed, or about to be: nothing that was asked before is stored.
-    fn touch_names(&mut self) {
-        self.names_generation += 1;
-        self.gathering = None;
-        self.changed |= self.listing.take().is_some();
     }
 
     /// Its mode or owner is changed, or about to be.

@@ -8,8 +8,8 @@ use std::sync::{Arc, Weak};
 
 use tokio::sync::OwnedMutexGuard;
 use vfs::{
-    AccessMask, By, Caller, Error, Handle, LeaseKind, Name, OpenId, OpenRequest, Opened, Owner, Read, Result,
-    Share, Stability, Status, Want, Wcc, Written,
+    AccessMask, By, Caller, Error, Handle, Lease, LeaseKind, Name, OpenId, OpenRequest, Opened, Owner, Read,
+    Result, Share, Stability, Status, Want, Wcc, Written,
 };
 
 use crate::core::Core;
@@ -188,7 +188,7 @@ impl Core {
             }
             let seen = state.observe(&self.policy, &opened.attributes, sent, Opening::Yes);
             state.unlinked &= opened.attributes.nlink == 0;
-            let early = self.learn_lease(state, &object, &opened, (seen, sent));
+            let early = self.learn_lease(state, &object, opened.lease, (seen, sent));
             self.learn_rights(state, caller, request, &opened, (seen, sent));
             if moved {
                 state.lose_names(&self.policy);
@@ -199,7 +199,8 @@ impl Core {
             // The lease vouches for the name too, since it was granted along with it.
             let young = state.lease.is_none() && !state.is_settled(&self.policy, sent);
             let (leads, epoch) = (Leads::To(opened.handle), state.epoch());
-            ((seen == Seen::Known && !moved).then_some(NameEntry { leads, epoch, young }), usage, early)
+            let entry = NameEntry { leads, epoch, young, within: None };
+            ((seen == Seen::Known && !moved).then_some(entry), usage, early)
         });
         let usage = usage.map(|id| Use { core: self.weak(), object: object.clone(), id });
         if let Some(naming) = naming {
@@ -235,14 +236,14 @@ impl Core {
         state.changed = true;
     }
 
-    fn learn_lease(
+    pub fn learn_lease(
         &self,
         state: &mut State,
         object: &Arc<Object>,
-        opened: &Opened,
+        lease: Option<Lease>,
         (seen, sent): (Seen, &Sent),
     ) -> Option<Early> {
-        let lease = opened.lease.filter(|lease| lease.kind != LeaseKind::Timeout)?;
+        let lease = lease.filter(|lease| lease.kind != LeaseKind::Timeout)?;
         let above = match &state.lease {
             Some(held) if held.id == lease.id => held.above,
             Some(held) => {
@@ -278,7 +279,9 @@ impl Core {
             }
             names.end(entry);
         } else {
-            self.observe(&directory, opened.directory.after.as_ref(), sent, Opening::No);
+            let seen = self.observe(&directory, opened.directory.after.as_ref(), sent, Opening::No);
+            let within = self.seen_within(&directory, seen, sent, &before);
+            let entry = entry.map(|entry| NameEntry { within, ..entry });
             self.remember_name(&directory, name, entry, before.names_generation);
         }
         self.remember_success(caller, &directory, AccessMask::LOOKUP, sent, &before);

@@ -13,6 +13,7 @@ mod callback;
 mod channel;
 mod connect;
 mod convert;
+mod delegating;
 mod directory;
 pub(crate) mod durable;
 mod establish;
@@ -47,10 +48,10 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use vfs::{
     AccessMask, Accessed, Acl, Adopted, Attributes, By, Callbacks, Caller, Commit, Copied, CreateHow,
-    Created, Device, Extent, FileSystem, FileType, FsLimits, FsStat, Handle, LeaseId, ListedXattrs, Listing,
-    Lock, LockRequest, Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Owner, Place, Read, ReadDir,
-    Renamed, Result, SetAttributes, Share, Silence, Sought, Stability, Timestamp, Wcc, Written, XattrHow,
-    XattrName,
+    Created, Delegated, Device, Extent, FileSystem, FileType, FsLimits, FsStat, Handle, LeaseId,
+    ListedXattrs, Listing, Lock, LockRequest, Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Owner,
+    Place, Read, ReadDir, Renamed, Result, SetAttributes, Share, Silence, Sought, Stability, Timestamp, Wcc,
+    Written, XattrHow, XattrName,
 };
 
 use crate::connect::ConnectError;
@@ -59,6 +60,7 @@ use crate::nonsense::{Fsids, Types};
 use crate::url::Url;
 use callback::Back;
 use channel::Channel;
+use delegating::Prospects;
 use durable::Held;
 pub use durable::Life;
 use establish::Client;
@@ -98,6 +100,8 @@ struct Inner {
     ids: Idmap,
     /// `Features` that the origin turned out not to have.
     missing: AtomicU16,
+    /// Does the origin delegate directories?
+    prospects: Prospects,
     /// Something of an earlier life is held, or may be.
     resumed: AtomicBool,
     /// When the record last heard that the lease was renewed.
@@ -390,6 +394,10 @@ impl FileSystem for Nfs4 {
 
     fn adopted(&self) -> Adopted {
         self.inner.adopted()
+    }
+
+    async fn delegate(&self, caller: &Caller, directory: &Handle, asked: AccessMask) -> Result<Delegated> {
+        self.delegate_directory(caller, directory, asked).await
     }
 
     async fn acl(&self, caller: &Caller, handle: &Handle) -> Result<Acl> {

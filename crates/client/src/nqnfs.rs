@@ -29,9 +29,9 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use vfs::{
     AccessMask, Accessed, Attributes, By, Callback, Callbacks, Caller, Commit, CreateHow, Created, Data,
-    Device, FileSystem, FileType, FsLimits, FsStat, Handle, LeaseId, Listing, Lock, LockRequest, Locked,
-    Looked, Name, Node, OpenId, OpenRequest, Opened, Owner, Read, ReadDir, Renamed, Result, SetAttributes,
-    Share, Stability, Status, Timestamp, Wcc, Written,
+    Delegated, Device, FileSystem, FileType, FsLimits, FsStat, Handle, LeaseId, LeaseKind, Listing, Lock,
+    LockRequest, Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Owner, Read, ReadDir, Renamed,
+    Result, SetAttributes, Share, Stability, Status, Timestamp, Wcc, Written,
 };
 use xdr::{Bulk, Opaque};
 
@@ -338,6 +338,18 @@ impl FileSystem for Nqnfs {
         let callbacks = self.callbacks.lock().take()?;
         self.inner.listening.store(true, std::sync::atomic::Ordering::Release);
         Some(callbacks)
+    }
+
+    async fn delegate(&self, caller: &Caller, directory: &Handle, asked: AccessMask) -> Result<Delegated> {
+        let accessed = self.inner.ask_access(caller, directory, asked).await?;
+        if !self.inner.is_listening() {
+            return Ok(Delegated { accessed, lease: None });
+        }
+        // To its end even if the asker goes away: a lease must not come to nobody.
+        let (inner, caller, directory) = (self.inner.clone(), caller.clone(), *directory);
+        let asking = tokio::spawn(async move { inner.get_lease(&caller, &directory, LeaseKind::Read).await });
+        let (lease, attributes) = asking.await.unwrap_or_else(|_| Err(Status::ServerFault.into()))?;
+        Ok(Delegated { accessed: Accessed { attributes: Some(attributes), ..accessed }, lease })
     }
 
     async fn returned(&self, _caller: &Caller, lease: LeaseId) -> Result<()> {

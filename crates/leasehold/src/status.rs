@@ -62,6 +62,7 @@ pub fn held(held: &arbiter::Held) -> Value {
         "lock_waiters": held.lock_waiters,
         "read_leases": held.read_leases,
         "write_leases": held.write_leases,
+        "directory_leases": held.directory_leases,
         "granted": held.granted,
         "recalls": held.recalls,
         "returned": held.returned,

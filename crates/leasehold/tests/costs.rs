@@ -16,8 +16,8 @@ use client::{Origin, Url};
 use serde_json::Value;
 use tempfile::TempDir;
 use vfs::{
-    AccessMask, By, Caller, FileSystem, Handle, Lock, LockKind, LockRequest, Locked, Name, OpenRequest,
-    Opened, Owner, Share, Stability, Want,
+    AccessMask, By, Caller, CreateHow, FileSystem, Handle, Lock, LockKind, LockRequest, Locked, Name,
+    OpenRequest, Opened, Owner, SetAttributes, Share, Stability, Status, Want,
 };
 
 /// A server that ends with the test.
@@ -102,6 +102,7 @@ impl Bench {
             path
         };
         let (served, state, cache) = (at("served"), at("serve-state"), at("cache"));
+        std::fs::set_permissions(&served, std::fs::Permissions::from_mode(0o777)).unwrap();
         let file = served.join("file");
         std::fs::write(&file, "content").unwrap();
         let mode = if column == Column::Write { 0o666 } else { 0o444 };
@@ -295,6 +296,65 @@ impl Bench {
         }
         let again = self.open(1, "reader").await;
         assert_eq!(self.read(1, &again).await, "CONTENT", "{:?}: seen at the next open", self.column);
+    }
+}
+
+/// The rows of names, with the root of the export asked for by somebody. Under a lease on it nothing is asked.
+async fn names(bench: &Bench) {
+    let [one, two] = [0, 1].map(|client| bench.clients[client].file_system());
+    let (v3, v3_root, root) = (&bench.v3, bench.v3_root().await, bench.root);
+    let absent = Name::new(b"absent").unwrap();
+    one.getattr(&user(), &root).await.unwrap();
+    one.access(&user(), &root, AccessMask::LOOKUP).await.unwrap();
+    assert_eq!(one.lookup(&user(), &root, &absent).await.unwrap_err().status, Status::NoEnt);
+    let held = &bench.status("serve-state")["held"]["/export"]["directory_leases"];
+    assert_eq!(held, &Value::from(u64::from(bench.column != Column::None)));
+
+    let getattr = [("GETATTR", 1)];
+    let caller = user();
+    let look = v3.lookup(&caller, &v3_root, &absent);
+    assert!(bench.costs("LOOKUP of v3, absent", look, getattr, [], []).await.is_err());
+    let look = v3.getattr(&caller, &v3_root);
+    bench.costs("GETATTR of v3, a directory", look, getattr, [], []).await.unwrap();
+    let look = two.lookup(&caller, &root, &absent);
+    assert!(bench.costs("LOOKUP of v4, absent", look, [], [], []).await.is_err());
+    let asked = OpenRequest { name: Some(absent.clone()), ..request(&root, owner("opener"), Share::READ) };
+    let opening = two.open(&caller, &asked);
+    assert!(bench.costs("OPEN, absent", opening, [("OPEN", 1)], [], []).await.is_err());
+    // The clients' own creation, with all that has to be known before it.
+    let set = SetAttributes { size: Some(0), mode: Some(0o644), ..SetAttributes::default() };
+    let new = OpenRequest {
+        name: Some(Name::new(b"new").unwrap()),
+        create: Some((CreateHow::Unchecked, set)),
+        ..request(&root, owner("creator"), Share::READ | Share::WRITE)
+    };
+    let open = [("OPEN", 1)];
+    let made = bench.costs("OPEN that creates", two.open(&caller, &new), open, open, open).await.unwrap();
+    assert!(made.created);
+    two.close(&caller, made.id).await.unwrap();
+    let look = v3.lookup(&caller, &v3_root, &absent);
+    assert!(bench.costs("and absent still", look, getattr, [], []).await.is_err());
+
+    // A client of the origin makes the name: it is there for everybody from then on.
+    let held = bench.home.path().join("served").join("absent");
+    let url = Url::parse(&format!("nfs://{}/export?noresvport&vers=4.2", bench.serve.address)).unwrap();
+    let direct = client::connect(&url).await.unwrap();
+    let name = Name::new(b"absent").unwrap();
+    let (making, directory) = (direct.file_system(), direct.root_handle());
+    let making = making.create(&caller, &directory, &name, CreateHow::Guarded, &set);
+    tokio::time::timeout(Duration::from_secs(4), making).await.expect("the recall is answered").unwrap();
+    assert!(held.exists());
+    v3.lookup(&caller, &v3_root, &absent).await.unwrap();
+    if bench.column != Column::None {
+        two.lookup(&caller, &root, &absent).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn names_cost_nothing_under_a_lease_on_their_directory() {
+    for column in [Column::None, Column::Read] {
+        let bench = Bench::new(column).await;
+        names(&bench).await;
     }
 }
 

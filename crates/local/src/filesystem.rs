@@ -11,10 +11,10 @@ use rustix::time::ClockId;
 use vfs::replay::{self, Made};
 use vfs::{
     AccessMask, Accessed, Acl, Attributes, By, Callbacks, Caller, Commit, Copied, CreateHow, Created, Data,
-    Device, Error, Extent, FileSystem, FileType, FsLimits, FsStat, Handle, LeaseId, ListedXattrs, Listing,
-    Lock, LockRequest, Locked, Looked, Name, OpenId, OpenRequest, Opened, Owner, Place, Principal, Read,
-    ReadDir, Renamed, Result, SetAttributes, Share, Sought, Stability, Status, Timestamp, Wcc, Written,
-    XattrHow, XattrName,
+    Delegated, Device, Error, Extent, FileSystem, FileType, FsLimits, FsStat, Handle, Lease, LeaseId,
+    ListedXattrs, Listing, Lock, LockRequest, Locked, Looked, Name, OpenId, OpenRequest, Opened, Owner,
+    Place, Principal, Read, ReadDir, Renamed, Result, SetAttributes, Share, Sought, Stability, Status,
+    Timestamp, Wcc, Written, XattrHow, XattrName,
 };
 
 use crate::change::{self, End, Stop};
@@ -437,6 +437,17 @@ impl FileSystem for LocalFs {
         let listed = node.clone();
         let done = self.work(caller, move |tree, _| directory::read(tree, &listed, part)).await;
         done.map_err(|status| self.failed(&node, status))
+    }
+
+    async fn delegate(&self, caller: &Caller, directory: &Handle, asked: AccessMask) -> Result<Delegated> {
+        let accessed = self.access(caller, directory, asked).await?;
+        let node = self.node(directory).await?;
+        let lease = if node.is_dir() { self.tree.leases.grant_directory(&node) } else { None };
+        let Some(lease) = lease else { return Ok(Delegated { accessed, lease }) };
+        // As it is since it is watched.
+        let attributes = self.tree.stat(&node)?.attributes(node.mount.fsid);
+        let lease = Some(Lease { change: attributes.change, ..lease });
+        Ok(Delegated { accessed: Accessed { attributes: Some(attributes), ..accessed }, lease })
     }
 
     async fn fsstat(&self, caller: &Caller, handle: &Handle) -> Result<FsStat> {

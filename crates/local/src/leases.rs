@@ -6,12 +6,16 @@
 //! without them, a process that is neither root nor the owner), a lease says nothing of such processes; where one is
 //! refused because a process has the file open, there is no lease, or one for reading.
 //!
+//! A directory is leased without a guard: the kernel has none for directories. It is watched instead ([`crate::watch`]), and
+//! recalled when a process of this machine has changed a name.
+//!
 //! Leases are granted once somebody has taken the stream of callbacks. The kernel tells of a waiting process with
 //! `SIGIO`: a task then looks through all guards.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -23,7 +27,9 @@ use vfs::{Callback, Callbacks, Handle, Lease, LeaseId, LeaseKind, Recall, Share,
 use crate::attributes::Stat;
 use crate::descriptors::{Descriptors, Node, Use};
 use crate::guard::{Guarding, Wanted};
+use crate::sys::KernelHandle;
 use crate::tree::Tree;
+use crate::watch::{Events, Seen, Watches};
 
 /// Callbacks that wait to be taken.
 const CALLBACKS_MAX: usize = 256;
@@ -31,6 +37,11 @@ const CALLBACKS_MAX: usize = 256;
 const LEASES_MAX: usize = 4096;
 /// Time to give back a lease that is one too many, or whose guard was lost.
 const RECALL_MAX: Duration = Duration::from_secs(30);
+
+/// How long a directory is not leased that a process of this machine has changed.
+const RESTLESS: Duration = Duration::from_secs(30);
+/// So many of them are remembered.
+const RESTLESS_MAX: usize = 256;
 
 /// Ids are unique in the process.
 static LAST_ID: AtomicU64 = AtomicU64::new(0);
@@ -40,6 +51,8 @@ pub(crate) struct Leases {
     state: Mutex<State>,
     most: usize,
     descriptors: Arc<Descriptors>,
+    /// Of directories, if there are any.
+    watches: OnceLock<Watches>,
     /// Something is to be recalled, or it is all over.
     attention: Arc<Notify>,
     /// How long the kernel leaves us to let go, less a reserve.
@@ -53,6 +66,8 @@ struct State {
     by_file: HashMap<Handle, LeaseId>,
     /// Counts grants, to tell which lease was of use for longest ago.
     clock: u64,
+    /// Directories that processes of this machine changed lately, and until when they are not leased.
+    restless: VecDeque<(Instant, Handle)>,
     /// Somebody hears callbacks.
     heard: bool,
 }
@@ -62,6 +77,8 @@ struct Granted {
     kind: LeaseKind,
     used: u64,
     recall: Option<Pending>,
+    /// Of a directory: what events call it.
+    watched: Option<KernelHandle>,
 }
 
 #[derive(Clone, Copy)]
@@ -79,6 +96,7 @@ impl Leases {
             state: Mutex::default(),
             most: leases_max.min(LEASES_MAX),
             descriptors,
+            watches: OnceLock::new(),
             attention: Arc::default(),
             break_max: Duration::from_secs(seconds) * 2 / 3,
             taken: Mutex::new(false),
@@ -96,10 +114,36 @@ impl Leases {
             .inspect_err(|cause| tracing::warn!("no leases on local files: SIGIO cannot be had: {cause}"))
             .ok()?;
         *taken = true;
+        let events = self.watch_directories();
         let (callbacks, stream) = mpsc::channel(CALLBACKS_MAX);
         self.state.lock().heard = true;
-        tokio::spawn(watch(Arc::downgrade(self), self.attention.clone(), signal, callbacks));
+        tokio::spawn(watch(Arc::downgrade(self), self.attention.clone(), (signal, events), callbacks));
         Some(stream)
+    }
+
+    /// What is seen of directories, if anything can be.
+    fn watch_directories(&self) -> Option<Events> {
+        let watches = Watches::new().inspect_err(|cause| {
+            tracing::info!("processes of this machine that change names are not noticed: {cause}");
+        });
+        let events = watches.as_ref().ok()?.events().ok()?;
+        self.watches.set(watches.ok()?).ok()?;
+        Some(events)
+    }
+
+    /// Somebody else changed directories.
+    fn seen(&self, seen: &[Seen]) {
+        let mut state = self.state.lock();
+        let State { by_id, restless, .. } = &mut *state;
+        let changed = |watched: KernelHandle| {
+            seen.iter().any(|seen| *seen == Seen::Lost || *seen == Seen::Changed(watched))
+        };
+        for granted in by_id.values_mut().filter(|granted| granted.watched.is_some_and(changed)) {
+            granted.recall.get_or_insert_with(|| Pending::all(RECALL_MAX));
+            restless.push_back((Instant::now() + RESTLESS, granted.node.handle));
+        }
+        let excess = restless.len().saturating_sub(RESTLESS_MAX);
+        restless.drain(..excess);
     }
 
     /// Grants or confirms the lease that goes with an open. Its `change` is to be filled in.
@@ -141,6 +185,28 @@ impl Leases {
         Some(Lease { id, kind: granted.kind, until: None, change: 0 })
     }
 
+    /// Grants or confirms a lease on a directory, for reading. Its `change` is to be filled in.
+    pub(crate) fn grant_directory(&self, node: &Arc<Node>) -> Option<Lease> {
+        let mut state = self.state.lock();
+        let now = Instant::now();
+        state.restless.retain(|(until, _)| *until > now);
+        if !state.heard || state.restless.iter().any(|(_, handle)| *handle == node.handle) {
+            return None;
+        }
+        state.clock += 1;
+        let clock = state.clock;
+        let id = match state.by_file.get(&node.handle) {
+            Some(&id) => id,
+            None => self.admit(&mut state, node)?,
+        };
+        let granted = state.by_id.get_mut(&id).filter(|granted| granted.recall.is_none())?;
+        (granted.used, granted.kind) = (clock, LeaseKind::Read);
+        if let Some(watches) = self.watches.get().filter(|_| granted.watched.is_none()) {
+            granted.watched = watches.begin(node.path.as_fd());
+        }
+        Some(Lease { id, kind: LeaseKind::Read, until: None, change: 0 })
+    }
+
     /// Makes an entry for a file, if there is room; near the bound, asks for the one back that was useful longest ago.
     fn admit(&self, state: &mut State, node: &Arc<Node>) -> Option<LeaseId> {
         if state.by_id.len() >= self.most - self.most / 8 {
@@ -156,7 +222,8 @@ impl Leases {
         let node = self.descriptors.pin(node, Use::Lease)?;
         let id = LeaseId(LAST_ID.fetch_add(1, Ordering::Relaxed) + 1);
         state.by_file.insert(node.handle, id);
-        let granted = Granted { node, kind: LeaseKind::Timeout, used: state.clock, recall: None };
+        let (kind, used) = (LeaseKind::Timeout, state.clock);
+        let granted = Granted { node, kind, used, recall: None, watched: None };
         state.by_id.insert(id, granted);
         Some(id)
     }
@@ -207,6 +274,9 @@ impl Leases {
         if let Some(granted) = state.by_id.remove(&id) {
             state.by_file.remove(&granted.node.handle);
             granted.node.unguard();
+            if let Some(watches) = self.watches.get().filter(|_| granted.watched.is_some()) {
+                watches.end(granted.node.path.as_fd());
+            }
             self.descriptors.unpin(&granted.node, Use::Lease);
         }
     }
@@ -264,7 +334,7 @@ impl Pending {
 async fn watch(
     leases: Weak<Leases>,
     attention: Arc<Notify>,
-    mut signal: Signal,
+    (mut signal, mut events): (Signal, Option<Events>),
     callbacks: mpsc::Sender<Callback>,
 ) {
     loop {
@@ -280,8 +350,19 @@ async fn watch(
                 None => std::future::pending().await,
             }
         };
+        let seen = async {
+            match &events {
+                Some(events) => events.next().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             _ = signal.recv() => {}
+            seen = seen => match (seen, leases.upgrade()) {
+                (Ok(seen), Some(leases)) => leases.seen(&seen),
+                // There will be no more.
+                _ => events = None,
+            },
             () = attention.notified() => {}
             () = wait => {}
             () = callbacks.closed() => {

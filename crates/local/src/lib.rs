@@ -57,6 +57,7 @@ mod ranges;
 mod sweeper;
 mod sys;
 mod tree;
+mod watch;
 mod workers;
 mod xattr;
 

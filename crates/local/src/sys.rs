@@ -1,4 +1,5 @@
-//! System calls that no safe wrapper offers: file handles, the identity of one thread, and access checks with it.
+//! System calls that no safe wrapper offers: file handles, the identity of one thread and access checks with it, leases
+//! and watches.
 //!
 //! Everything here is a thin shell around one system call; policy is elsewhere. The calls are made raw where the C
 //! library would spread them over all threads of the process (identity), and directly where its wrapper would answer
@@ -10,6 +11,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use libc::{c_int, c_long};
 use rustix::io::Errno;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 
 /// The longest kernel handle that fits one of ours: 51 bytes less kind, file-system tag and type.
 pub(crate) const KERNEL_HANDLE_MAX: usize = 47;
@@ -209,6 +212,53 @@ pub(crate) fn lease(file: BorrowedFd<'_>) -> Result<KernelLease, Errno> {
         libc::F_WRLCK => KernelLease::Write,
         _ => KernelLease::None,
     })
+}
+
+/// A queue of events of watched directories (`fanotify`), which does not block.
+///
+/// # Errors
+/// `NOSYS`, `PERM` or `INVAL` where the kernel has none for us, `MFILE` if there are too many.
+pub(crate) fn event_queue() -> Result<OwnedFd, Errno> {
+    let flags = libc::FAN_CLASS_NOTIF | libc::FAN_CLOEXEC | libc::FAN_NONBLOCK | libc::FAN_REPORT_DIR_FID;
+    // SAFETY: no memory is passed.
+    let fd = result(unsafe { c_long::from(libc::fanotify_init(flags, 0)) })?;
+    // SAFETY: a new descriptor that nobody else knows.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as c_int) })
+}
+
+/// Lets a task wait until something can be read from a descriptor. Must be called in a tokio runtime.
+pub(crate) fn readable(fd: OwnedFd) -> std::io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: the descriptor is open, and belongs to what is made of it for as long as that lives.
+    let registered = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) };
+    registered.map_err(std::io::Error::from)
+}
+
+/// Begins (or ends) to report what becomes of names in a directory and of its attributes.
+///
+/// # Errors
+/// `NODEV`, `XDEV` or `OPNOTSUPP` if the file system has no handles for it, `NOSPC` if there are too many watches.
+pub(crate) fn watch(queue: BorrowedFd<'_>, directory: BorrowedFd<'_>, begin: bool) -> Result<(), Errno> {
+    let change = if begin { libc::FAN_MARK_ADD } else { libc::FAN_MARK_REMOVE };
+    let events = libc::FAN_CREATE
+        | libc::FAN_DELETE
+        | libc::FAN_MOVED_FROM
+        | libc::FAN_MOVED_TO
+        | libc::FAN_ATTRIB
+        | libc::FAN_ONDIR;
+    // An `O_PATH` descriptor is not taken by itself.
+    let path = std::ffi::CString::new(format!("/proc/self/fd/{}", directory.as_raw_fd()))
+        .map_err(|_| Errno::INVAL)?;
+    // SAFETY: `path` is a string with an end, and lives across the call.
+    let marked = unsafe {
+        libc::fanotify_mark(
+            queue.as_raw_fd(),
+            change | libc::FAN_MARK_ONLYDIR,
+            events,
+            libc::AT_FDCWD,
+            path.as_ptr(),
+        )
+    };
+    result(c_long::from(marked)).map(drop)
 }
 
 /// The UUID of the file system, where the kernel tells (`FS_IOC_GETFSUUID`, Linux 6.9).

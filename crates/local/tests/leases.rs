@@ -11,8 +11,8 @@ use common::{Served, machine, name, serve, serve_with};
 use tokio::process::{Child, Command};
 use tokio::sync::Mutex;
 use vfs::{
-    Callback, Callbacks, FileSystem, Handle, Lease, LeaseKind, OpenRequest, Opened, Owner, Recall,
-    SetAttributes, Share, Want,
+    AccessMask, Callback, Callbacks, FileSystem, Handle, Lease, LeaseKind, OpenRequest, Opened, Owner,
+    Recall, SetAttributes, Share, Want,
 };
 
 /// One test at a time: between fork and exec, a process that another one starts has copies of our descriptors, and the
@@ -238,4 +238,34 @@ async fn a_lease_that_does_not_come_back_is_revoked() {
     tokio::time::resume();
     output(writer).await;
     assert_eq!(served.read(&machine(), &file, 0, 99).await.unwrap().0, "there\nmore\n");
+}
+
+#[tokio::test]
+async fn a_process_that_changes_names_in_a_leased_directory_is_noticed_and_we_ourselves_are_not() {
+    let _alone = ALONE.lock().await;
+    let served = serve();
+    let mut callbacks = served.fs.callbacks().unwrap();
+    std::fs::create_dir(served.path("dir")).unwrap();
+    std::fs::create_dir(served.path("quiet")).unwrap();
+    let directory = served.handle("dir").await;
+    let quiet = served.handle("quiet").await;
+    let delegate = async |handle: &Handle| {
+        served.fs.delegate(&machine(), handle, AccessMask::LOOKUP).await.unwrap().lease
+    };
+    let lease = delegate(&directory).await.unwrap();
+    assert_eq!(lease.kind, LeaseKind::Read);
+    assert_eq!(delegate(&directory).await.unwrap().id, lease.id, "it is one");
+    let kept = delegate(&quiet).await.unwrap();
+    let set = SetAttributes::default();
+    served.fs.mkdir(&machine(), &directory, &name("ours"), &set).await.unwrap();
+    served.fs.rmdir(&machine(), &directory, &name("ours")).await.unwrap();
+    assert!(run(&served, "touch dir/theirs").wait().await.unwrap().success());
+    let Callback::Recall(recall) = next(&mut callbacks).await else { panic!("a recall") };
+    assert_eq!((recall.id, recall.handle), (lease.id, directory), "and it is for them");
+    served.fs.returned(&machine(), lease.id).await.unwrap();
+    assert_eq!(delegate(&directory).await, None, "it changes hands");
+    assert_eq!(delegate(&quiet).await.unwrap().id, kept.id);
+    // A file has none of this kind.
+    let file = file(&served).await;
+    assert_eq!(delegate(&file).await, None);
 }

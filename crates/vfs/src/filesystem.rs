@@ -53,6 +53,15 @@ pub struct Accessed {
     pub attributes: Option<Attributes>,
 }
 
+/// The result of asking for a lease on a directory.
+#[derive(Clone, Copy, Debug)]
+pub struct Delegated {
+    /// Those of the asked rights that are granted, and the directory: under the lease, if there is one.
+    pub accessed: Accessed,
+    /// A lease for reading: on the directory's names, those that are absent included, and on its attributes.
+    pub lease: Option<Lease>,
+}
+
 /// The result of a READ.
 #[derive(Clone, Debug)]
 pub struct Read {
@@ -471,6 +480,23 @@ pub trait FileSystem: Send + Sync + 'static {
         _term: Duration,
     ) -> Result<Option<Lease>> {
         Ok(None)
+    }
+
+    /// ACCESS of a directory, and along with it a lease on it, if there is one to be had (GET_DIR_DELEGATION, RFC 8881,
+    /// section 18.39). The lease covers all names in the directory, which ones there are not, and its attributes: whoever
+    /// else makes, removes or renames a name there, or changes the directory itself, waits until it is returned. What is
+    /// *behind* the names it does not cover. The caller's holder may change the directory under it.
+    ///
+    /// # Errors
+    /// Those of ACCESS.
+    async fn delegate(&self, caller: &Caller, directory: &Handle, asked: AccessMask) -> Result<Delegated> {
+        Ok(Delegated { accessed: self.access(caller, directory, asked).await?, lease: None })
+    }
+
+    /// Does a name lead anywhere, as far as is remembered? Without a call to the origin, and not to be relied on: it may
+    /// say which way is likely to be the shorter. `None` where looking is as good as remembering.
+    fn is_remembered(&self, _directory: &Handle, _name: &Name) -> Option<bool> {
+        None
     }
 
     /// The access control list.

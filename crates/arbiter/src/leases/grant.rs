@@ -28,6 +28,8 @@ pub struct Wanted {
     pub others: Others,
     /// The change attribute that came with the open.
     pub change: u64,
+    /// It is a directory.
+    pub directory: bool,
     /// The lease is to end by itself after so long: see [`super::terms`].
     pub term: Option<Duration>,
 }
@@ -69,6 +71,7 @@ impl Leases {
             told: change,
             used,
             recalled: None,
+            directory: wanted.directory,
             term,
             queued: None,
         };
@@ -82,6 +85,7 @@ impl Leases {
         self.termed += usize::from(term.is_some());
         *self.holders.entry(holder).or_default() += 1;
         self.writes += usize::from(kind == LeaseKind::Write);
+        self.directories += usize::from(wanted.directory);
         self.counts.granted += 1;
         Some(lease)
     }

@@ -154,6 +154,7 @@ impl Model {
             want: Want::Any,
             others: Others::default(),
             change: 1,
+            directory: false,
             term: None,
         };
         let Some(lease) = self.leases.grant(self.now, &file(of), &wanted) else { return };
@@ -254,7 +255,15 @@ proptest! {
 
 fn wanted(holder: u64) -> Wanted {
     let (holder, access) = (Some(HolderId(holder)), Share::READ);
-    Wanted { holder, access, want: Want::Any, others: Others::default(), change: 1, term: None }
+    Wanted {
+        holder,
+        access,
+        want: Want::Any,
+        others: Others::default(),
+        change: 1,
+        directory: false,
+        term: None,
+    }
 }
 
 fn below(id: u64) -> Lease {

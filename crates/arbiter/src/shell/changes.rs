@@ -4,16 +4,30 @@
 //! end, and nobody would recall it. A change by name (REMOVE, RENAME, a CREATE that truncates) is of a file that only the
 //! layer below will know; while no lease is out it goes on like that, and holds back grants for as long as it takes. While
 //! any is out the name is looked up first, and nobody else changes what it leads to until the change has ended.
+//!
+//! A change of names is a change of the directory as well, and recalls the leases of others on it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tokio::time::timeout_at;
-use vfs::{By, Caller, Handle, Name, Result, Share, Status};
+use vfs::{By, Caller, CreateHow, Created, Handle, Name, Result, SetAttributes, Share, Status};
 
+use super::opens::may_be_there;
 use super::{Shell, State};
 use crate::leases::Use;
 use crate::shares::Opening;
+
+/// What names that are changed may lead to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Victims {
+    /// Anything but directories: REMOVE, truncation.
+    Files,
+    /// Directories: RMDIR.
+    Directories,
+    /// Anything: RENAME.
+    Any,
+}
 
 /// Whether a file may be changed.
 type Admitted<'a> = dyn Fn(&State, &Handle) -> Result<(), Status> + Send + Sync + 'a;
@@ -118,7 +132,8 @@ impl Shell {
         self.change(caller, handle, admit).await.map(|(change, ())| change)
     }
 
-    /// A change of whatever these names lead to. Only if any lease is out does it cost a LOOKUP each.
+    /// A change of names: of the directories that they are in, and of whatever they lead to, which is one of `victims`.
+    /// Only if any lease on such is out does it cost a LOOKUP each.
     ///
     /// # Errors
     /// `Delay`; those of LOOKUP but `NoEnt`.
@@ -126,8 +141,38 @@ impl Shell {
         self: &Arc<Shell>,
         caller: &Caller,
         names: &[(&Handle, &Name)],
+        victims: Victims,
+    ) -> Result<(Change, Change)> {
+        let directories: Vec<&Handle> = names.iter().map(|(directory, _)| *directory).collect();
+        let directories = self.change_directories(caller, &directories).await?;
+        Ok((directories, self.change_names_if(caller, names, victims, None).await?))
+    }
+
+    /// A change of names in directories, whatever becomes of what they lead to.
+    ///
+    /// # Errors
+    /// `Delay`.
+    pub(crate) async fn change_directories(
+        self: &Arc<Shell>,
+        caller: &Caller,
+        directories: &[&Handle],
     ) -> Result<Change> {
-        self.change_names_if(caller, names, None).await
+        self.recovered(caller, Use::Change)?;
+        let mut change = Change::new(self);
+        if !self.is_granting() {
+            return Ok(change);
+        }
+        for (at, directory) in directories.iter().enumerate() {
+            if directories[..at].contains(directory) {
+                continue;
+            }
+            let enter = |state: &mut State, _| {
+                state.leases.begin_change(directory);
+                change.files.push(**directory);
+            };
+            self.when_clear(caller, directory, Use::Change, enter).await?;
+        }
+        Ok(change)
     }
 
     /// A change of the data that a name leads to, if it leads to any: truncation. Only if any lease is out, or any open
@@ -144,19 +189,45 @@ impl Shell {
         let denying = self.gauges.denying_opens.load(Ordering::Acquire) > 0;
         let denies = opening.is_some_and(|opening| !opening.deny.is_empty());
         if !denying && !denies {
-            return self.change_names(caller, &[name]).await;
+            return self.change_names_if(caller, &[name], Victims::Files, None).await;
         }
         let admitted = |state: &State, file: &Handle| match opening {
             Some(opening) => state.shares.check(file, opening),
             None => state.shares.admit(file, Share::WRITE, caller.holder),
         };
-        self.change_names_if(caller, &[name], Some(&admitted)).await
+        self.change_names_if(caller, &[name], Victims::Files, Some(&admitted)).await
+    }
+
+    /// CREATE: of a name that is probably not there so that it fails if it is, which needs no look at what that would be.
+    pub(crate) async fn create(
+        self: &Arc<Shell>,
+        caller: &Caller,
+        (directory, name): (&Handle, &Name),
+        how: CreateHow,
+        set: &SetAttributes,
+    ) -> Result<Created> {
+        let _change = self.change_directories(caller, &[directory]).await?;
+        let truncates = how == CreateHow::Unchecked && set.size.is_some();
+        if truncates && self.may_guard(caller, directory, name) {
+            match self.below.create(caller, directory, name, CreateHow::Guarded, set).await {
+                Err(error) if may_be_there(error.status) => {}
+                made => return made,
+            }
+        }
+        let _truncation = match truncates {
+            true => Some(self.change_data(caller, (directory, name), None).await?),
+            false => None,
+        };
+        let mut created = self.below.create(caller, directory, name, how, set).await?;
+        created.node.attributes = self.trusted(caller, &created.node.handle, created.node.attributes);
+        Ok(created)
     }
 
     async fn change_names_if(
         self: &Arc<Shell>,
         caller: &Caller,
         names: &[(&Handle, &Name)],
+        victims: Victims,
         admitted: Option<&Admitted<'_>>,
     ) -> Result<Change> {
         self.recovered(caller, Use::Change)?;
@@ -166,7 +237,7 @@ impl Shell {
             self.with(|state, _| state.leases.begin_nameless_change());
             change.nameless = true;
         }
-        if self.gauges.leases.load(Ordering::Acquire) == 0 && admitted.is_none() {
+        if !self.may_be_leased(victims) && admitted.is_none() {
             return Ok(change);
         }
         self.reserve_names(caller, names, &mut change).await?;
@@ -196,14 +267,25 @@ impl Shell {
         Ok(change)
     }
 
-    /// A LINK: a change of the file, and of what the name leads to.
+    /// Is any lease out on such files?
+    fn may_be_leased(&self, victims: Victims) -> bool {
+        let files = || self.gauges.file_leases.load(Ordering::Acquire) > 0;
+        let directories = || self.gauges.directory_leases.load(Ordering::Acquire) > 0;
+        match victims {
+            Victims::Files => files(),
+            Victims::Directories => directories(),
+            Victims::Any => files() || directories(),
+        }
+    }
+
+    /// A LINK: a change of the directory, of the file, and of what the name leads to.
     pub(crate) async fn change_link(
         self: &Arc<Shell>,
         caller: &Caller,
         file: &Handle,
         name: (&Handle, &Name),
     ) -> Result<(Change, Change)> {
-        let mut named = Change::new(self);
+        let mut named = self.change_directories(caller, &[name.0]).await?;
         if self.is_granting() {
             // Even if no lease is out: unlike other changes of names this one does not keep any from being granted.
             self.reserve_names(caller, &[name], &mut named).await?;

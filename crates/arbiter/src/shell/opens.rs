@@ -17,7 +17,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 use vfs::{
-    Caller, CreateHow, Handle, Lease, OpenId, OpenRequest, Opened, Owner, Result, Share, Status, Want,
+    Caller, CreateHow, Handle, Lease, Name, OpenId, OpenRequest, Opened, Owner, Result, Share, Status, Want,
 };
 
 use super::changes::Change;
@@ -34,12 +34,24 @@ pub(crate) struct Below {
 }
 
 /// An open that has not been entered: undone unless it is.
-struct UnderWay {
+pub(super) struct UnderWay {
     shell: Arc<Shell>,
     caller: Caller,
     flight: Option<Flight>,
     handle: Option<Handle>,
     below: Option<Below>,
+}
+
+impl UnderWay {
+    pub(super) fn new(shell: &Arc<Shell>, caller: &Caller, flight: Flight) -> UnderWay {
+        let (shell, caller) = (shell.clone(), caller.clone());
+        UnderWay { shell, caller, flight: Some(flight), handle: None, below: None }
+    }
+
+    /// It was answered: of this file.
+    pub(super) fn landed(&mut self, handle: &Handle) {
+        (self.flight, self.handle) = (None, Some(*handle));
+    }
 }
 
 impl Drop for UnderWay {
@@ -116,23 +128,22 @@ impl Shell {
         if request.name.is_none() {
             self.state.lock().shares.check(&request.handle, &opening)?;
         }
-        let truncation = self.truncation(caller, request, &opening).await?;
+        if self.is_probably_new(caller, request)
+            && let Some(made) = self.make_new(caller, request, term).await
+        {
+            return made;
+        }
+        let changes = self.changes_of(caller, request, &opening).await?;
         let mut flight = self.with(|state, _| state.leases.begin_open());
-        let mut under_way = UnderWay {
-            shell: self.clone(),
-            caller: caller.clone(),
-            flight: Some(flight),
-            handle: None,
-            below: None,
-        };
+        let mut under_way = UnderWay::new(self, caller, flight);
         let mut opened = self.open_below(caller, request, &mut under_way).await?;
         self.with(|state, _| {
             state.leases.land(&opened.handle, opened.lease.take());
             state.leases.end_open(flight);
         });
-        (under_way.flight, under_way.handle) = (None, Some(opened.handle));
+        under_way.landed(&opened.handle);
         // Our own change is in what we know already.
-        flight.allow(truncation.map_or(0, Change::ends));
+        flight.allow(changes.into_iter().flatten().map(Change::ends).sum());
         let (entered, waited) =
             self.enter(caller, request, (opening, term), &opened, &under_way, flight).await?;
         under_way.handle = None;
@@ -174,8 +185,8 @@ impl Shell {
                 }
                 let others = state.shares.others(&handle, caller.holder);
                 let change = opened.attributes.change;
-                let wanted =
-                    Wanted { holder: caller.holder, access, want: request.want, others, change, term };
+                let (holder, want, directory) = (caller.holder, request.want, false);
+                let wanted = Wanted { holder, access, want, others, change, directory, term };
                 state.leases.touch(&handle, caller.holder);
                 let lease = state.leases.grant(now, &handle, &wanted);
                 let outdated = state.leases.changed_since(flight);
@@ -203,18 +214,51 @@ impl Shell {
         }
     }
 
-    /// The change that an open makes before it is one, if it may make any.
-    async fn truncation(
+    /// The changes that an open makes before it is one, if it may make any: of the directory, and of the file.
+    async fn changes_of(
         self: &Arc<Shell>,
         caller: &Caller,
         request: &OpenRequest,
         opening: &Opening,
-    ) -> Result<Option<Change>> {
-        match (&request.name, &request.create) {
-            (Some(name), Some((CreateHow::Unchecked, set))) if set.size.is_some() => {
-                self.change_data(caller, (&request.handle, name), Some(opening)).await.map(Some)
-            }
-            _ => Ok(None),
+    ) -> Result<[Option<Change>; 2]> {
+        let (Some(name), Some((how, set))) = (&request.name, &request.create) else {
+            return Ok([None, None]);
+        };
+        let directory = self.change_directories(caller, &[&request.handle]).await?;
+        let truncates = *how == CreateHow::Unchecked && set.size.is_some();
+        let file = match truncates {
+            true => Some(self.change_data(caller, (&request.handle, name), Some(opening)).await?),
+            false => None,
+        };
+        Ok([Some(directory), file])
+    }
+
+    /// Is it an open that would truncate what is there, and there is probably nothing?
+    fn is_probably_new(&self, caller: &Caller, request: &OpenRequest) -> bool {
+        let (Some(name), Some((CreateHow::Unchecked, set))) = (&request.name, &request.create) else {
+            return false;
+        };
+        set.size.is_some() && self.may_guard(caller, &request.handle, name)
+    }
+
+    /// May a creation be tried that fails if the name is there? It needs no look at what that would be. One that comes
+    /// again might find what it made itself.
+    pub(crate) fn may_guard(&self, caller: &Caller, directory: &Handle, name: &Name) -> bool {
+        !caller.resent && self.below.is_remembered(directory, name) == Some(false)
+    }
+
+    /// The same open, if the name is not there. None if it may be.
+    async fn make_new(
+        self: &Arc<Shell>,
+        caller: &Caller,
+        request: &OpenRequest,
+        term: Option<Duration>,
+    ) -> Option<Result<Opened>> {
+        let create = request.create.as_ref().map(|(_, set)| (CreateHow::Guarded, *set));
+        let guarded = OpenRequest { create, ..request.clone() };
+        match Box::pin(self.open(caller, &guarded, term)).await {
+            Err(error) if may_be_there(error.status) => None,
+            made => Some(made),
         }
     }
 
@@ -312,6 +356,12 @@ impl Shell {
     pub(super) fn open_id(&self) -> OpenId {
         OpenId(self.next_open.fetch_add(1, Ordering::Relaxed))
     }
+}
+
+/// Does the failure of a guarded creation leave it open that the name is there? Some servers look at the rights to the
+/// directory first.
+pub(crate) fn may_be_there(status: Status) -> bool {
+    matches!(status, Status::Exist | Status::Access | Status::Perm | Status::Rofs)
 }
 
 impl State {

@@ -1,7 +1,7 @@
 //! Leases with a term, for holders that open nothing.
 //!
 //! The layer below grants with opens alone, so a first lease costs one open there, which is closed again; renewals are
-//! settled here.
+//! settled here. One on a directory comes without an open.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::sleep_until;
-use vfs::{Caller, Handle, Lease, LeaseKind, OpenRequest, Owner, Result, Share, Status, Want};
+use vfs::{AccessMask, Caller, Handle, Lease, LeaseKind, OpenRequest, Owner, Result, Share, Status, Want};
 
 use super::Shell;
 use crate::leases::{Renewal, Termed};
@@ -74,6 +74,10 @@ impl Shell {
                 Ok(opened.lease)
             }
             Err(error) if error.status == Status::Delay => Err(error),
+            Err(error) if error.status == Status::IsDir && kind == LeaseKind::Read => {
+                let rights = AccessMask::READ | AccessMask::LOOKUP;
+                Ok(self.delegate(caller, handle, rights, Some(term)).await?.lease)
+            }
             // What cannot be opened is not cached: the operation itself says why.
             Err(_) => Ok(None),
         }

@@ -38,6 +38,8 @@ pub struct Files {
     pub opens: HashMap<OpenId, (u8, Share, Share)>,
     pub leases: HashMap<u8, LeaseId>,
     pub locks: Vec<(u8, Lock)>,
+    /// How often the directory was changed.
+    pub root_changes: u64,
     /// A lock of somebody elsewhere.
     pub foreign_lock: Option<Lock>,
     next: u64,
@@ -65,6 +67,8 @@ pub struct Below {
     pub grants: Mutex<Option<LeaseKind>>,
     stateful: bool,
     calls: Mutex<Vec<String>>,
+    /// What it says that it remembers of names.
+    pub remembers: Mutex<Option<bool>>,
     /// What clients believe under their leases.
     pub believed: Mutex<Vec<Believed>>,
     /// Lets calls be overtaken, in an order that this seed decides.
@@ -83,6 +87,7 @@ impl Below {
             grants: Mutex::new(Some(LeaseKind::Write)),
             stateful,
             calls: Mutex::default(),
+            remembers: Mutex::default(),
             believed: Mutex::default(),
             jitter: Mutex::default(),
             gates: Mutex::default(),
@@ -150,6 +155,7 @@ impl Below {
 
     fn lease(&self, id: u8, change: u64) -> Option<Lease> {
         let kind = (*self.grants.lock())?;
+        let kind = if id == ROOT { LeaseKind::Read } else { kind };
         let mut files = self.files.lock();
         files.next += 1;
         let next = LeaseId(files.next);

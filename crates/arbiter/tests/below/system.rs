@@ -3,10 +3,10 @@
 use async_trait::async_trait;
 use bytes::Bytes;
 use vfs::{
-    AccessMask, Accessed, Attributes, By, Callbacks, Caller, Commit, CreateHow, Created, Data, Device,
-    FileSystem, FileType, FsLimits, FsStat, Handle, LeaseId, Listing, Lock, LockRequest, Locked, Looked,
-    Name, Node, OpenId, OpenRequest, Opened, Owner, Read, ReadDir, Renamed, Result, SetAttributes, Share,
-    Stability, Status, Timestamp, Wcc, Written,
+    AccessMask, Accessed, Attributes, By, Callbacks, Caller, Commit, CreateHow, Created, Data, Delegated,
+    Device, FileSystem, FileType, FsLimits, FsStat, Handle, LeaseId, Listing, Lock, LockRequest, Locked,
+    Looked, Name, Node, OpenId, OpenRequest, Opened, Owner, Read, ReadDir, Renamed, Result, SetAttributes,
+    Share, Stability, Status, Timestamp, Wcc, Written,
 };
 
 use super::{Below, File, ROOT, attributes, handle, id_of};
@@ -14,7 +14,8 @@ use super::{Below, File, ROOT, attributes, handle, id_of};
 impl Below {
     fn attributes(&self, id: u8) -> Result<Attributes> {
         if id == ROOT {
-            return Ok(attributes(ROOT, &File { size: 0, change: 1, nlink: 2 }));
+            let change = 1 + self.files.lock().root_changes;
+            return Ok(attributes(ROOT, &File { size: 0, change, nlink: 2 }));
         }
         self.files.lock().by_id.get(&id).map(|file| attributes(id, file)).ok_or(Status::Stale.into())
     }
@@ -35,6 +36,16 @@ impl Below {
         Ok(Wcc { before: None, after: Some(attributes(id, file)) })
     }
 
+    /// A name in the directory is changed.
+    fn change_names(&self, caller: &Caller) {
+        let mut files = self.files.lock();
+        files.root_changes += 1;
+        for believed in self.believed.lock().iter_mut().filter(|believed| believed.file == ROOT) {
+            assert_eq!(Some(believed.holder), caller.holder, "a name was changed under the lease of another");
+            believed.change = 1 + files.root_changes;
+        }
+    }
+
     fn node(&self, id: u8) -> Result<Node> {
         Ok(Node { handle: handle(id), attributes: Some(self.attributes(id)?) })
     }
@@ -50,6 +61,7 @@ impl Below {
                 Ok((id, false))
             }
             (Err(_), _) => {
+                self.change_names(caller);
                 let made = self.add(std::str::from_utf8(name.as_bytes()).unwrap());
                 Ok((id_of(&made), true))
             }
@@ -79,6 +91,10 @@ impl FileSystem for Below {
     ) -> Result<Wcc> {
         self.note("setattr");
         self.be_overtaken().await;
+        if id_of(handle) == ROOT {
+            self.change_names(caller);
+            return Ok(Wcc::default());
+        }
         self.change(caller, id_of(handle), |file| file.size = set.size.unwrap_or(file.size))
     }
 
@@ -151,30 +167,36 @@ impl FileSystem for Below {
         Ok(Created { node: self.node(id)?, directory: Wcc::default() })
     }
 
-    async fn mkdir(&self, _: &Caller, _: &Handle, _: &Name, _: &SetAttributes) -> Result<Created> {
+    async fn mkdir(&self, caller: &Caller, _: &Handle, _: &Name, _: &SetAttributes) -> Result<Created> {
+        self.note("mkdir");
+        self.change_names(caller);
         Err(Status::Rofs.into())
     }
 
     async fn symlink(
         &self,
-        _: &Caller,
+        caller: &Caller,
         _: &Handle,
         _: &Name,
         _: &[u8],
         _: &SetAttributes,
     ) -> Result<Created> {
+        self.note("symlink");
+        self.change_names(caller);
         Err(Status::Rofs.into())
     }
 
     async fn mknod(
         &self,
-        _: &Caller,
+        caller: &Caller,
         _: &Handle,
         _: &Name,
         _: FileType,
         _: Device,
         _: &SetAttributes,
     ) -> Result<Created> {
+        self.note("mknod");
+        self.change_names(caller);
         Err(Status::Rofs.into())
     }
 
@@ -183,19 +205,30 @@ impl FileSystem for Below {
         self.be_overtaken().await;
         self.pass("remove").await;
         let id = self.find(name)?;
+        self.change_names(caller);
         self.files.lock().names.remove(name.as_bytes());
         self.change(caller, id, |file| file.nlink -= 1)?;
         Ok(Wcc::default())
     }
 
-    async fn rmdir(&self, _: &Caller, _: &Handle, _: &Name) -> Result<Wcc> {
+    async fn rmdir(&self, caller: &Caller, _: &Handle, _: &Name) -> Result<Wcc> {
+        self.note("rmdir");
+        self.change_names(caller);
         Err(Status::NotDir.into())
     }
 
-    async fn rename(&self, _: &Caller, _: &Handle, from: &Name, _: &Handle, to: &Name) -> Result<Renamed> {
+    async fn rename(
+        &self,
+        caller: &Caller,
+        _: &Handle,
+        from: &Name,
+        _: &Handle,
+        to: &Name,
+    ) -> Result<Renamed> {
         self.note("rename");
         self.be_overtaken().await;
         let id = self.find(from)?;
+        self.change_names(caller);
         let mut files = self.files.lock();
         files.names.remove(from.as_bytes());
         files.names.insert(to.as_bytes().to_vec(), id);
@@ -205,6 +238,7 @@ impl FileSystem for Below {
     async fn link(&self, caller: &Caller, file: &Handle, _: &Handle, name: &Name) -> Result<Created> {
         self.note("link");
         self.be_overtaken().await;
+        self.change_names(caller);
         self.files.lock().names.insert(name.as_bytes().to_vec(), id_of(file));
         self.change(caller, id_of(file), |file| file.nlink += 1)?;
         Ok(Created { node: self.node(id_of(file))?, directory: Wcc::default() })
@@ -294,6 +328,20 @@ impl FileSystem for Below {
     async fn test(&self, _: &Caller, _: &Handle, lock: &Lock) -> Result<Option<Lock>> {
         self.note("test");
         Ok(self.files.lock().foreign_lock.clone().filter(|foreign| foreign.conflicts(lock)))
+    }
+
+    async fn delegate(&self, _: &Caller, directory: &Handle, asked: AccessMask) -> Result<Delegated> {
+        self.note("delegate");
+        self.be_overtaken().await;
+        let attributes = self.attributes(id_of(directory))?;
+        let lease = self.lease(id_of(directory), attributes.change);
+        self.pass("delegate").await;
+        let accessed = Accessed { granted: asked, attributes: Some(attributes) };
+        Ok(Delegated { accessed, lease })
+    }
+
+    fn is_remembered(&self, _: &Handle, _: &Name) -> Option<bool> {
+        *self.remembers.lock()
     }
 
     fn callbacks(&self) -> Option<Callbacks> {

@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use vfs::{AccessMask, Accessed, Attributes, Caller, Handle, Result};
 
+use super::names::Before;
 use crate::core::Core;
 use crate::object::{Opening, Seen};
 use crate::table::Object;
+use crate::trust::Sent;
 
 impl Core {
     /// GETATTR: from memory within the timeouts or under a lease, else one GETATTR.
@@ -49,7 +51,10 @@ impl Core {
     /// Asks the origin for all rights at once, so that the answer serves later questions.
     pub async fn ask_access(&self, caller: &Caller, object: &Arc<Object>) -> Result<Accessed> {
         self.know_limits(caller, &object.handle).await;
-        let (epoch, generation) = self.with(object, |state| (state.epoch(), state.rights_generation));
+        if self.wants_directory(object) {
+            return self.ask_delegated(caller, object).await;
+        }
+        let before = self.with(object, |state| Before::of(state));
         let sent = self.policy.sending();
         self.counters.access_calls.bump();
         let accessed = match self.below.access(caller, &object.handle, AccessMask::all()).await {
@@ -59,19 +64,30 @@ impl Core {
                 return Err(error);
             }
         };
-        let seen = self.observe(object, accessed.attributes.as_ref(), &sent, Opening::Yes);
+        self.note_access(caller, object, &accessed, (&sent, &before));
+        Ok(accessed)
+    }
+
+    /// Takes note of what ACCESS told.
+    pub fn note_access(
+        &self,
+        caller: &Caller,
+        object: &Arc<Object>,
+        accessed: &Accessed,
+        (sent, before): (&Sent, &Before),
+    ) {
+        let seen = self.observe(object, accessed.attributes.as_ref(), sent, Opening::Yes);
         self.with(object, |state| {
             let belongs = match seen {
                 Some(seen) => seen == Seen::Known,
                 // Without attributes, the answer is of the known state or a later one: it goes with the known one.
-                None => state.attributes().is_some() && state.epoch() == epoch && !state.is_suspect(),
+                None => state.attributes().is_some() && state.epoch() == before.epoch && !state.is_suspect(),
             };
-            if belongs && state.rights_generation == generation {
-                let young = !state.is_settled(&self.policy, &sent);
+            if belongs && state.rights_generation == before.rights_generation {
+                let young = !state.is_settled(&self.policy, sent);
                 state.rights.remember_answer(&caller.principal, accessed.granted, young, sent.wall);
                 state.changed = true;
             }
         });
-        Ok(accessed)
     }
 }

@@ -319,7 +319,7 @@ impl Core {
         if self.is_all_clean() {
             return None;
         }
-        let Some(NameEntry { leads: Leads::To(child), epoch, young }) = self.name_entry(directory, name)
+        let Some(NameEntry { leads: Leads::To(child), epoch, young, .. }) = self.name_entry(directory, name)
         else {
             return None;
         };

@@ -82,9 +82,12 @@ impl Core {
         {
             return Ok(None);
         }
-        let current = self.with(object, |state| state.current().is_some());
-        let attributes =
-            if open || !current { Some(self.revalidate(caller, object, arrived).await?) } else { None };
+        let (leased, current) =
+            self.with(object, |state| (state.leased().copied(), state.current().is_some()));
+        let attributes = match leased {
+            None if open || !current => Some(self.revalidate(caller, object, arrived).await?),
+            leased => leased,
+        };
         let Some(whole) = self.usable_listing(caller, object, part, open) else { return Ok(None) };
         let Some((entries, eof)) = whole.part(part.cookie, part.bytes, part.plus) else { return Ok(None) };
         let entries: Vec<Entry> = entries.iter().map(|listed| self.entry(listed, part.plus)).collect();
@@ -104,7 +107,9 @@ impl Core {
     ) -> Option<Arc<WholeListing>> {
         let listing = self.with(object, |state| {
             let may = self.may(state, &caller.principal, AccessMask::READ) == Some(true);
-            let usable = |listing: &&KnownListing| may && !state.is_suspect() && !(open && listing.young);
+            let usable = |listing: &&KnownListing| {
+                may && !state.is_suspect() && !(open && listing.young) && listing.edits.is_empty()
+            };
             state.listing.as_ref().filter(usable).cloned()
         })?;
         let whole = match listing.whole {
@@ -140,7 +145,7 @@ impl Core {
                 let opening = if part.cookie == 0 { Opening::Yes } else { Opening::No };
                 let seen = self.observe(object, listing.directory.as_ref(), &sent, opening);
                 self.remember_success(caller, object, AccessMask::READ, &sent, &before);
-                self.prime(object, listing, &sent, &before);
+                self.prime(object, listing, seen, &sent, &before);
                 self.gather(object, &part, listing, (seen, &sent, &before));
             }
             Err(error) => self.note_error(object, error, &sent),
@@ -149,13 +154,22 @@ impl Core {
     }
 
     /// Takes note of the names and attributes in a listing.
-    fn prime(&self, directory: &Arc<Object>, listing: &Listing, sent: &Sent, before: &Before) {
+    fn prime(
+        &self,
+        directory: &Arc<Object>,
+        listing: &Listing,
+        seen: Option<Seen>,
+        sent: &Sent,
+        before: &Before,
+    ) {
+        let within = self.seen_within(directory, seen, sent, before);
         let mut batch = Batch::default();
         let mut seen = Vec::new();
         for entry in &listing.entries {
             let Some(Node { handle, attributes: Some(attributes) }) = &entry.node else { continue };
             let child = self.object(handle);
             let learnt = self.learn_child(&child, Some(attributes), sent, Opening::No);
+            let learnt = self.within(&child, learnt, within);
             if learnt.is_some() {
                 put_name(&mut batch, &directory.handle, &entry.name, learnt);
                 seen.push((child, &entry.name));
@@ -199,7 +213,7 @@ impl Core {
             let young = gathering.young;
             let whole = Arc::new(gathering.whole());
             let id = self.policy.epoch();
-            state.listing = Some(KnownListing { id, young, whole: Some(whole.clone()) });
+            state.listing = Some(KnownListing::new(id, young, Some(whole.clone())));
             state.changed = true;
             Some((id, whole))
         });

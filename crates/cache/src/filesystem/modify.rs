@@ -118,6 +118,8 @@ pub struct NameChange<'a> {
     child: Option<Arc<Object>>,
     /// The epoch of the directory before.
     epoch: u64,
+    /// A lease on the directory vouched for what the name led to.
+    certain: bool,
     ticket: u64,
     ended: bool,
 }
@@ -125,6 +127,7 @@ pub struct NameChange<'a> {
 impl<'a> NameChange<'a> {
     /// About to be sent.
     pub fn begin(core: &'a Core, directory: &Arc<Object>, name: &Name) -> NameChange<'a> {
+        let certain = core.leased_name(directory, name).is_some();
         let (ticket, epoch) = core.with(directory, |state| (state.begin_name(name), state.epoch()));
         let child = match core.name_entry(&directory.handle, name) {
             Some(NameEntry { leads: Leads::To(child), .. }) => Some(core.object(&child)),
@@ -137,6 +140,7 @@ impl<'a> NameChange<'a> {
             name: name.clone(),
             child,
             epoch,
+            certain,
             ticket,
             ended: false,
         }
@@ -161,9 +165,14 @@ impl<'a> NameChange<'a> {
         self.child.clone().or_else(now)
     }
 
+    /// Is it known for certain what the name led to, by a lease on the directory since before the change?
+    fn is_certain(&self) -> bool {
+        self.certain && self.core.with(&self.directory, |state| state.names_epoch()) == Some(self.epoch)
+    }
+
     /// The name is gone. It is remembered as such, unless somebody else changed the directory too.
     fn gone(self) {
-        let entry = NameEntry { leads: Leads::Nowhere, epoch: self.epoch, young: false };
+        let entry = NameEntry { leads: Leads::Nowhere, epoch: self.epoch, young: false, within: None };
         self.end(Some(entry));
     }
 
@@ -185,9 +194,15 @@ impl<'a> NameChange<'a> {
 
     fn set(&self, entry: Option<NameEntry>) {
         let _names = self.directory.names.lock();
-        let alone = self.core.with(&self.directory, |state| state.end_name(self.ticket));
+        let entry = self.core.with(&self.directory, |state| {
+            let alone = state.end_name(self.ticket);
+            let entry = entry.filter(|_| alone);
+            state.edit_listing(&self.name, entry.as_ref());
+            // Under a lease nobody else has changed the name since.
+            let within = state.names_epoch().filter(|epoch| *epoch == self.epoch);
+            entry.map(|entry| NameEntry { within, ..entry })
+        });
         let mut batch = Batch::default();
-        let entry = entry.filter(|_| alone);
         put_name(&mut batch, &self.directory.handle, &self.name, entry);
         self.core.index.commit(batch);
         self.core.see_child(&self.directory.handle, &self.name, entry.as_ref());
@@ -291,6 +306,25 @@ impl Core {
         result
     }
 
+    /// RMDIR. A lease on what is removed goes back first: afterwards there is nothing to name it by.
+    pub async fn rmdir(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<Wcc> {
+        let victim = self.leased_directory(directory, name);
+        if let Some(victim) = &victim {
+            self.return_lease(victim).await;
+        }
+        self.remove(directory, name, victim, self.below.rmdir(caller, directory, name)).await
+    }
+
+    /// What a name is known to lead to, if that is a directory with a lease.
+    fn leased_directory(&self, directory: &Handle, name: &Name) -> Option<Arc<Object>> {
+        let entry = self.steady_entry(&self.object(directory), name)?;
+        let Leads::To(child) = entry.leads else { return None };
+        let child = self.object(&child);
+        let leased =
+            |state: &mut State| state.lease.is_some() && state.attributes().is_some_and(Attributes::is_dir);
+        self.with(&child, leased).then_some(child)
+    }
+
     /// REMOVE and RMDIR.
     pub async fn remove(
         &self,
@@ -323,6 +357,9 @@ impl Core {
         (to, to_name): (&Handle, &Name),
     ) -> Result<Renamed> {
         let (source, target) = (self.object(from), self.object(to));
+        if let Some(replaced) = self.leased_directory(to, to_name) {
+            self.return_lease(&replaced).await;
+        }
         let (moved, replaced) =
             (self.victim(caller, from, from_name).await, self.victim(caller, to, to_name).await);
         let leaving = NameChange::begin(self, &source, from_name).of(moved);
@@ -357,9 +394,18 @@ impl Core {
             self.unlinked(replaced.as_ref());
         }
         // A rename between two names of one file does nothing and leaves both; whether they were that, what is
-        // remembered of them does not prove.
-        leaving.end(None);
-        coming.end(None);
+        // remembered of them proves only under leases on their directories.
+        match moved.filter(|_| !same && leaving.is_certain() && coming.is_certain()) {
+            Some(moved) => {
+                let (leads, epoch) = (Leads::To(moved.handle), self.with(&moved, |state| state.epoch()));
+                leaving.gone();
+                coming.end(Some(NameEntry { leads, epoch, young: true, within: None }));
+            }
+            None => {
+                leaving.end(None);
+                coming.end(None);
+            }
+        }
     }
 
     /// A name of this object is gone: its last one, or one of several.
@@ -434,6 +480,7 @@ impl Core {
     ) -> Option<NameEntry> {
         let seen = self.observe(child, attributes, sent, opening)?;
         let epoch = self.with(child, |state| state.epoch());
-        (seen == Seen::Known).then_some(NameEntry { leads: Leads::To(child.handle), epoch, young: false })
+        let entry = NameEntry { leads: Leads::To(child.handle), epoch, young: false, within: None };
+        (seen == Seen::Known).then_some(entry)
     }
 }

@@ -54,6 +54,11 @@ impl Core {
         if self.policy.lookup_cache == LookupCache::None || !self.may_look(caller, directory) {
             return Ok(None);
         }
+        if let Some(leads) = self.leased_name(directory, name)
+            && let Some(found) = self.leased_lookup(caller, directory, name, leads, arrived).await?
+        {
+            return Ok(Some(found));
+        }
         let entry = self.steady_entry(directory, name);
         let asker = self.asker(caller, entry.as_ref());
         let (caller, open) = (&asker, self.policy.is_open(&asker));
@@ -142,8 +147,7 @@ impl Core {
         let open = self.policy.is_open(caller);
         let absent = self.with(directory, |state| {
             let listing = state.listing.as_ref().filter(|listing| !(open && listing.young))?;
-            let whole = listing.whole.as_ref()?;
-            (!whole.contains(name)).then(|| (state.epoch(), listing.id))
+            listing.lacks(name).then(|| (state.epoch(), listing.id))
         });
         let Some((epoch, id)) = absent else { return Ok(None) };
         let found = self.confirm_absence(caller, directory, epoch, arrived).await?;
@@ -171,10 +175,12 @@ impl Core {
         self.pace.lock().on_round_trip(sent.at.elapsed());
         match &found {
             Ok(looked) => {
-                self.observe(directory, looked.directory.as_ref(), &sent, Opening::No);
+                let seen = self.observe(directory, looked.directory.as_ref(), &sent, Opening::No);
+                let within = self.seen_within(directory, seen, &sent, &before);
                 self.remember_success(caller, directory, AccessMask::LOOKUP, &sent, &before);
                 let child = self.object(&looked.node.handle);
-                let entry = self.learn_child(&child, looked.node.attributes.as_ref(), &sent, Opening::Yes);
+                let learnt = self.learn_child(&child, looked.node.attributes.as_ref(), &sent, Opening::Yes);
+                let entry = self.within(&child, learnt, within);
                 self.remember_name(directory, name, entry, before.names_generation);
             }
             Err(error) => self.note_not_found(caller, directory, name, error, (&sent, &before)),
@@ -215,7 +221,7 @@ impl Core {
             let seen = state.observe(&self.policy, attributes, sent, opening);
             let young = !state.is_settled(&self.policy, sent);
             let leads = Leads::To(child.handle);
-            (seen == Seen::Known).then(|| NameEntry { leads, epoch: state.epoch(), young })
+            (seen == Seen::Known).then(|| NameEntry { leads, epoch: state.epoch(), young, within: None })
         })
     }
 
@@ -231,7 +237,8 @@ impl Core {
             // Without attributes the absence is of the state known before, or of a later one.
             let belongs = known && seen.map_or(state.epoch() == before.epoch, |seen| seen == Seen::Known);
             let young = !state.is_settled(&self.policy, sent);
-            belongs.then(|| NameEntry { leads: Leads::Nowhere, epoch: state.epoch(), young })
+            let (leads, epoch) = (Leads::Nowhere, state.epoch());
+            belongs.then_some(NameEntry { leads, epoch, young, within: None })
         })
     }
 

@@ -134,7 +134,9 @@ impl Core {
     }
 
     fn offline_listing(&self, directory: &Arc<Object>) -> Option<Arc<crate::listing::WholeListing>> {
-        let listing = self.with(directory, |state| state.listing.clone().filter(|_| !state.is_suspect()))?;
+        let listing = self.with(directory, |state| {
+            state.listing.clone().filter(|listing| !state.is_suspect() && listing.edits.is_empty())
+        })?;
         listing.whole.or_else(|| self.load_listing(directory, listing.id))
     }
 

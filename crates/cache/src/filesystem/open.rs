@@ -44,6 +44,10 @@ impl Core {
             Some(true) if request.reclaim => return self.reclaim_open(caller, request).await,
             Some(true) => {}
         }
+        if let Some(absent) = self.leased_absence(caller, request).await {
+            self.counters.opens_shared.bump();
+            return Err(absent);
+        }
         let target = if may_share(request) { self.target(caller, request).await } else { None };
         let Some(object) = target else {
             return self.open_at_origin(caller, request, None, arrived).await;
@@ -81,7 +85,12 @@ impl Core {
 
     /// What a name leads to, if that is remembered, and holds by what is known of the child.
     fn named(&self, directory: &Arc<Object>, name: &Name) -> Option<Arc<Object>> {
-        let NameEntry { leads: Leads::To(child), epoch, young } = self.steady_entry(directory, name)? else {
+        if let Some(Leads::To(child)) = self.leased_name(directory, name) {
+            let object = self.object(&child);
+            return (!self.with(&object, |state| state.is_suspect())).then_some(object);
+        }
+        let NameEntry { leads: Leads::To(child), epoch, young, .. } = self.steady_entry(directory, name)?
+        else {
             return None;
         };
         let object = self.object(&child);
@@ -204,7 +213,7 @@ impl Core {
     }
 
     /// The lease for the layer above, if there is one, it wants it, and it can be called back.
-    fn hand_up(&self, state: &mut State, want: Want) -> Option<Lease> {
+    pub fn hand_up(&self, state: &mut State, want: Want) -> Option<Lease> {
         let change = state.leased()?.change;
         let lease = state.lease.as_mut().filter(|lease| lease.is_free())?;
         if want == Want::None || !self.is_heard() {

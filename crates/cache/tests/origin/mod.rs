@@ -19,10 +19,10 @@ use cache::{Cache, Options, WriteBehind};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Semaphore;
 use vfs::{
-    AccessMask, Accessed, Attributes, By, Callbacks, Caller, Clock, Commit, CreateHow, Created, Device,
-    Features, FileSystem, FileType, Freshness, FsLimits, FsStat, Handle, LeaseId, Listing, Lock, LockRequest,
-    Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Owner, Read, ReadDir, Renamed, Result,
-    SetAttributes, Share, Stability, Timestamp, Wcc, Written,
+    AccessMask, Accessed, Attributes, By, Callbacks, Caller, Clock, Commit, CreateHow, Created, Delegated,
+    Device, Features, FileSystem, FileType, Freshness, FsLimits, FsStat, Handle, LeaseId, Listing, Lock,
+    LockRequest, Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Owner, Read, ReadDir, Renamed,
+    Result, SetAttributes, Share, Stability, Timestamp, Wcc, Written,
 };
 
 #[allow(unused_imports, reason = "each test program uses a part of it")]
@@ -439,6 +439,17 @@ impl FileSystem for Origin {
 
     fn silence(&self) -> Option<tokio::sync::watch::Receiver<vfs::Silence>> {
         Some(self.silence.subscribe())
+    }
+
+    async fn delegate(&self, caller: &Caller, directory: &Handle, asked: AccessMask) -> Result<Delegated> {
+        self.call("ACCESS", |tree| {
+            let granted = tree.allowed(&caller.principal, directory)? & asked;
+            let attributes = tree.get(directory)?.attributes;
+            let mut state = self.state.lock();
+            let lease = if attributes.is_dir() { state.delegate(directory, attributes.change) } else { None };
+            Ok(Delegated { accessed: Accessed { granted, attributes: Some(attributes) }, lease })
+        })
+        .await
     }
 
     fn callbacks(&self) -> Option<Callbacks> {

@@ -14,7 +14,7 @@ use vfs::{
     Result, Share, Status, Want, Wcc,
 };
 
-use super::tree::Tree;
+use super::tree::{Tree, handle, name};
 use super::{Bench, Origin, until};
 
 /// What leases it grants.
@@ -51,6 +51,8 @@ pub struct State {
     pub locks: Vec<(Handle, Lock)>,
     /// How long until a recalled lease is revoked.
     pub patience: Option<Duration>,
+    /// It gives leases on directories.
+    pub directories: bool,
     /// The next process of the cache goes on with what this one holds.
     pub resumes: bool,
     next: u64,
@@ -172,6 +174,16 @@ impl State {
         Some(Lease { id, kind, until: None, change })
     }
 
+    /// A lease on a directory, for reading.
+    pub fn delegate(&mut self, directory: &Handle, change: u64) -> Option<Lease> {
+        if !self.directories || self.leases.iter().any(|lease| lease.handle == *directory) {
+            return None;
+        }
+        let (id, kind) = (LeaseId(self.next()), LeaseKind::Read);
+        self.leases.push(Granted { id, handle: *directory, kind, recalled: false });
+        Some(Lease { id, kind, until: None, change })
+    }
+
     pub fn downgrade(&mut self, id: OpenId, access: Share, deny: Share) -> Result<()> {
         let open = self.opens.iter_mut().find(|open| open.id == id).ok_or(Status::BadStateId)?;
         let parts = open.had.iter().filter(|(a, d)| access.contains(*a) && deny.contains(*d));
@@ -272,6 +284,15 @@ impl Origin {
             }
             tokio::time::sleep(Duration::from_micros(100)).await;
         }
+    }
+
+    /// The same, for a name in a directory and whatever it leads to.
+    pub async fn others_name(&self, directory: &Handle, text: &str, change: impl FnOnce(&mut Tree)) {
+        let concerned = |tree: &Tree| {
+            let leads = tree.get(directory).ok().and_then(|inode| inode.names.get(&name(text)).copied());
+            leads.map(|(id, _)| handle(id)).into_iter().chain([*directory]).collect()
+        };
+        self.others_all(concerned, change).await;
     }
 
     /// The same, for a write.

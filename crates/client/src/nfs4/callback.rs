@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use protocol::nfs4::callback::{
     self, CbArgOp, CbCompoundHeader, CbCompoundRes, CbGetattrArgs, CbGetattrOk, CbNotifyLockArgs,
     CbOperation, CbRecallAnyArgs, CbRecallArgs, CbResOp, CbSequenceArgs, CbSequenceOk,
-    RCA4_TYPE_MASK_RDATA_DLG, RCA4_TYPE_MASK_WDATA_DLG,
+    RCA4_TYPE_MASK_DIR_DLG, RCA4_TYPE_MASK_RDATA_DLG, RCA4_TYPE_MASK_WDATA_DLG,
 };
 use protocol::nfs4::{Attr, BadArguments, Fattr, Sessionid, Status as Wire};
 use rpc::message::Refusal;
@@ -303,7 +303,7 @@ impl Back {
     }
 
     fn recall_any(&self, args: CbRecallAnyArgs) {
-        let meant = [RCA4_TYPE_MASK_RDATA_DLG, RCA4_TYPE_MASK_WDATA_DLG];
+        let meant = [RCA4_TYPE_MASK_RDATA_DLG, RCA4_TYPE_MASK_WDATA_DLG, RCA4_TYPE_MASK_DIR_DLG];
         if meant.iter().any(|number| args.type_mask.contains_bit(*number)) {
             self.tell(Callback::RecallAny { holder: None, keep: args.objects_to_keep });
         }

@@ -135,6 +135,7 @@ fn build(url: &Url, server: SocketAddr, identity: Identity, minor: u32, nowhere:
         fsids: Fsids::default(),
         ids: Idmap::default(),
         missing: AtomicU16::new(0),
+        prospects: super::delegating::Prospects::default(),
         resumed: AtomicBool::new(false),
         told_renewed: Mutex::default(),
         nowhere,

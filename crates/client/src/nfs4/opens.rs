@@ -340,8 +340,8 @@ impl Inner {
             }
             OpenDelegation::None | OpenDelegation::NoneExt(_) => return None,
         };
-        let delegation =
-            Delegation { handle: *handle, kind, stateid, principal: principal.clone(), recalled: false };
+        let (handle, principal) = (*handle, principal.clone());
+        let delegation = Delegation { handle, kind, directory: false, stateid, principal, recalled: false };
         let (id, new) = self.state.lock().delegated(delegation)?;
         if new && (want == Want::None || !self.back.listening()) {
             self.return_soon(id);

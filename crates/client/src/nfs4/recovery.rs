@@ -144,6 +144,7 @@ impl Inner {
     /// Opens with their delegations and locks, then delegations that have no open; then the end of it is told, and
     /// what came too late is opened anew.
     async fn reclaim_everything(self: &Arc<Inner>, session: &Arc<Session>) -> Result<(), NotMade> {
+        self.lose_directories();
         let plan = self.plan();
         let mut late = Vec::new();
         let mut tasks = JoinSet::new();

@@ -378,7 +378,9 @@ impl Inner {
                 }
                 state.adopt_open(*id, open, false);
             }
-            for (id, (held, _)) in past.leases.iter().filter(|(_, (_, going))| !going) {
+            // Those of directories are not given back.
+            let claimed = |(held, going): &&(Delegation, bool)| !going && !held.directory;
+            for (id, (held, _)) in past.leases.iter().filter(|(_, lease)| claimed(lease)) {
                 state.adopt_lease(*id, held.clone(), false);
             }
         }
@@ -441,6 +443,7 @@ impl Inner {
         let held = Delegation {
             handle,
             kind: LeaseKind::Read,
+            directory: false,
             stateid,
             principal: Principal::Machine,
             recalled: true,

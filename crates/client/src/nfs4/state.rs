@@ -95,6 +95,8 @@ pub(crate) struct Locks {
 pub(crate) struct Delegation {
     pub(crate) handle: Handle,
     pub(crate) kind: LeaseKind,
+    /// It is a directory's, which no open brings back.
+    pub(crate) directory: bool,
     pub(crate) stateid: Stateid,
     pub(crate) principal: Principal,
     /// The layer above has been asked for it.

@@ -4,6 +4,7 @@
 
 mod connecting;
 mod delegations4;
+mod directories4;
 mod everything;
 mod ganesha;
 mod ganesha4;

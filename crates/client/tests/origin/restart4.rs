@@ -15,7 +15,7 @@ use crate::scripted4::{Origin4, Say, opened, say};
 use crate::state4::{open, soon, write_delegation};
 
 /// A life on the record in this directory.
-async fn live(origin: &Origin4, directory: &Path) -> Nfs4 {
+pub async fn live(origin: &Origin4, directory: &Path) -> Nfs4 {
     let url = Url::parse(&format!("nfs://{}/export?vers=4.1&noresvport", origin.address)).unwrap();
     let record = directory.join("client.state");
     let (life, _) = Life::resume(&url, Bytes::from_static(b"the proxy"), &record);

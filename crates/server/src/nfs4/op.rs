@@ -125,7 +125,7 @@ pub(super) async fn dispatch(compound: &mut Compound<'_>, args: ArgOp) -> ResOp 
         }
         ArgOp::FreeStateid(args) => ResOp::FreeStateid(free_stateid::answer(compound, args).await),
         ArgOp::GetDirDelegation(args) => {
-            ResOp::GetDirDelegation(get_dir_delegation::answer(compound, args).await)
+            ResOp::GetDirDelegation(Box::pin(get_dir_delegation::answer(compound, args)).await)
         }
         ArgOp::SecinfoNoName(args) => {
             ResOp::SecinfoNoName(Box::pin(secinfo_no_name::answer(compound, args)).await)

@@ -6,6 +6,7 @@ mod adversaries;
 mod callbacks;
 mod clients;
 mod delegations;
+mod directories;
 mod locks;
 mod minor0;
 mod opens;

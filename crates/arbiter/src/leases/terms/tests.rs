@@ -77,7 +77,8 @@ impl Stage {
         if self.leases.clear(self.now, of, Some(holder), usage) {
             let access = if write { Share::WRITE } else { Share::READ };
             let (want, others) = (Want::Any, Others::default());
-            let wanted = Wanted { holder: Some(holder), access, want, others, change: 1, term: Some(term) };
+            let (holder, directory, term) = (Some(holder), false, Some(term));
+            let wanted = Wanted { holder, access, want, others, change: 1, directory, term };
             granted = self.leases.grant(self.now, of, &wanted);
         }
         self.effects();

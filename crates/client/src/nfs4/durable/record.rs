@@ -96,6 +96,7 @@ struct DoubtRecord {
 struct LeaseRecord {
     handle: Opaque<128>,
     write: bool,
+    directory: bool,
     who: Who,
     stateid: Stateid,
     going: bool,
@@ -233,6 +234,7 @@ pub(crate) fn lease(held: &Delegation, going: Going) -> Result<Vec<u8>, TooLarge
     bytes(&LeaseRecord {
         handle: opaque(held.handle.as_bytes())?,
         write: held.kind == vfs::LeaseKind::Write,
+        directory: held.directory,
         who: who(&held.principal)?,
         stateid: held.stateid,
         going,
@@ -297,6 +299,7 @@ fn decode_lease(id: u64, value: Bytes) -> Option<Entry> {
     let held = Delegation {
         handle: Handle::new(&record.handle)?,
         kind: if record.write { vfs::LeaseKind::Write } else { vfs::LeaseKind::Read },
+        directory: record.directory,
         stateid: record.stateid,
         principal: principal(record.who),
         recalled: false,

@@ -148,7 +148,8 @@ fn take(held: &Held, step: &Step, turn: u64) {
             let kind = if write { LeaseKind::Write } else { LeaseKind::Read };
             let principal = Principal::Machine;
             let stateid = stateid(turn);
-            state.delegated(Delegation { handle: handle(file), kind, stateid, principal, recalled: false });
+            let (handle, directory) = (handle(file), file == 7);
+            state.delegated(Delegation { handle, kind, directory, stateid, principal, recalled: false });
         }
         Step::GiveUp(at) => drop(state.give_up(LeaseId(pick(at, last)))),
         Step::Returned(at) => state.returned(LeaseId(pick(at, last))),

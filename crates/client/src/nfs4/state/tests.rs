@@ -28,7 +28,8 @@ fn granted(file: u8, by: u8, access: Share, seqid: u32) -> Granted {
 
 fn delegation(file: u8, kind: LeaseKind, other: u8) -> Delegation {
     let stateid = Stateid { seqid: 1, other: [other; 12] };
-    Delegation { handle: handle(file), kind, stateid, principal: Principal::Machine, recalled: false }
+    let (handle, principal) = (handle(file), Principal::Machine);
+    Delegation { handle, kind, directory: false, stateid, principal, recalled: false }
 }
 
 #[derive(Clone, Debug)]

@@ -161,7 +161,8 @@ impl Server {
         }
         let access = if write { Share::WRITE } else { Share::READ };
         let (want, others) = (Want::Any, Others::default());
-        let wanted = Wanted { holder: Some(holder), access, want, others, change: 1, term: Some(term) };
+        let (holder, directory, term) = (Some(holder), false, Some(term));
+        let wanted = Wanted { holder, access, want, others, change: 1, directory, term };
         let lease = self.leases.grant(now, &of, &wanted);
         self.leases.closed(now, &of);
         Ok(lease)

@@ -4,8 +4,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use protocol::nfs4::callback::{
-    CbArgOp, CbGetattrArgs, CbNotifyLockArgs, CbRecallAnyArgs, CbRecallArgs, RCA4_TYPE_MASK_RDATA_DLG,
-    RCA4_TYPE_MASK_WDATA_DLG, op,
+    CbArgOp, CbGetattrArgs, CbNotifyLockArgs, CbRecallAnyArgs, CbRecallArgs, RCA4_TYPE_MASK_DIR_DLG,
+    RCA4_TYPE_MASK_RDATA_DLG, RCA4_TYPE_MASK_WDATA_DLG, op,
 };
 use protocol::nfs4::{Attr, Bitmap, Clientid, Stateid, Status};
 use tokio::time::{Instant, sleep};
@@ -185,7 +185,8 @@ async fn recall_any(front: &Front, holder: Option<HolderId>, keep: u32) {
         let asked = with_sessions.filter(|client| holder.is_none_or(|holder| holder == client.holder));
         asked.map(|client| client.id).collect()
     };
-    let type_mask = Bitmap::EMPTY.with_bit(RCA4_TYPE_MASK_RDATA_DLG).with_bit(RCA4_TYPE_MASK_WDATA_DLG);
+    let kinds = [RCA4_TYPE_MASK_RDATA_DLG, RCA4_TYPE_MASK_WDATA_DLG, RCA4_TYPE_MASK_DIR_DLG];
+    let type_mask = kinds.into_iter().fold(Bitmap::EMPTY, Bitmap::with_bit);
     let args = CbRecallAnyArgs { objects_to_keep: keep, type_mask };
     for client in clients {
         // A hint: who does not take it is recalled from.

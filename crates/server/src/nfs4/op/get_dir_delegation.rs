@@ -1,13 +1,106 @@
-//! GET_DIR_DELEGATION (RFC 8881, section 18.39). There is never one to be had.
+//! GET_DIR_DELEGATION (RFC 8881, section 18.39): a lease on a directory's names, without notifications. Whoever else
+//! changes one waits for its recall.
+//!
+//! Clients ask along with a GETATTR, and need the answer to that whatever comes of this: what there is no delegation for
+//! is `GDD4_UNAVAIL`, also in the period of grace. There is nothing to reclaim (section 10.9.5): a client asks anew.
 
-use protocol::nfs4::{GetDirDelegationArgs, GetDirDelegationOk, Status};
+use protocol::nfs4::{
+    Bitmap, Clientid, DirDelegation, GetDirDelegationArgs, GetDirDelegationOk, Stateid, Status,
+};
+use vfs::{AccessMask, Attributes, HolderId, Lease, LeaseKind, Recall};
 
-use crate::nfs4::compound::Compound;
+use crate::front::Object;
+use crate::nfs4::callback::{self, Said};
+use crate::nfs4::compound::{Compound, File};
+use crate::nfs4::state::Tables;
+use crate::nfs4::state::grace::Claim;
+use crate::nfs4::state::stateids::{FileKey, Kind, Standing};
+use crate::nfs4::{convert, kind};
+
+const NONE: GetDirDelegationOk = GetDirDelegationOk::Unavail { will_signal_deleg_avail: false };
+/// Either makes the names of a directory somebody's business.
+const RIGHTS: AccessMask = AccessMask::READ.union(AccessMask::LOOKUP);
 
 pub(in crate::nfs4) async fn answer(
     compound: &mut Compound<'_>,
     _: GetDirDelegationArgs,
 ) -> Result<GetDirDelegationOk, Status> {
-    compound.file()?;
-    Ok(GetDirDelegationOk::Unavail { will_signal_deleg_avail: false })
+    if let File::Pseudo(_) = compound.file()? {
+        return Ok(NONE);
+    }
+    let object = compound.object()?;
+    if compound.front.state.claim(compound.holder(), Claim::New).await.is_err() {
+        return Ok(NONE);
+    }
+    let Some(client) = reachable(compound) else { return Ok(NONE) };
+    let Object { export, handle, caller } = &object;
+    let delegated = match export.fs.delegate(caller, handle, RIGHTS).await {
+        Ok(delegated) => delegated,
+        Err(error) => return unavailable(error.status),
+    };
+    let wrong = |attributes: Attributes| kind::not_a_directory(attributes.file_type, Status::Symlink);
+    if let Some(status) = delegated.accessed.attributes.and_then(wrong) {
+        return Err(status);
+    }
+    let Some(lease) = delegated.lease.filter(|lease| lease.kind != LeaseKind::Timeout) else {
+        return Ok(NONE);
+    };
+    let may = delegated.accessed.granted.intersects(RIGHTS);
+    let entered = if may { enter(compound, &object, client, lease) } else { None };
+    let Some((stateid, recall)) = entered else {
+        // What cannot be given back is gone already.
+        let _ = export.fs.returned(caller, lease.id).await;
+        return Ok(NONE);
+    };
+    if let Some(recall) = recall {
+        callback::recall_soon(compound.front, export.id, recall);
+    }
+    Ok(GetDirDelegationOk::Ok(DirDelegation {
+        cookieverf: [0; 8],
+        stateid,
+        notification: Bitmap::EMPTY,
+        child_attributes: Bitmap::EMPTY,
+        dir_attributes: Bitmap::EMPTY,
+    }))
+}
+
+/// The client, if it can be called back.
+fn reachable(compound: &Compound<'_>) -> Option<(Clientid, HolderId)> {
+    let tables = compound.front.state.tables();
+    let client = tables.client_of(compound)?;
+    let up = compound.front.state.callbacks.is_up(&tables, client);
+    up.then_some((client.id, client.holder))
+}
+
+/// What is wrong with the handle is said; whatever else is wrong means that there is no delegation.
+fn unavailable(status: vfs::Status) -> Result<GetDirDelegationOk, Status> {
+    match status {
+        vfs::Status::Stale | vfs::Status::BadHandle | vfs::Status::NotDir => {
+            Err(convert::error(status.into()))
+        }
+        _ => Ok(NONE),
+    }
+}
+
+/// Enters the delegation. None if it is no more already, or there are too many states.
+fn enter(
+    compound: &Compound<'_>,
+    object: &Object,
+    client: (Clientid, HolderId),
+    lease: Lease,
+) -> Option<(Stateid, Option<Recall>)> {
+    let mut tables = compound.front.state.tables();
+    let (standing, recall) = match tables.early.take(object.export.id, lease.id) {
+        Some(Said::Revoked) => return None,
+        Some(Said::Recall(recall)) => (Standing::Recalled, Some(recall)),
+        None => (Standing::Good, None),
+    };
+    // It may have gone away meanwhile.
+    tables.clients.confirmed(client.0)?;
+    let opener = object.caller.principal.clone();
+    let state = Kind::Delegation { lease: lease.id, kind: lease.kind, opener, standing };
+    let file = FileKey { export: object.export.id, handle: object.handle };
+    let Tables { stateids, .. } = &mut *tables;
+    let key = stateids.insert(client, file, state).ok()?.key;
+    stateids.get(key).map(|held| (stateids.wire(held), recall))
 }

@@ -1,0 +1,105 @@
+//! Leases on directories: GET_DIR_DELEGATION, and the directory leases of NQNFS.
+//!
+//! They are leases for reading like those on files, under one of the layer below that comes with ACCESS instead of an
+//! open. Nobody opens a directory, so that what vouches for them below goes back as soon as the last of ours has.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use vfs::{AccessMask, Attributes, Caller, Delegated, Handle, Lease, LeaseId, Result, Share, Want};
+
+use super::Shell;
+use super::opens::UnderWay;
+use crate::leases::{Flight, Use, Wanted};
+use crate::shares::Others;
+
+/// A lease that was granted and not handed out: returned unless it is.
+struct Ungiven<'a> {
+    shell: &'a Arc<Shell>,
+    lease: Option<LeaseId>,
+}
+
+impl Drop for Ungiven<'_> {
+    fn drop(&mut self) {
+        if let Some(lease) = self.lease {
+            self.shell.returned(lease);
+        }
+    }
+}
+
+impl Shell {
+    /// See `FileSystem::delegate`; the lease ends by itself after `term`, if one is given.
+    pub(crate) async fn delegate(
+        self: &Arc<Shell>,
+        caller: &Caller,
+        directory: &Handle,
+        asked: AccessMask,
+        term: Option<Duration>,
+    ) -> Result<Delegated> {
+        self.recovered(caller, Use::Read)?;
+        // A front that cannot be called back any more would be waited for in vain.
+        if !self.is_granting() || self.up.is_closed() || caller.holder.is_none() {
+            return Ok(Delegated {
+                accessed: self.below.access(caller, directory, asked).await?,
+                lease: None,
+            });
+        }
+        let flight = self.with(|state, _| state.leases.begin_open());
+        let mut under_way = UnderWay::new(self, caller, flight);
+        let mut delegated = self.below.delegate(caller, directory, asked).await?;
+        self.with(|state, _| {
+            state.leases.land(directory, delegated.lease.take());
+            state.leases.end_open(flight);
+        });
+        under_way.landed(directory);
+        let Some(attributes) = delegated.accessed.attributes.filter(Attributes::is_dir) else {
+            return Ok(delegated);
+        };
+        let Some((lease, outdated)) =
+            self.grant_directory(caller, directory, attributes.change, flight, term)
+        else {
+            return Ok(delegated);
+        };
+        delegated.lease = Some(lease);
+        if outdated {
+            self.look_again(caller, directory, &mut delegated).await;
+        }
+        Ok(delegated)
+    }
+
+    /// A lease on a directory, if that is allowed and wise; and whether what came with it may be older than a change.
+    fn grant_directory(
+        self: &Arc<Shell>,
+        caller: &Caller,
+        directory: &Handle,
+        change: u64,
+        flight: Flight,
+        term: Option<Duration>,
+    ) -> Option<(Lease, bool)> {
+        self.with(|state, now| {
+            let wanted = Wanted {
+                holder: caller.holder,
+                access: Share::READ,
+                want: Want::Read,
+                others: Others::default(),
+                change,
+                directory: true,
+                term,
+            };
+            state.leases.touch(directory, caller.holder);
+            let lease = state.leases.grant(now, directory, &wanted)?;
+            Some((lease, state.leases.changed_since(flight)))
+        })
+    }
+
+    /// The directory as it is under the lease. Without that there is none.
+    async fn look_again(self: &Arc<Shell>, caller: &Caller, directory: &Handle, delegated: &mut Delegated) {
+        let Some(lease) = delegated.lease.take() else { return };
+        let mut ungiven = Ungiven { shell: self, lease: Some(lease.id) };
+        let Ok(attributes) = self.below.getattr(caller, directory).await else { return };
+        self.with(|state, _| state.leases.vouch(lease.id, attributes.change));
+        ungiven.lease = None;
+        delegated.lease = Some(Lease { change: attributes.change, ..lease });
+        delegated.accessed.attributes = Some(attributes);
+    }
+}

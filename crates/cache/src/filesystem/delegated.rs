@@ -1,0 +1,208 @@
+//! Directories under a lease: names are answered without a call, those that are absent too.
+//!
+//! A lease on a directory vouches for its names and its attributes, not for what the names lead to: the attributes of a
+//! child are as fresh as its own lease or the attribute timeouts have them. It is asked for along with the ACCESS that a
+//! directory's first use costs anyway. Who may look a name up is the origin's to say, of each credential, as ever.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use vfs::{
+    AccessMask, Accessed, Attributes, Caller, Delegated, Error, Handle, Lease, LeaseKind, Looked, Name, Node,
+    OpenRequest, Result, Status, Want,
+};
+
+use super::names::Before;
+use crate::core::Core;
+use crate::lease::Early;
+use crate::names::{Leads, NameEntry};
+use crate::object::{Opening, Seen};
+use crate::options::LookupCache;
+use crate::table::Object;
+use crate::trust::Sent;
+
+impl Core {
+    /// What a name leads to, if a lease on its directory vouches for what is remembered of it.
+    pub fn leased_name(&self, directory: &Arc<Object>, name: &Name) -> Option<Leads> {
+        self.with(directory, |state| state.names_epoch())?;
+        let entry = self.name_entry(&directory.handle, name);
+        self.with(directory, |state| {
+            let epoch = state.names_epoch().filter(|_| !state.is_busy_name(name))?;
+            match entry.filter(|entry| entry.holds_within(epoch)) {
+                Some(entry) => Some(entry.leads),
+                None => state.lacks(name).then_some(Leads::Nowhere),
+            }
+        })
+    }
+
+    /// A LOOKUP by what a lease vouches for. None if it does not any more.
+    pub(super) async fn leased_lookup(
+        &self,
+        caller: &Caller,
+        directory: &Arc<Object>,
+        name: &Name,
+        leads: Leads,
+        arrived: u64,
+    ) -> Result<Option<Result<Looked>>> {
+        let attributes = self.with(directory, |state| state.leased().copied());
+        let Leads::To(handle) = leads else {
+            let absent = || Err(Error::from(Status::NoEnt).with(attributes));
+            return Ok((self.policy.lookup_cache == LookupCache::All).then(absent));
+        };
+        let child = match self.fresh(caller, &self.object(&handle), arrived).await {
+            Ok(attributes) => attributes,
+            Err(error) if matches!(error.status, Status::Stale | Status::BadHandle) => return Ok(None),
+            Err(error) => return Err(error.status.into()),
+        };
+        let still = self.leased_name(directory, name) == Some(leads);
+        let node = Node { handle, attributes: Some(child) };
+        Ok(still.then_some(Ok(Looked { node, directory: attributes })))
+    }
+
+    /// An open of a name that a lease knows to be absent, for one who may know that.
+    pub async fn leased_absence(&self, caller: &Caller, request: &OpenRequest) -> Option<Error> {
+        let name = request.name.as_ref().filter(|_| request.create.is_none())?;
+        let directory = self.object(&request.handle);
+        let absent = |core: &Core| core.leased_name(&directory, name) == Some(Leads::Nowhere);
+        if self.policy.lookup_cache != LookupCache::All || !absent(self) {
+            return None;
+        }
+        if self.look_right(caller, &directory).is_none() {
+            // Asked once; the answer is remembered.
+            let _ = self.ask_access(caller, &directory).await;
+        }
+        let may = self.look_right(caller, &directory) == Some(true);
+        let attributes = self.with(&directory, |state| state.leased().copied());
+        (may && absent(self)).then(|| Error::from(Status::NoEnt).with(attributes))
+    }
+
+    /// Does a name lead anywhere, as far as is remembered? A hint.
+    pub fn is_remembered(&self, directory: &Handle, name: &Name) -> bool {
+        if let Some(entry) = self.name_entry(directory, name) {
+            return entry.leads != Leads::Nowhere;
+        }
+        let directory = self.object(directory);
+        self.with(&directory, |state| {
+            let listing = state.listing.as_ref();
+            listing.and_then(|listing| listing.whole.as_ref()).is_some_and(|whole| whole.contains(name))
+        })
+    }
+
+    /// The epoch of a directory in which a name was seen, if every later change of the directory would show.
+    pub fn seen_within(
+        &self,
+        directory: &Arc<Object>,
+        seen: Option<Seen>,
+        sent: &Sent,
+        before: &Before,
+    ) -> Option<u64> {
+        self.with(directory, |state| {
+            let known = state.attributes().is_some() && !state.is_suspect();
+            let belongs = known && seen.map_or(state.epoch() == before.epoch, |seen| seen == Seen::Known);
+            (belongs && state.is_settled(&self.policy, sent)).then(|| state.epoch())
+        })
+    }
+
+    /// An entry with the epoch of its directory. Where that is known, the state of the child does not matter.
+    pub fn within(
+        &self,
+        child: &Arc<Object>,
+        entry: Option<NameEntry>,
+        within: Option<u64>,
+    ) -> Option<NameEntry> {
+        let unknown = || {
+            // Of no state of the child.
+            let (leads, epoch) = (Leads::To(child.handle), self.policy.epoch());
+            NameEntry { leads, epoch, young: true, within }
+        };
+        match entry {
+            Some(entry) => Some(NameEntry { within, ..entry }),
+            None => within.map(|_| unknown()),
+        }
+    }
+
+    /// Is a lease on this directory worth asking for?
+    pub fn wants_directory(&self, object: &Arc<Object>) -> bool {
+        self.has_state() == Some(true)
+            && self.with(object, |state| {
+                state.lease.is_none() && state.attributes().is_some_and(Attributes::is_dir)
+            })
+    }
+
+    /// ACCESS of a directory, with a lease on it if there is one to be had. To its end, whoever gives up waiting: a lease
+    /// must not be left that nobody knows of.
+    pub async fn ask_delegated(&self, caller: &Caller, object: &Arc<Object>) -> Result<Accessed> {
+        let core = self.share().ok_or(Status::ServerFault)?;
+        let (caller, object) = (caller.clone(), object.clone());
+        let task = tokio::spawn(async move { core.run_delegated(&caller, &object).await });
+        task.await.unwrap_or_else(|_| Err(Status::ServerFault.into()))
+    }
+
+    async fn run_delegated(&self, caller: &Caller, object: &Arc<Object>) -> Result<Accessed> {
+        let before = self.with(object, |state| Before::of(state));
+        let sent = self.policy.sending();
+        let flight = self.leases.take_off();
+        self.counters.access_calls.bump();
+        let result = self.below.delegate(caller, &object.handle, AccessMask::all()).await;
+        self.pace.lock().on_round_trip(sent.at.elapsed());
+        if let Ok(Delegated { accessed, lease }) = &result {
+            let early = self.note_delegated(caller, object, accessed, *lease, (&sent, &before));
+            if let Some(Early::Recall(recall)) = early {
+                self.start_recall(object, recall);
+            }
+        }
+        for lost in self.leases.land(&flight) {
+            self.return_unknown(lost);
+        }
+        if self.leases.len() > self.options.leases_max {
+            self.trim_leases(self.options.leases_max);
+        }
+        match result {
+            Ok(delegated) => Ok(delegated.accessed),
+            Err(error) => {
+                self.note_error(object, &error, &sent);
+                Err(error)
+            }
+        }
+    }
+
+    fn note_delegated(
+        &self,
+        caller: &Caller,
+        object: &Arc<Object>,
+        accessed: &Accessed,
+        lease: Option<Lease>,
+        (sent, before): (&Sent, &Before),
+    ) -> Option<Early> {
+        let early = self.with(object, |state| {
+            let attributes = accessed.attributes.as_ref()?;
+            let seen = state.observe(&self.policy, attributes, sent, Opening::Yes);
+            let lease = lease.filter(|lease| lease.kind != LeaseKind::Timeout)?;
+            self.delegates.store(true, Ordering::Relaxed);
+            state.settle_names(&self.policy, sent);
+            self.learn_lease(state, object, Some(lease), (seen, sent))
+        });
+        self.note_access(caller, object, accessed, (sent, before));
+        early
+    }
+
+    /// For the layer above: a lease of its own under the one that is held here, which is asked for if need be.
+    pub async fn delegate(&self, caller: &Caller, handle: &Handle, asked: AccessMask) -> Result<Delegated> {
+        let object = self.object(handle);
+        let ask = self.delegates.load(Ordering::Relaxed) && self.wants_directory(&object);
+        let mut accessed = if ask {
+            self.know_limits(caller, handle).await;
+            self.ask_delegated(caller, &object).await?
+        } else {
+            self.access(caller, handle, asked).await?
+        };
+        accessed.granted &= asked;
+        let lease = self.with(&object, |state| {
+            let leased = state.leased().copied().filter(Attributes::is_dir)?;
+            let lease = self.hand_up(state, Want::Read)?;
+            accessed.attributes = Some(leased);
+            Some(lease)
+        });
+        Ok(Delegated { accessed, lease })
+    }
+}

@@ -1,0 +1,93 @@
+//! Names in a directory: which of them we are changing, and what a lease on it makes of those that are known.
+
+use vfs::Name;
+
+use super::State;
+use crate::lease::HeldLease;
+use crate::listing::Edit;
+use crate::names::{Leads, NameEntry};
+use crate::policy::Policy;
+use crate::trust::Sent;
+
+/// A change of a name of ours that is under way.
+#[derive(Debug)]
+pub(super) struct BusyName {
+    ticket: u64,
+    name: Name,
+    contested: bool,
+}
+
+impl State {
+    /// The epoch whose names are those that there are: a lease is held, and all that has happened since it began is our
+    /// own doing.
+    pub fn names_epoch(&self) -> Option<u64> {
+        let ours = self.is_ours_alone() || (self.covered && self.chain.is_under_way());
+        (ours && self.lease.as_ref().is_some_and(HeldLease::is_valid)).then_some(self.epoch)
+    }
+
+    /// Does a name lead nowhere for certain, by a lease and what is known of all names?
+    pub fn lacks(&self, name: &Name) -> bool {
+        let told = |listing: &crate::listing::KnownListing| !listing.young && listing.lacks(name);
+        self.names_epoch().is_some() && !self.is_busy_name(name) && self.listing.as_ref().is_some_and(told)
+    }
+
+    /// A lease is about to begin. What was learnt of names in a state of which not every change would show is not what
+    /// it vouches for.
+    pub fn settle_names(&mut self, policy: &Policy, sent: &Sent) {
+        if self.lease.is_none() && !self.is_stamped(policy, sent) {
+            self.epoch = policy.epoch();
+            self.changed |= self.listing.take().is_some();
+            self.gathering = None;
+        }
+    }
+
+    /// We are about to change this name in it.
+    pub fn begin_name(&mut self, name: &Name) -> u64 {
+        self.touch_names();
+        self.tickets += 1;
+        let mut contested = false;
+        for other in self.busy_names.iter_mut().filter(|other| other.name == *name) {
+            other.contested = true;
+            contested = true;
+        }
+        self.busy_names.push(BusyName { ticket: self.tickets, name: name.clone(), contested });
+        self.tickets
+    }
+
+    /// The change of the name is over. False if another one was under way with it: which came last is not known.
+    pub fn end_name(&mut self, ticket: u64) -> bool {
+        self.touch_names();
+        let Some(at) = self.busy_names.iter().position(|busy| busy.ticket == ticket) else { return false };
+        !self.busy_names.swap_remove(at).contested
+    }
+
+    /// After a change of ours this is what is known of the name.
+    pub fn edit_listing(&mut self, name: &Name, entry: Option<&NameEntry>) {
+        let edit = match entry.map(|entry| entry.leads) {
+            Some(Leads::To(_)) => Edit::There,
+            Some(Leads::Nowhere) => Edit::Gone,
+            None => Edit::Unknown,
+        };
+        if let Some(listing) = &mut self.listing {
+            self.changed = true;
+            if !listing.edit(name, edit) {
+                self.listing = None;
+            }
+        }
+    }
+
+    /// Are we changing this name?
+    pub fn is_busy_name(&self, name: &Name) -> bool {
+        self.busy_names.iter().any(|busy| busy.name == *name)
+    }
+
+    /// Names in it are changed, or about to be: nothing that was asked before is stored. A whole listing is worth keeping
+    /// where it is known for certain what becomes of it.
+    fn touch_names(&mut self) {
+        self.names_generation += 1;
+        self.gathering = None;
+        if self.names_epoch().is_none() {
+            self.changed |= self.listing.take().is_some();
+        }
+    }
+}

@@ -1,0 +1,363 @@
+//! Leases on directories: what names cost under one, what ends it, and that no name is ever answered as it was before
+//! somebody else's change.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod origin;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use cache::Cache;
+use origin::state::Policy;
+use origin::{Bench, ROOT, handle, id, name, open_request, opener, root, v4, v4_opener};
+use vfs::{
+    AccessMask, Caller, CreateHow, FileSystem, FileType, Handle, LeaseKind, ReadDir, Result, SetAttributes,
+    Share, Status,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Two files and a directory at an origin that gives leases on directories alone, and a cache that has one on the root.
+async fn setup() -> (Bench, Arc<Cache>) {
+    let bench = Bench::with_state(Policy::Never);
+    bench.origin.state.lock().directories = true;
+    bench.origin.put(&root(), "f", b"data");
+    bench.origin.put(&root(), "g", b"data");
+    bench.origin.put_dir(&root(), "d");
+    bench.origin.pass(10 * SECOND);
+    let cache = bench.open().await;
+    cache.getattr(&v4(0, 1), &root()).await.unwrap();
+    cache.access(&v4(0, 1), &root(), AccessMask::LOOKUP).await.unwrap();
+    assert_eq!(bench.origin.lease(&root()), Some(LeaseKind::Read));
+    assert_eq!(bench.origin.calls(), [("ACCESS", 1), ("GETATTR", 1)], "it came along");
+    (bench, cache)
+}
+
+/// What a name leads to.
+async fn look(cache: &Cache, caller: &Caller, text: &str) -> Option<Handle> {
+    match cache.lookup(caller, &root(), &name(text)).await {
+        Ok(looked) => Some(looked.node.handle),
+        Err(error) => {
+            assert_eq!(error.status, Status::NoEnt);
+            None
+        }
+    }
+}
+
+async fn create(cache: &Cache, text: &str) -> Result<Handle> {
+    let (how, set) = (CreateHow::Guarded, SetAttributes::default());
+    let made = cache.create(&opener(0), &root(), &name(text), how, &set).await?;
+    Ok(made.node.handle)
+}
+
+async fn list(cache: &Cache, caller: &Caller) -> Vec<String> {
+    let part = ReadDir { cookie: 0, verifier: [0; 8], bytes: 100_000, plus: false };
+    let listing = cache.readdir(caller, &root(), part).await.unwrap();
+    assert!(listing.eof);
+    let text = |entry: &vfs::Entry| String::from_utf8(entry.name.as_bytes().to_vec()).unwrap();
+    listing.entries.iter().map(text).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_name_costs_one_call_and_then_none_there_or_not() {
+    let (bench, cache) = setup().await;
+    for text in ["f", "absent", "d"] {
+        let found = look(&cache, &v4_opener(0, 1), text).await;
+        assert_eq!(bench.origin.calls(), [("LOOKUP", 1)], "{text}");
+        assert_eq!(look(&cache, &v4(0, 2), text).await, found);
+        assert_eq!(bench.origin.calls(), [], "{text}: a client with state");
+    }
+    // A v3 client's request counts as an open of what the name leads to; that there is nothing needs no proof.
+    look(&cache, &opener(0), "f").await;
+    assert_eq!(bench.origin.calls(), [("GETATTR", 1)]);
+    look(&cache, &opener(0), "absent").await;
+    cache.getattr(&opener(0), &root()).await.unwrap();
+    cache.access(&opener(0), &root(), AccessMask::LOOKUP).await.unwrap();
+    let absent = cache.open(&v4_opener(0, 1), &open_request(&root(), "absent", 1, Share::READ)).await;
+    assert_eq!(absent.unwrap_err().status, Status::NoEnt);
+    assert_eq!(bench.origin.calls(), []);
+    // Timeouts have no say in it; those of a child's attributes have.
+    tokio::time::advance(40 * SECOND).await;
+    look(&cache, &opener(0), "absent").await;
+    assert_eq!(bench.origin.calls(), []);
+    look(&cache, &v4(0, 1), "f").await;
+    assert_eq!(bench.origin.calls(), [("GETATTR", 1)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_whole_listing_says_which_names_there_are_not() {
+    let (bench, cache) = setup().await;
+    assert_eq!(list(&cache, &opener(0)).await, ["f", "g", "d"]);
+    assert_eq!(bench.origin.calls(), [("READDIR", 1)]);
+    assert_eq!(list(&cache, &opener(0)).await.len(), 3);
+    assert_eq!(look(&cache, &opener(0), "never asked for").await, None);
+    assert_eq!(bench.origin.calls(), []);
+    // Our own changes are in it.
+    create(&cache, "new").await.unwrap();
+    assert_eq!(bench.origin.calls(), [("CREATE", 1)]);
+    assert!(look(&cache, &v4(0, 1), "new").await.is_some());
+    assert_eq!(look(&cache, &opener(0), "neither").await, None);
+    assert_eq!(bench.origin.calls(), []);
+    let made = cache.mkdir(&opener(0), &root(), &name("newer"), &SetAttributes::default()).await.unwrap();
+    cache.remove(&opener(0), &root(), &name("new")).await.unwrap();
+    bench.origin.calls();
+    assert_eq!(look(&cache, &opener(0), "new").await, None);
+    assert_eq!(look(&cache, &v4(0, 1), "newer").await, Some(made.node.handle));
+    assert_eq!(look(&cache, &opener(0), "neither").await, None);
+    assert_eq!(bench.origin.calls(), []);
+    // It is not read out any more.
+    assert_eq!(list(&cache, &opener(0)).await, ["f", "g", "d", "newer"]);
+    assert_eq!(bench.origin.calls(), [("READDIR", 1)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn names_follow_our_own_renames() {
+    let (bench, cache) = setup().await;
+    let f = look(&cache, &opener(0), "f").await;
+    look(&cache, &opener(0), "h").await;
+    bench.origin.calls();
+    cache.rename(&opener(0), &root(), &name("f"), &root(), &name("h")).await.unwrap();
+    assert_eq!(bench.origin.calls(), [("RENAME", 1)]);
+    assert_eq!(look(&cache, &v4(0, 1), "f").await, None);
+    assert_eq!(bench.origin.calls(), []);
+    assert_eq!(look(&cache, &v4(0, 1), "h").await, f);
+    assert_eq!(bench.origin.calls(), [("GETATTR", 1)], "its ctime has moved");
+    assert_eq!(look(&cache, &v4(0, 1), "h").await, f);
+    assert_eq!(bench.origin.calls(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_else_changes_a_name_is_waited_for_and_seen() {
+    let (bench, cache) = setup().await;
+    list(&cache, &opener(0)).await;
+    assert_eq!(look(&cache, &opener(0), "x").await, None);
+    let f = look(&cache, &opener(0), "f").await;
+    bench.origin.calls();
+    bench
+        .origin
+        .others_name(&root(), "x", |tree| {
+            let (how, set) = (CreateHow::Guarded, SetAttributes::default());
+            tree.make(&root(), &name("x"), FileType::Regular, how, &set, b"").unwrap();
+        })
+        .await;
+    assert_eq!(bench.origin.lease(&root()), None);
+    assert_eq!(bench.origin.calls(), [("RETURN", 1)]);
+    assert!(look(&cache, &opener(0), "x").await.is_some());
+    bench
+        .origin
+        .others_name(&root(), "f", |tree| {
+            tree.rename((&root(), &name("f")), (&root(), &name("moved"))).unwrap();
+        })
+        .await;
+    assert_eq!(look(&cache, &opener(0), "f").await, None);
+    assert_eq!(look(&cache, &opener(0), "moved").await, f);
+    assert_eq!(list(&cache, &opener(0)).await.len(), 4);
+    assert_eq!(cache.stats().recalls, 1);
+}
+
+/// A directory that is removed and made anew is another one.
+#[tokio::test(start_paused = true)]
+async fn a_directory_that_is_made_anew_is_not_the_old_one() {
+    let (bench, cache) = setup().await;
+    let caller = v4_opener(0, 1);
+    let d = look(&cache, &caller, "d").await.unwrap();
+    cache.access(&caller, &d, AccessMask::LOOKUP).await.unwrap();
+    assert_eq!(bench.origin.lease(&d), Some(LeaseKind::Read));
+    bench
+        .origin
+        .others_name(&root(), "d", |tree| {
+            tree.remove(&root(), &name("d"), true).unwrap();
+            let (how, set) = (CreateHow::Guarded, SetAttributes::default());
+            tree.make(&root(), &name("d"), FileType::Directory, how, &set, b"").unwrap();
+        })
+        .await;
+    let again = look(&cache, &caller, "d").await.unwrap();
+    assert_ne!(again, d);
+    // Our own removal gives the lease on what goes back first.
+    cache.access(&caller, &again, AccessMask::LOOKUP).await.unwrap();
+    assert_eq!(bench.origin.lease(&again), Some(LeaseKind::Read));
+    bench.origin.calls();
+    cache.rmdir(&caller, &root(), &name("d")).await.unwrap();
+    assert_eq!(bench.origin.calls(), [("RETURN", 1), ("RMDIR", 1)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_is_revoked_vouches_for_nothing() {
+    let (bench, cache) = setup().await;
+    look(&cache, &opener(0), "absent").await;
+    bench.origin.revoke(&root());
+    bench.origin.put(&root(), "absent", b"");
+    tokio::time::sleep(SECOND).await;
+    assert!(look(&cache, &opener(0), "absent").await.is_some());
+}
+
+/// What a lease vouches for is told to those who may know it.
+#[tokio::test(start_paused = true)]
+async fn each_credential_is_asked_for_its_right_once() {
+    let (bench, cache) = setup().await;
+    look(&cache, &opener(0), "absent").await;
+    bench.origin.calls();
+    let absent = open_request(&root(), "absent", 1, Share::READ);
+    for calls in [[("ACCESS", 1)].as_slice(), &[]] {
+        assert_eq!(cache.open(&v4_opener(5, 2), &absent).await.unwrap_err().status, Status::NoEnt);
+        assert_eq!(bench.origin.calls(), calls);
+    }
+    let set = SetAttributes { mode: Some(0o700), uid: Some(7), ..SetAttributes::default() };
+    bench.origin.others(&root(), |tree| assert!(tree.setattr(&root(), &set, None).is_ok())).await;
+    let refused = cache.open(&v4_opener(5, 2), &absent).await.unwrap_err().status;
+    assert_eq!(refused, Status::Access);
+}
+
+/// An origin without leases on directories costs what it did.
+#[tokio::test(start_paused = true)]
+async fn without_one_absence_is_asked_for() {
+    let bench = Bench::with_state(Policy::Never);
+    bench.origin.pass(10 * SECOND);
+    let cache = bench.open().await;
+    cache.getattr(&opener(0), &root()).await.unwrap();
+    cache.access(&opener(0), &root(), AccessMask::LOOKUP).await.unwrap();
+    assert_eq!(bench.origin.calls(), [("ACCESS", 1), ("GETATTR", 1)]);
+    for call in ["LOOKUP", "GETATTR", "GETATTR"] {
+        assert_eq!(look(&cache, &opener(0), "absent").await, None);
+        assert_eq!(bench.origin.calls(), [(call, 1)]);
+    }
+    let absent = open_request(&root(), "absent", 1, Share::READ);
+    assert_eq!(cache.open(&v4_opener(0, 1), &absent).await.unwrap_err().status, Status::NoEnt);
+    assert_eq!(bench.origin.calls(), [("OPEN", 1)]);
+}
+
+/// Those of the layer above stand under ours: they are had without a call, and are back before ours is.
+#[tokio::test(start_paused = true)]
+async fn it_is_lent_to_the_layer_above() {
+    let (bench, cache) = setup().await;
+    let mut callbacks = cache.callbacks().unwrap();
+    let lent = cache.delegate(&v4(0, 1), &root(), AccessMask::LOOKUP).await.unwrap();
+    let lease = lent.lease.unwrap();
+    assert_eq!(lent.accessed.attributes.unwrap().change, lease.change);
+    assert_eq!(bench.origin.calls(), []);
+    let origin = bench.origin.clone();
+    let changing = tokio::spawn(async move { origin.others_name(&root(), "x", |_| ()).await });
+    let Some(vfs::Callback::Recall(recall)) = callbacks.recv().await else { panic!("a recall") };
+    assert_eq!((recall.id, recall.handle), (lease.id, root()));
+    tokio::time::sleep(SECOND).await;
+    assert!(!changing.is_finished() && bench.origin.calls().is_empty());
+    cache.returned(&Caller::machine(), lease.id).await.unwrap();
+    changing.await.unwrap();
+    assert_eq!(bench.origin.calls(), [("RETURN", 1)]);
+}
+
+/// Over a restart, if the origin has kept it and the index was told all.
+#[tokio::test]
+async fn what_is_held_still_after_a_restart_vouches_still() {
+    let (mut bench, cache) = setup().await;
+    bench.origin.state.lock().resumes = true;
+    look(&cache, &opener(0), "absent").await;
+    cache.flush().await;
+    let after = bench.killed();
+    drop(cache);
+    bench = after;
+    let cache = bench.open().await;
+    bench.origin.calls();
+    assert_eq!(look(&cache, &opener(0), "absent").await, None);
+    assert_eq!(bench.origin.calls(), []);
+    // A change of ours that the index did not live to hear of.
+    create(&cache, "absent").await.unwrap();
+    let after = bench.killed();
+    drop(cache);
+    bench = after;
+    let cache = bench.open().await;
+    assert!(look(&cache, &opener(0), "absent").await.is_some());
+}
+
+/// Clients of ours and others, all at once: what a look finds was there at some moment since it began.
+async fn interleaved(seed: u64) -> u64 {
+    let bench = Bench::with_state(Policy::Never);
+    bench.origin.state.lock().directories = true;
+    bench.origin.seed.store(seed, Ordering::Relaxed);
+    bench.origin.pass(10 * SECOND);
+    let cache = bench.open().await;
+    cache.getattr(&opener(0), &root()).await.unwrap();
+    bench.origin.jitter.store(300, Ordering::Relaxed);
+    let mut clients = tokio::task::JoinSet::new();
+    for number in 0..3 {
+        let (cache, origin) = (cache.clone(), bench.origin.clone());
+        clients.spawn(async move {
+            let caller = if number == 0 { opener(0) } else { v4_opener(0, number) };
+            for _ in 0..60 {
+                let text = ["a", "b", "c"][(origin.random() % 3) as usize];
+                let other = ["a", "b", "c"][(origin.random() % 3) as usize];
+                let what = origin.random() % 10;
+                let began = origin.tree().names_history.len() - 1;
+                match what {
+                    0 => drop(create(&cache, text).await),
+                    1 => drop(cache.remove(&caller, &root(), &name(text)).await),
+                    2 => drop(cache.rename(&caller, &root(), &name(text), &root(), &name(other)).await),
+                    3 => drop(cache.access(&caller, &root(), AccessMask::LOOKUP).await),
+                    4 => {
+                        let found = list(&cache, &caller).await;
+                        let tree = origin.tree();
+                        let was = |names: &std::collections::BTreeMap<vfs::Name, u64>| {
+                            names.len() == found.len()
+                                && found.iter().all(|text| names.contains_key(&name(text)))
+                        };
+                        assert!(tree.names_history[began..].iter().any(was), "{found:?}");
+                    }
+                    5 => {
+                        let request = open_request(&root(), text, number, Share::READ);
+                        let found = match cache.open(&v4_opener(0, number), &request).await {
+                            Ok(opened) => Some(opened.handle),
+                            Err(error) if error.status == Status::NoEnt => None,
+                            // What a name led to was gone.
+                            Err(error) => panic!("{error}"),
+                        };
+                        check(&origin, began, text, found);
+                    }
+                    _ => {
+                        let found = look(&cache, &caller, text).await;
+                        check(&origin, began, text, found);
+                    }
+                }
+            }
+        });
+    }
+    let origin = bench.origin.clone();
+    clients.spawn(async move {
+        for _ in 0..30 {
+            let text = ["a", "b", "c"][(origin.random() % 3) as usize];
+            let make = origin.random().is_multiple_of(2);
+            origin
+                .others_name(&root(), text, |tree| {
+                    if make {
+                        let (how, set) = (CreateHow::Guarded, SetAttributes::default());
+                        drop(tree.make(&root(), &name(text), FileType::Regular, how, &set, b""));
+                    } else {
+                        drop(tree.remove(&root(), &name(text), false));
+                    }
+                })
+                .await;
+            let pause = origin.random() % 3000;
+            tokio::time::sleep(Duration::from_micros(pause)).await;
+        }
+    });
+    clients.join_all().await;
+    cache.stats().recalls
+}
+
+fn check(origin: &origin::Origin, began: usize, text: &str, found: Option<Handle>) {
+    let tree = origin.tree();
+    let found = found.map(|found| id(&found));
+    let was = |names: &std::collections::BTreeMap<vfs::Name, u64>| names.get(&name(text)).copied() == found;
+    assert!(tree.names_history[began..].iter().any(was), "{text} led to {found:?}, says the cache");
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_name_is_answered_as_it_was_before() {
+    assert_eq!(handle(ROOT), root());
+    let mut recalls = 0;
+    for seed in 1..40 {
+        recalls += interleaved(seed).await;
+    }
+    assert!(recalls > 100, "{recalls}");
+}

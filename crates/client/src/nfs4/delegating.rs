@@ -1,0 +1,250 @@
+//! Delegations of directories: GET_DIR_DELEGATION (RFC 8881, section 18.39), asked for along with the ACCESS that a
+//! directory's first use makes anyway, without notifications.
+//!
+//! ACCESS comes first in the compound, so that its answer is had whatever the server makes of the rest, and the
+//! attributes that count come last: they are those under the delegation. There is nothing to reclaim of one (section
+//! 10.9.5): after a restart of the server it is no more.
+
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use protocol::nfs4::{
+    AccessArgs, ArgOp, Bitmap, DirDelegation, GetDirDelegationArgs, GetDirDelegationOk, Nfstime, Op,
+    Operation, Status as Wire, op,
+};
+use tokio::time::Instant;
+use vfs::{AccessMask, Accessed, Attributes, Caller, Delegated, Handle, LeaseId, LeaseKind, Result};
+
+use super::attributes::{getattr_all, put};
+use super::execute::Plan;
+use super::state::{Delegation, State, Used, lease};
+use super::{Inner, Nfs4};
+
+/// So many refusals in a row are chance.
+const REFUSALS_MAX: u32 = 16;
+/// After them nothing is asked for so long, and then twice as long each time.
+const PAUSE_MIN: Duration = Duration::from_secs(30);
+const PAUSE_MAX: Duration = Duration::from_secs(900);
+
+/// Is it worth asking? A server that does not know the operation is not asked again, one that has none to give is asked
+/// less and less often.
+#[derive(Debug, Default)]
+pub(super) struct Prospects(Mutex<Prospect>);
+
+#[derive(Debug, Default)]
+struct Prospect {
+    /// The server knows the operation, or does not; none if it has not been asked.
+    known: Option<bool>,
+    refusals: u32,
+    pause: Duration,
+    again: Option<Instant>,
+}
+
+impl Prospects {
+    fn are_good(&self, now: Instant) -> bool {
+        let prospect = self.0.lock();
+        prospect.known != Some(false) && prospect.again.is_none_or(|again| again <= now)
+    }
+
+    fn are_known(&self) -> bool {
+        self.0.lock().known == Some(true)
+    }
+
+    fn given(&self) {
+        *self.0.lock() = Prospect { known: Some(true), ..Prospect::default() };
+    }
+
+    fn refused(&self, now: Instant) {
+        let mut prospect = self.0.lock();
+        prospect.known = Some(true);
+        prospect.refusals += 1;
+        if prospect.refusals >= REFUSALS_MAX {
+            prospect.pause = (prospect.pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
+            prospect.again = Some(now + prospect.pause);
+        }
+    }
+
+    fn unknown(&self) {
+        self.0.lock().known = Some(false);
+    }
+}
+
+/// No notifications: what changes is recalled.
+fn get_dir_delegation() -> ArgOp {
+    let never = Nfstime { seconds: 0, nseconds: 0 };
+    op::GetDirDelegation::with(GetDirDelegationArgs {
+        signal_deleg_avail: false,
+        notification_types: Bitmap::EMPTY,
+        child_attr_delay: never,
+        dir_attr_delay: never,
+        child_attributes: Bitmap::EMPTY,
+        dir_attributes: Bitmap::EMPTY,
+    })
+}
+
+impl Nfs4 {
+    pub(super) async fn delegate_directory(
+        &self,
+        caller: &Caller,
+        directory: &Handle,
+        asked: AccessMask,
+    ) -> Result<Delegated> {
+        if !self.inner.may_be_delegated(directory) {
+            let accessed = self.inner.ask_access(caller, directory, asked).await?;
+            return Ok(Delegated { accessed, lease: None });
+        }
+        let (inner, asker, above) = (self.inner.clone(), caller.clone(), *directory);
+        let work = async move { inner.delegate_once(&asker, &above, asked).await };
+        let undo = |inner: std::sync::Arc<Inner>, unheard: Delegated| {
+            if let Some(lease) = unheard.lease {
+                inner.return_soon(lease.id);
+            }
+        };
+        self.to_the_end(caller, work, undo).await
+    }
+}
+
+impl Inner {
+    fn may_be_delegated(&self, directory: &Handle) -> bool {
+        self.back.listening()
+            && self.prospects.are_good(Instant::now())
+            && self.state.lock().lease_of(directory).is_none()
+    }
+
+    async fn delegate_once(
+        &self,
+        caller: &Caller,
+        directory: &Handle,
+        asked: AccessMask,
+    ) -> Result<Delegated> {
+        // A recall may come before the answer.
+        let _in_flight = self.back.opening();
+        let known = self.prospects.are_known();
+        let build = |_: &State| {
+            let access = op::Access::with(AccessArgs { access: asked.bits() });
+            let mut operations = vec![put(directory)?, access];
+            // Of a server that may not know what comes next, and says nothing behind it.
+            operations.extend((!known).then(getattr_all));
+            operations.extend([get_dir_delegation(), getattr_all()]);
+            Ok((operations, Used::Nothing))
+        };
+        let mut results = self.run(caller, Plan::stateful(Operation::Access), build).await?.results;
+        self.take::<op::Putfh>(&mut results)?;
+        let granted = AccessMask::from_bits_truncate(self.take::<op::Access>(&mut results)?.access) & asked;
+        let before = match known {
+            true => None,
+            false => Some(self.take_attributes(&mut results, directory, None)?),
+        };
+        let given = results.take::<op::GetDirDelegation>();
+        let went_on = given.is_ok();
+        let held = self.prospective(given).and_then(|given| self.hold_directory(caller, directory, &given));
+        let after = if went_on { Some(self.take_attributes(&mut results, directory, None)) } else { None };
+        match (after, before) {
+            (Some(Ok(attributes)), _) => Ok(self.under(held, granted, attributes)),
+            (after, before) => {
+                if let Some(id) = held {
+                    self.return_soon(id);
+                }
+                match (before, after) {
+                    (Some(attributes), _) => Ok(self.under(None, granted, attributes)),
+                    (None, Some(Err(failed))) => Err(failed),
+                    // Nothing is behind what failed.
+                    (None, _) => {
+                        let accessed = self.ask_access(caller, directory, asked).await?;
+                        Ok(Delegated { accessed, lease: None })
+                    }
+                }
+            }
+        }
+    }
+
+    fn under(&self, held: Option<LeaseId>, granted: AccessMask, attributes: Attributes) -> Delegated {
+        if !attributes.is_dir()
+            && let Some(id) = held
+        {
+            self.return_soon(id);
+        }
+        let held = held.filter(|_| attributes.is_dir());
+        let accessed = Accessed { granted, attributes: Some(attributes) };
+        Delegated { accessed, lease: held.map(|id| lease(id, LeaseKind::Read, attributes.change)) }
+    }
+
+    /// What the server makes of it.
+    fn prospective(
+        &self,
+        result: std::result::Result<GetDirDelegationOk, protocol::nfs4::CompoundError>,
+    ) -> Option<DirDelegation> {
+        match result {
+            Ok(GetDirDelegationOk::Ok(given)) => {
+                self.prospects.given();
+                return Some(given);
+            }
+            Err(error) if matches!(error.status(), Some(Wire::NotSupp | Wire::OpIllegal)) => {
+                self.prospects.unknown();
+            }
+            Ok(GetDirDelegationOk::Unavail { .. }) | Err(_) => self.prospects.refused(Instant::now()),
+        }
+        None
+    }
+
+    /// Enters a delegation. One that nobody would hear of the recall of goes back.
+    fn hold_directory(&self, caller: &Caller, directory: &Handle, given: &DirDelegation) -> Option<LeaseId> {
+        let delegation = Delegation {
+            handle: *directory,
+            kind: LeaseKind::Read,
+            directory: true,
+            stateid: given.stateid,
+            principal: caller.principal.clone(),
+            recalled: false,
+        };
+        let (id, new) = self.state.lock().delegated(delegation)?;
+        if !self.back.listening() {
+            self.return_soon(id);
+            return None;
+        }
+        new.then_some(id)
+    }
+
+    /// The server has restarted, and gives back no delegations of directories.
+    pub(super) fn lose_directories(&self) {
+        let lost: Vec<LeaseId> = {
+            let state = self.state.lock();
+            state.leases().filter(|(_, held)| held.directory).map(|(id, _)| id).collect()
+        };
+        for id in lost {
+            self.revoked(id, false);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_has_none_is_asked_less_and_less_often() {
+        let prospects = Prospects::default();
+        assert!(prospects.are_good(Instant::now()) && !prospects.are_known());
+        for _ in 1..REFUSALS_MAX {
+            prospects.refused(Instant::now());
+            assert!(prospects.are_good(Instant::now()) && prospects.are_known());
+        }
+        for pause in [PAUSE_MIN, PAUSE_MIN * 2, PAUSE_MIN * 4] {
+            prospects.refused(Instant::now());
+            tokio::time::advance(pause - Duration::from_secs(1)).await;
+            assert!(!prospects.are_good(Instant::now()));
+            tokio::time::advance(Duration::from_secs(1)).await;
+            assert!(prospects.are_good(Instant::now()));
+        }
+        prospects.given();
+        prospects.refused(Instant::now());
+        assert!(prospects.are_good(Instant::now()), "it is chance again");
+    }
+
+    #[test]
+    fn a_server_that_does_not_know_it_is_not_asked_again() {
+        let prospects = Prospects::default();
+        prospects.unknown();
+        assert!(!prospects.are_good(Instant::now() + Duration::from_secs(1 << 20)));
+    }
+}
