@@ -350,16 +350,23 @@ impl Core {
     fn renamed(&self, leaving: NameChange, coming: NameChange) {
         let (moved, replaced) = (leaving.led_to(), coming.led_to());
         let same = moved.as_ref().zip(replaced.as_ref()).is_some_and(|(a, b)| Arc::ptr_eq(a, b));
-        if let Some(moved) = &moved {
-            self.with(moved, |state| state.lose_names(&self.policy));
-        }
+        // The new name is a hint: with an epoch that is over it is asked anew, and until then whoever removes or moves the
+        // name once more knows of what.
+        let hint = moved.as_ref().map(|moved| {
+            let epoch = self.with(moved, |state| {
+                let over = state.epoch();
+                state.lose_names(&self.policy);
+                over
+            });
+            NameEntry { leads: Leads::To(moved.handle), epoch, young: true }
+        });
         if !same {
             self.unlinked(replaced.as_ref());
         }
         // A rename between two names of one file does nothing and leaves both; whether they were that, what is
         // remembered of them does not prove.
         leaving.end(None);
-        coming.end(None);
+        coming.end(hint);
     }
 
     /// A name of this object is gone: its last one, or one of several.
