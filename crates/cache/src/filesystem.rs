@@ -239,7 +239,7 @@ impl FileSystem for Cache {
         let (core, caller) = (self.core.clone(), caller.clone());
         let (from, from_name, to, to_name) = (*from, from_name.clone(), *to, to_name.clone());
         self.lasting(async move {
-            core.before_rename((&from, &from_name), &to_name).await;
+            core.before_rename(&caller, (&from, &from_name), &to_name).await;
             let hold = core.before_unlink(&to, &to_name).await;
             let renamed = core.rename(&caller, (&from, &from_name), (&to, &to_name)).await?;
             hold.into_iter().for_each(Hold::gone);
@@ -252,6 +252,7 @@ impl FileSystem for Cache {
         let (core, caller, file) = (self.core.clone(), caller.clone(), *file);
         let (directory, name) = (*directory, name.clone());
         self.lasting(async move {
+            core.before_link(&file, &name).await;
             let since = core.policy.event();
             let mut created = core.link(&caller, &file, &directory, &name).await?;
             core.written_created(since, &mut created);

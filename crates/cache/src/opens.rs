@@ -166,6 +166,11 @@ impl Opens {
         self.local.iter().any(|local| local.id != id && local.shares.access.contains(Share::WRITE))
     }
 
+    /// Is there any local open but this?
+    pub fn is_open_besides(&self, id: OpenId) -> bool {
+        self.local.iter().any(|local| local.id != id)
+    }
+
     /// What a local open has.
     pub fn shares(&self, id: OpenId) -> Option<Shares> {
         self.local.iter().find(|local| local.id == id).map(|local| local.shares)

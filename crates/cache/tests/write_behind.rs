@@ -495,6 +495,72 @@ async fn a_file_that_is_removed_first_is_never_written() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_file_that_gets_another_name_is_sent_first_whoever_has_it_open() {
+    for policy in [Policy::Never, Policy::Always(LeaseKind::Write)] {
+        let (bench, cache, file) = over(Bench::with_state(policy), b"").await;
+        let id = open_file(&bench, &cache).await;
+        let mut sent = 0;
+        let mut put_more = async |data: &[u8]| {
+            put(&cache, id, &file, sent, data).await;
+            sent += data.len();
+        };
+        put_more(b"one ").await;
+        cache.rename(&user(), &root(), &name("f"), &root(), &name("g")).await.unwrap();
+        assert_eq!(bench.origin.contents(&file), b"one ");
+        // What the new name leads to is not remembered.
+        put_more(b"two ").await;
+        cache.rename(&user(), &root(), &name("g"), &root(), &name("h")).await.unwrap();
+        assert_eq!(bench.origin.contents(&file), b"one two ");
+        put_more(b"three").await;
+        cache.link(&user(), &file, &root(), &name("i")).await.unwrap();
+        assert_eq!(bench.origin.contents(&file), b"one two three");
+        // All of it is durable: the origin going down loses nothing.
+        bench.origin.crash();
+        assert_eq!(bench.origin.contents(&file), b"one two three");
+        // The name that a removed file has until it is closed is of no use to anybody.
+        put_more(b"four").await;
+        cache.rename(&user(), &root(), &name("h"), &root(), &name(".nfs0001")).await.unwrap();
+        assert_eq!(bench.origin.contents(&file), b"one two three");
+        cache.close(&user(), id).await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_delayed_of_a_file_that_is_gone_is_read_until_its_close_and_not_sent() {
+    for policy in [Policy::Never, Policy::Always(LeaseKind::Write)] {
+        let (bench, cache, file) = over(Bench::with_state(policy), b"").await;
+        let first = open_file(&bench, &cache).await;
+        let other = OpenRequest { owner: origin::owner(7), ..open_request(&root(), "f", 1, BOTH) };
+        let second = open(&cache, &other).await;
+        put(&cache, first, &file, 0, b"scratch").await;
+        cache.rename(&user(), &root(), &name("f"), &root(), &name(".nfs0001")).await.unwrap();
+        assert_eq!(read(&cache, &user(), &file, 0, 10).await, "scratch");
+        cache.remove(&user(), &root(), &name(".nfs0001")).await.unwrap();
+        cache.close(&user(), first).await.unwrap();
+        assert_eq!(cache.stats().dirty_bytes, 7, "somebody has it open still");
+        cache.close(&user(), second).await.unwrap();
+        tokio::time::sleep(40 * SECOND).await;
+        assert!(bench.origin.came().is_empty());
+        assert_eq!(cache.stats().dirty_bytes, 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_that_has_another_link_is_sent_although_nobody_here_knows_of_it() {
+    for policy in [Policy::Never, Policy::Always(LeaseKind::Write)] {
+        let (bench, cache, file) = over(Bench::with_state(policy), b"").await;
+        let id = open_file(&bench, &cache).await;
+        put(&cache, id, &file, 0, b"kept").await;
+        // Whatever the origin promises, it is the one that knows.
+        bench.origin.tree().link(&file, &root(), &name("link")).unwrap();
+        cache.remove(&user(), &root(), &name("f")).await.unwrap();
+        cache.close(&user(), id).await.unwrap();
+        tokio::time::sleep(40 * SECOND).await;
+        assert_eq!(bench.origin.contents(&file), b"kept");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_end_of_the_process_sends_all_and_waits_no_longer_than_it_may() {
     let (bench, cache, file) = setup(b"").await;
     let id = open_file(&bench, &cache).await;

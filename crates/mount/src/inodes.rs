@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
-use vfs::{Caller, Handle, Lease, Name, WccAttributes};
+use vfs::{Caller, Handle, Lease, Name, Owner, WccAttributes};
 
 use crate::device::Backing;
 use crate::pages::Pages;
@@ -53,6 +53,8 @@ pub struct State {
     pub pages: Pages,
     /// The attributes that the kernel was last told.
     pub told: Option<WccAttributes>,
+    /// Which processes got locks on it, by their owners, until they give up all of them.
+    pub lockers: HashMap<Owner, u32>,
     /// Removed while it was open: the name that it has until the last close.
     pub silly: Option<Silly>,
 }

@@ -135,7 +135,8 @@ impl Core {
         Ok(Commit { verifier: delayed.verifier, wcc: self.written_wcc(&object) })
     }
 
-    /// An open is about to end, or to give up writing. Under a write lease nothing needs to be sent.
+    /// An open is about to end, or to give up writing. Under a write lease nothing needs to be sent, and of a file that
+    /// is gone nothing either.
     pub async fn flush_at_close(&self, caller: &Caller, open: OpenId) -> Result<()> {
         if self.delayed.is_none() {
             return Ok(());
@@ -145,7 +146,7 @@ impl Core {
             let writes = state.opens.shares(open).is_some_and(|shares| shares.access.contains(Share::WRITE));
             (writes, keeps_writes(state))
         });
-        if !writer {
+        if !writer || self.is_gone(caller, &object).await {
             return Ok(());
         }
         if leased {
@@ -155,18 +156,46 @@ impl Core {
         self.flush_and_tell(&object, Level::Stable).await
     }
 
-    /// The same, of an open that ends. While somebody else here writes the file, its errors are theirs to hear.
+    /// The same, of an open that ends. While somebody else here writes the file, its errors are theirs to hear. What
+    /// nobody can read any more is dropped.
     pub async fn flush_at_end(&self, caller: &Caller, open: OpenId) -> Result<()> {
         if self.delayed.is_some()
             && let Ok(object) = self.opened_object(open)
-            && self.with(&object, |state| state.opens.is_written_besides(open))
         {
-            if !self.with(&object, |state| keeps_writes(state)) {
-                self.flush_writes(&object, Level::Stable).await;
+            if self.is_gone(caller, &object).await {
+                if !self.with(&object, |state| state.opens.is_open_besides(open)) {
+                    self.writes(&object, Writes::discard);
+                    object.written.notify_waiters();
+                }
+                return Ok(());
             }
-            return Ok(());
+            if self.with(&object, |state| state.opens.is_written_besides(open)) {
+                if !self.with(&object, |state| keeps_writes(state)) {
+                    self.flush_writes(&object, Level::Stable).await;
+                }
+                return Ok(());
+            }
         }
         self.flush_at_close(caller, open).await
+    }
+
+    /// Has a file of which something is delayed lost its last link? A name of it that we removed may not have been the
+    /// last one, whatever was known of it: the origin is asked.
+    async fn is_gone(&self, caller: &Caller, object: &Arc<Object>) -> bool {
+        let perhaps = |state: &State| state.unlinked && state.writes.as_ref().is_some_and(|w| !w.is_clean());
+        if !self.with(object, |state| perhaps(state)) {
+            return false;
+        }
+        self.counters.getattr.bump();
+        let caller = Caller { deadline: None, ..caller.clone() };
+        match self.below.getattr(&caller, &object.handle).await {
+            Ok(known) if known.nlink > 0 => {
+                self.with(object, |state| state.unlinked = false);
+                false
+            }
+            Ok(_) => true,
+            Err(error) => matches!(error.status, Status::Stale | Status::BadHandle | Status::NoEnt),
+        }
     }
 
     /// The time of modification that programs see now stays what it is, although the origin will stamp another one.
@@ -303,14 +332,28 @@ impl Core {
         }
     }
 
-    /// A name is about to be changed. What is delayed of its file is sent, so that whoever finds it under the new name
-    /// after we were killed does not find it empty: but for the name that a removed file has until it is closed.
-    pub async fn before_rename(&self, (directory, name): (&Handle, &Name), to: &Name) {
-        if let Some((object, _)) = self.delayed_child(directory, name)
-            && !to.as_bytes().starts_with(b".nfs")
-            && !self.with(&object, |state| state.opens.is_local())
-        {
-            self.flush_writes(&object, Level::Stable).await;
+    /// A name is about to be changed. What is delayed of its file is sent, whoever has it open, so that whoever finds it
+    /// under the new name after we were killed does not find it empty: but for the name that a removed file has until it
+    /// is closed.
+    pub async fn before_rename(&self, caller: &Caller, (directory, name): (&Handle, &Name), to: &Name) {
+        if self.is_all_clean() || is_silly(to) {
+            return;
+        }
+        let child = match self.name_entry(directory, name) {
+            Some(NameEntry { leads: Leads::To(child), .. }) => child,
+            // A change of ours has put it out of mind.
+            _ => match self.lookup(caller, directory, name).await {
+                Ok(found) => found.node.handle,
+                Err(_) => return,
+            },
+        };
+        self.flush_writes(&self.object(&child), Level::Stable).await;
+    }
+
+    /// A file is about to get another name: as with a rename.
+    pub async fn before_link(&self, file: &Handle, name: &Name) {
+        if !self.is_all_clean() && !is_silly(name) {
+            self.flush_writes(&self.object(file), Level::Stable).await;
         }
     }
 
@@ -330,6 +373,11 @@ impl Core {
         })?;
         Some((object, certain))
     }
+}
+
+/// Is it the name that a removed file has until it is closed?
+fn is_silly(name: &Name) -> bool {
+    name.as_bytes().starts_with(b".nfs")
 }
 
 /// Need what is delayed not be sent before somebody else wants the file?

@@ -179,7 +179,13 @@ impl<'a> NameChange<'a> {
     /// It is over; the index is to say this of the name.
     pub fn end(mut self, entry: Option<NameEntry>) {
         self.ended = true;
-        self.set(entry);
+        self.set(entry, true);
+    }
+
+    /// It is over, and what the name leads to is not known for certain, whatever lease there is.
+    fn hint(mut self, entry: NameEntry) {
+        self.ended = true;
+        self.set(Some(entry), false);
     }
 
     /// It failed, and the name is what it was.
@@ -188,18 +194,18 @@ impl<'a> NameChange<'a> {
         if changed_nothing(error.status) {
             self.core.with(&self.directory, |state| state.end_name(self.ticket));
         } else {
-            self.set(None);
+            self.set(None, true);
         }
     }
 
-    fn set(&self, entry: Option<NameEntry>) {
+    fn set(&self, entry: Option<NameEntry>, certain: bool) {
         let _names = self.directory.names.lock();
         let entry = self.core.with(&self.directory, |state| {
             let alone = state.end_name(self.ticket);
             let entry = entry.filter(|_| alone);
-            state.edit_listing(&self.name, entry.as_ref());
+            state.edit_listing(&self.name, entry.as_ref().filter(|_| certain));
             // Under a lease nobody else has changed the name since.
-            let within = state.names_epoch().filter(|epoch| *epoch == self.epoch);
+            let within = state.names_epoch().filter(|epoch| certain && *epoch == self.epoch);
             entry.map(|entry| NameEntry { within, ..entry })
         });
         let mut batch = Batch::default();
@@ -212,7 +218,7 @@ impl<'a> NameChange<'a> {
 impl Drop for NameChange<'_> {
     fn drop(&mut self) {
         if !self.ended {
-            self.set(None);
+            self.set(None, true);
         }
     }
 }
@@ -387,19 +393,35 @@ impl Core {
     fn renamed(&self, leaving: NameChange, coming: NameChange) {
         let (moved, replaced) = (leaving.led_to(), coming.led_to());
         let same = moved.as_ref().zip(replaced.as_ref()).is_some_and(|(a, b)| Arc::ptr_eq(a, b));
-        if let Some(moved) = &moved {
-            self.with(moved, |state| state.lose_names(&self.policy));
-        }
+        let over = moved.as_ref().map(|moved| {
+            self.with(moved, |state| {
+                let over = state.epoch();
+                state.lose_names(&self.policy);
+                over
+            })
+        });
         if !same {
             self.unlinked(replaced.as_ref());
         }
+        let leads_to = |moved: &Arc<Object>, epoch| NameEntry {
+            leads: Leads::To(moved.handle),
+            epoch,
+            young: true,
+            within: None,
+        };
         // A rename between two names of one file does nothing and leaves both; whether they were that, what is
         // remembered of them proves only under leases on their directories.
-        match moved.filter(|_| !same && leaving.is_certain() && coming.is_certain()) {
-            Some(moved) => {
-                let (leads, epoch) = (Leads::To(moved.handle), self.with(&moved, |state| state.epoch()));
+        match moved.zip(over) {
+            Some((moved, _)) if !same && leaving.is_certain() && coming.is_certain() => {
+                let epoch = self.with(&moved, |state| state.epoch());
                 leaving.gone();
-                coming.end(Some(NameEntry { leads, epoch, young: true, within: None }));
+                coming.end(Some(leads_to(&moved, epoch)));
+            }
+            // Else the new name is a hint: with an epoch that is over it is asked anew, and until then whoever removes
+            // or moves the name once more knows of what.
+            Some((moved, over)) => {
+                leaving.end(None);
+                coming.hint(leads_to(&moved, over));
             }
             None => {
                 leaving.end(None);

@@ -49,6 +49,12 @@ impl Front {
     /// WRITE.
     pub async fn write(&self, fh: u64, offset: u64, data: Bytes, flags: u32, kill_set_id: bool) -> Outcome {
         let file = self.file(fh)?;
+        // Told now: whoever delays the write below would tell it at the close.
+        let room = self.limits.file_size_max.saturating_sub(offset);
+        if room == 0 && !data.is_empty() {
+            return Err(Errno::FBIG);
+        }
+        let data = data.slice(..data.len().min(usize::try_from(room).unwrap_or(usize::MAX)));
         let stability = self.stability(flags);
         let most = self.limits.write_max.max(1) as usize;
         let mut done = 0;

@@ -29,7 +29,8 @@ impl Front {
         let Some(wanted) = lock_of(lock_owner(owner, flock), lock) else { return Err(Errno::INVAL) };
         let found = self.fs.test(&file.caller, &file.inode.handle, &wanted).await.map_err(errno::of)?;
         let free = FileLock { kind: libc::F_UNLCK as u32, ..lock };
-        Ok(Answer::Lock(found.map_or(free, |found| held(&found))))
+        let pid = |found: &Lock| file.inode.state.lock().lockers.get(&found.owner).copied();
+        Ok(Answer::Lock(found.map_or(free, |found| held(&found, pid(&found)))))
     }
 
     /// SETLK, and SETLKW with what may interrupt it.
@@ -73,6 +74,7 @@ impl Front {
             file.inode.unlocked.notify_waiters();
             return Err(Errno::INTR);
         }
+        file.inode.state.lock().lockers.insert(owner, lock.pid);
         self.look_anew(&file).await;
         Ok(Answer::Done)
     }
@@ -91,6 +93,7 @@ impl Front {
 
     /// An owner gives up all it has of a file.
     pub async fn unlock_all(&self, file: &File, owner: &Owner) {
+        file.inode.state.lock().lockers.remove(owner);
         let Some(open) = file.open.filter(|open| self.fs.holds_locks(*open, owner)) else { return };
         if let Err(error) = self.fs.unlock(&file.caller, open, owner, (0, u64::MAX)).await {
             tracing::warn!("cannot unlock {}: {error}", file.inode.handle);
@@ -113,11 +116,11 @@ fn lock_of(owner: Owner, lock: FileLock) -> Option<Lock> {
     Some(Lock { owner, kind, offset: lock.start, length: length_of(lock) })
 }
 
-/// Who holds it is known as an owner, and not as a process.
-fn held(lock: &Lock) -> FileLock {
+/// Who holds it is known as an owner; as a process only if it is one of this mount.
+fn held(lock: &Lock, pid: Option<u32>) -> FileLock {
     let kind = if lock.kind == LockKind::Exclusive { libc::F_WRLCK } else { libc::F_RDLCK };
     let end = if lock.length == u64::MAX { END } else { lock.end().saturating_sub(1).min(END) };
-    FileLock { start: lock.offset, end, kind: kind as u32, pid: 0 }
+    FileLock { start: lock.offset, end, kind: kind as u32, pid: pid.unwrap_or(0) }
 }
 
 #[cfg(test)]
@@ -128,8 +131,8 @@ mod tests {
     fn ranges_come_back() {
         let owner = lock_owner(7, false);
         for (start, end) in [(0, END), (5, 5), (10, 99), (7, END)] {
-            let lock = FileLock { start, end, kind: libc::F_WRLCK as u32, pid: 0 };
-            assert_eq!(held(&lock_of(owner.clone(), lock).unwrap()), lock);
+            let lock = FileLock { start, end, kind: libc::F_WRLCK as u32, pid: 7 };
+            assert_eq!(held(&lock_of(owner.clone(), lock).unwrap(), Some(7)), lock);
         }
         let unlock = FileLock { start: 0, end: 9, kind: libc::F_UNLCK as u32, pid: 0 };
         assert!(lock_of(owner.clone(), unlock).is_none() && length_of(unlock) == 10);

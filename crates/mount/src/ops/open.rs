@@ -314,6 +314,10 @@ impl Front {
             Ok(commit) => {
                 let leased = file.inode.is_leased();
                 file.inode.state.lock().pages.wrote(&commit.wcc, leased);
+                if !leased {
+                    // The origin has stamped other times than those that were shown meanwhile.
+                    self.notifier.attributes(file.inode.number);
+                }
                 Ok(())
             }
             Err(error) => {

@@ -1,0 +1,95 @@
+//! `leasehold mount` on the host beside a kernel's own client in a guest: two mounts and that client keep close-to-open,
+//! whatever is in whose caches, before all three origins.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use lab::{CloseToOpen, Ganesha, Hand, Knfsd, Lab, Origin, Process, Rng, Seat, V3};
+
+use crate::stack;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A mount on the host. It is gone before the lab is.
+pub struct Mounted {
+    process: Process,
+    at: tempfile::TempDir,
+}
+
+impl Mounted {
+    /// Mounts an origin, with the cache in a directory of the lab.
+    pub fn new(lab: &Lab, origin: &Origin, cache: &str, options: &str) -> Mounted {
+        let at = tempfile::tempdir().unwrap();
+        let words = format!("cache={},minfree=0,{options}", lab.subdirectory(cache).display());
+        let program = stack::program().args(["mount", "--foreground"]).arg(origin.url()).arg(at.path());
+        let process = program.args(["-o", &words]).start(lab);
+        process.wait_for_line(" is mounted on ", PATIENCE);
+        Mounted { process, at }
+    }
+
+    /// Where it is.
+    pub fn at(&self) -> &Path {
+        self.at.path()
+    }
+
+    /// What `leasehold status --json` says.
+    pub fn status(&self) -> serde_json::Value {
+        let mut status = Command::new(env!("CARGO_BIN_EXE_leasehold"));
+        let output = status.args(["status", "--json"]).arg(self.at()).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// Ends it in order: everything is at the origin.
+    pub fn unmount(mut self) {
+        assert!(self.process.terminate(PATIENCE).success(), "{}", self.process.log());
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-lq").arg(self.at()).stderr(Stdio::null()).status();
+    }
+}
+
+fn play(lab: &Lab, origin: &Origin, versions: [&str; 2]) {
+    // Timeouts that no test outlasts: nothing but opens tells of changes.
+    let mounts = [("a", versions[0]), ("b", versions[1])]
+        .map(|(name, version)| Mounted::new(lab, origin, name, &format!("vers={version},actimeo=3600")));
+    let guest = lab.guest("direct");
+    guest.mount_nfs(origin, "/mnt/nfs", &format!("{V3},noacl"));
+    let seat = |name: &str, at: &Mounted| Seat::new(name, Hand::on_host(), PathBuf::from(at.at()));
+    let mut seats = [
+        seat("mount a", &mounts[0]),
+        seat("mount b", &mounts[1]),
+        Seat::new(guest.name(), guest.hand(), "/mnt/nfs"),
+    ];
+    let rounds = std::env::var("LAB_STEPS").ok().and_then(|text| text.parse().ok()).unwrap_or(100);
+    let checker = CloseToOpen { rounds, ..CloseToOpen::default() };
+    let reads = checker.run(&mut seats, &mut Rng::from_environment());
+    eprintln!("lab: {}: {reads} reads, none stale", lab.name());
+    drop(seats);
+    mounts.map(Mounted::unmount);
+}
+
+#[test]
+fn mounts_and_a_kernel_keep_close_to_open_before_serve() {
+    let Some(lab) = Lab::enter("mounted-serve") else { return };
+    let serve = stack::serve(&lab, &lab.subdirectory("served"));
+    play(&lab, &serve.origin(), ["3", "4.2"]);
+}
+
+#[test]
+fn mounts_and_a_kernel_keep_close_to_open_before_ganesha() {
+    let Some(lab) = Lab::enter("mounted-ganesha") else { return };
+    let ganesha = Ganesha::start(&lab);
+    play(&lab, &ganesha.origin(), ["3", "4.2"]);
+}
+
+#[test]
+fn mounts_and_a_kernel_keep_close_to_open_before_knfsd() {
+    let Some(lab) = Lab::enter("mounted-knfsd") else { return };
+    let knfsd = Knfsd::start(&lab);
+    play(&lab, &knfsd.origin(), ["3", "4.2"]);
+}

@@ -1,0 +1,114 @@
+//! Close-to-open, by two mounts and one more client of the server, with all caches warm: who opens a file after a writer
+//! closed it reads what the writer wrote, with `read` and through a map, whatever the kernel has in its pages and
+//! whatever it has mapped.
+//!
+//! The players and the checker are the lab's; each mount is a seat, and the third seat is a client that caches nothing.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use lab::{CloseToOpen, Hand, Rng, Seat};
+
+use crate::setting::{Setting, may_mount};
+
+/// Reads files through a map of its own for each open, and keeps the last maps and descriptors, so that the kernel has
+/// the pages in use. Without python3 there is nobody to map.
+const MAPPER: &str = "import mmap,os,sys,hashlib\n\
+    kept=[]\n\
+    for line in sys.stdin:\n\
+    \x20   f=os.open(line.rstrip('\\n'),os.O_RDONLY)\n\
+    \x20   m=mmap.mmap(f,0,prot=mmap.PROT_READ)\n\
+    \x20   print(hashlib.md5(m).hexdigest(),flush=True)\n\
+    \x20   kept=kept[-7:]+[(f,m)] if f%2 else kept\n\
+    \x20   (f,m) in kept or os.close(f)\n";
+
+struct Mapper {
+    child: Child,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+}
+
+impl Mapper {
+    fn start() -> Option<Mapper> {
+        let mut python = Command::new("python3");
+        python.arg("-c").arg(MAPPER).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let Ok(mut child) = python.spawn() else {
+            eprintln!("skipped: there is no python3 to map with");
+            return None;
+        };
+        let (to, from) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+        Some(Mapper { child, to, from })
+    }
+
+    /// What a file holds to who opens and maps it now.
+    fn sum(&mut self, path: &Path) -> String {
+        writeln!(self.to, "{}", path.display()).unwrap();
+        let mut line = String::new();
+        self.from.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+}
+
+impl Drop for Mapper {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn two_mounts_and_a_client_keep_close_to_open() {
+    if !may_mount() {
+        return;
+    }
+    for (one, other) in [("3", "3"), ("4.2", "4.2"), ("3", "4.2")] {
+        eprintln!("versions {one} and {other}");
+        let mut setting = Setting::new();
+        // Timeouts that no test outlasts: nothing but opens tells of changes.
+        setting.mount("a", &format!("vers={one},actimeo=3600"));
+        setting.mount("b", &format!("vers={other},actimeo=3600"));
+        setting.mount("direct", "vers=3,noac,nocto");
+        let seat = |name: &str| Seat::new(name, Hand::on_host(), setting.at(name, ""));
+        let mut seats = ["a", "b", "direct"].map(seat);
+        let checker = CloseToOpen { rounds: 150, ..CloseToOpen::default() };
+        let reads = checker.run(&mut seats, &mut Rng::from_environment());
+        assert!(reads > 100, "{reads}");
+    }
+}
+
+#[test]
+fn who_maps_a_file_after_the_open_sees_what_the_last_writer_left() {
+    if !may_mount() {
+        return;
+    }
+    for version in ["3", "4.2"] {
+        let mut setting = Setting::new();
+        setting.mount("a", &format!("vers={version},actimeo=3600"));
+        setting.mount("b", &format!("vers={version},actimeo=3600"));
+        let Some(mut mapper) = Mapper::start() else { return };
+        let mut rng = Rng::from_environment();
+        for round in 0..80 {
+            let name = format!("file-{}", rng.below(3));
+            let size = [4096, 10_007, 300_000][rng.below(3)];
+            let content: Vec<u8> = (0..size).map(|at| (at / 7 + round * 31) as u8).collect();
+            let (writer, reader) = [("a", "b"), ("b", "a")][rng.below(2)];
+            // A granule of the server's time stamps apart.
+            std::thread::sleep(std::time::Duration::from_millis(11));
+            fs::write(setting.at(writer, &name), &content).unwrap();
+            let wanted = mapper.sum(&place(&setting, &content));
+            for seat in [reader, writer] {
+                let found = mapper.sum(&setting.at(seat, &name));
+                assert_eq!(found, wanted, "version {version}, round {round}: {name} on {seat}");
+            }
+        }
+    }
+}
+
+/// The same content where nobody caches it.
+fn place(setting: &Setting, content: &[u8]) -> std::path::PathBuf {
+    let path = setting.place("wanted");
+    fs::write(&path, content).unwrap();
+    path
+}

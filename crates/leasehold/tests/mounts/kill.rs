@@ -1,0 +1,414 @@
+//! `kill -9`, again and again, of a mount and of a proxy, in the middle of everything that programs do.
+//!
+//! Workers write in order with a sync now and then, append in small pieces, work at random, replace files by renaming,
+//! unpack an archive, read, and hold files that are removed. Each keeps a model of what it may find afterwards. When the
+//! mount has been killed and is there again: nothing that was synced is missing or wrong, what was not is nothing else
+//! than what somebody wrote, what was renamed is whole, files that were warm are warm still, and the cache holds what was
+//! stored in it. `LAB_SEED` makes a failure again, `LAB_ROUNDS` kills more often.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use lab::Rng;
+
+use crate::model::Model;
+use crate::setting::{Running, Setting, VERSIONS, may_mount, output, wait_until};
+
+const WARM_FILES: usize = 6;
+const WARM_BYTES: usize = 300_000;
+const COLD_FILES: usize = 40;
+const RANDOM_BYTES: usize = 80_000;
+
+/// What a worker works on: nothing that it is told is an error before the end has come.
+struct Work<'a> {
+    directory: PathBuf,
+    rng: Rng,
+    ended: &'a AtomicBool,
+    /// Any error is one, the end or not.
+    strict: bool,
+}
+
+/// What a worker leaves behind.
+enum Left {
+    /// A file, and what it may hold: one of these.
+    File(PathBuf, Vec<Model>),
+    /// A directory with nothing in it but parts of what is in this one; if true, all of it.
+    Parts(PathBuf, PathBuf, bool),
+}
+
+impl Work<'_> {
+    fn goes_on(&self) -> bool {
+        !self.ended.load(Ordering::Relaxed)
+    }
+
+    /// Plays rounds until the end. An error is one, unless the end has come meanwhile.
+    fn play(&mut self, mut round: impl FnMut(&mut Rng) -> io::Result<()>) {
+        while self.goes_on() {
+            if let Err(error) = round(&mut self.rng) {
+                assert!(!self.strict, "{error}");
+                wait_until(|| !self.goes_on());
+            }
+        }
+    }
+
+    /// Writes one after the other, syncing now and then; then from the start.
+    fn in_order(mut self) -> Vec<Left> {
+        let (path, mut model) = (self.directory.join("in-order"), Model::default());
+        let file = open(&path);
+        self.play(|rng| {
+            if model.now().len() > 1 << 20 {
+                model.set_len(0);
+                file.as_ref().map_err(again)?.set_len(0)?;
+            }
+            let data = bytes(rng, 20_000);
+            write(file.as_ref(), &mut model, model_end, &data)?;
+            sync_now_and_then(rng, 10, file.as_ref(), &mut model)
+        });
+        vec![Left::File(path, vec![model])]
+    }
+
+    /// Appends in small pieces.
+    fn appends(mut self) -> Vec<Left> {
+        let (path, mut model) = (self.directory.join("appends"), Model::default());
+        let file = OpenOptions::new().append(true).create(true).open(&path);
+        self.play(|rng| {
+            let data = bytes(rng, 150);
+            model.write(model.now().len(), &data);
+            file.as_ref().map_err(again)?.write_all(&data)?;
+            sync_now_and_then(rng, 100, file.as_ref(), &mut model)
+        });
+        vec![Left::File(path, vec![model])]
+    }
+
+    /// Reads, writes, cuts and syncs at random, and reads what was written.
+    fn at_random(mut self) -> Vec<Left> {
+        let (path, mut model) = (self.directory.join("at-random"), Model::default());
+        let file = open(&path);
+        self.play(|rng| {
+            let at = rng.below(RANDOM_BYTES);
+            let opened = file.as_ref().map_err(again)?;
+            match rng.below(10) {
+                0..6 => {
+                    let data = bytes(rng, 5000);
+                    write(Ok(opened), &mut model, |_| at, &data)?;
+                }
+                6 => {
+                    model.set_len(at);
+                    opened.set_len(at as u64)?;
+                }
+                _ => {
+                    let mut found = vec![0; 5000];
+                    let count = opened.read_at(&mut found, at as u64)?;
+                    let wanted = model.now().get(at..).unwrap_or_default();
+                    assert!(found[..count] == wanted[..wanted.len().min(5000)], "a read of what is there");
+                }
+            }
+            sync_now_and_then(rng, 20, Ok(opened), &mut model)
+        });
+        vec![Left::File(path, vec![model])]
+    }
+
+    /// Writes beside it, and renames over it: without a sync, now and then with the file open and written further.
+    fn replaces(mut self) -> Vec<Left> {
+        let (path, beside) = (self.directory.join("replaced"), self.directory.join("beside"));
+        let mut versions = vec![Model::default()];
+        self.play(|rng| {
+            let mut model = Model::default();
+            let file = OpenOptions::new().write(true).create(true).truncate(true).open(&beside)?;
+            for _ in 0..rng.below(4) {
+                write(Ok(&file), &mut model, model_end, &bytes(rng, 30_000))?;
+            }
+            let open = rng.below(2) == 0;
+            let file = Some(file).filter(|_| open);
+            // Whatever is renamed is durable before.
+            model.synced();
+            versions.push(model);
+            fs::rename(&beside, &path)?;
+            versions.drain(..versions.len() - 1);
+            if let Some(file) = &file {
+                write(Ok(file), &mut versions[0], model_end, &bytes(rng, 3000))?;
+            }
+            Ok(())
+        });
+        vec![Left::File(path, versions)]
+    }
+
+    /// Unpacks an archive, and syncs each file that came out of it.
+    fn unpacks(mut self, archive: &Path, original: &Path) -> Vec<Left> {
+        let mut left = Vec::new();
+        let directory = self.directory.clone();
+        self.play(|rng| {
+            let into = directory.join(format!("unpacked-{}", rng.next_u64()));
+            left.push(Left::Parts(original.to_owned(), into.clone(), false));
+            fs::create_dir(&into)?;
+            let tar = Command::new("tar").arg("xf").arg(archive).arg("-C").arg(&into).stderr(Stdio::null());
+            if !tar.status()?.success() {
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
+            for entry in fs::read_dir(&into)? {
+                File::open(entry?.path())?.sync_all()?;
+            }
+            left.pop();
+            left.push(Left::Parts(original.to_owned(), into, true));
+            Ok(())
+        });
+        left
+    }
+
+    /// Reads what is warm, and fetches what is not.
+    fn reads(mut self) -> Vec<Left> {
+        let directory = self.directory.clone();
+        self.play(|rng| {
+            let (name, size) = match rng.below(2) {
+                0 => (format!("warm-{}", rng.below(WARM_FILES)), WARM_BYTES),
+                _ => (format!("cold-{}", rng.below(COLD_FILES)), WARM_BYTES / 3),
+            };
+            let found = fs::read(directory.join(&name))?;
+            assert!(found == content(&name, size), "{name}");
+            Ok(())
+        });
+        Vec::new()
+    }
+
+    /// Holds files that are removed, writing and reading them.
+    fn removes(mut self) -> Vec<Left> {
+        let path = self.directory.join("removed");
+        self.play(|rng| {
+            let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path)?;
+            let data = bytes(rng, 10_000);
+            file.write_all_at(&data, 0)?;
+            fs::remove_file(&path)?;
+            file.write_all_at(&data, data.len() as u64)?;
+            let mut found = vec![0; 2 * data.len()];
+            file.read_exact_at(&mut found, 0)?;
+            assert!(found == [&data[..], &data].concat(), "a removed file");
+            Ok(())
+        });
+        Vec::new()
+    }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)
+}
+
+/// An error that was told before: the file could not be opened.
+fn again(error: &io::Error) -> io::Error {
+    error.kind().into()
+}
+
+fn model_end(model: &Model) -> usize {
+    model.now().len()
+}
+
+fn bytes(rng: &mut Rng, most: usize) -> Vec<u8> {
+    let (count, first) = (1 + rng.below(most), rng.next_u64());
+    (0..count as u64).map(|at| (first.wrapping_add(at.wrapping_mul(0x9e37_79b9)) >> 8) as u8 | 1).collect()
+}
+
+fn write(
+    file: Result<&File, &io::Error>,
+    model: &mut Model,
+    at: impl FnOnce(&Model) -> usize,
+    data: &[u8],
+) -> io::Result<()> {
+    let at = at(model);
+    model.write(at, data);
+    file.map_err(again)?.write_all_at(data, at as u64)
+}
+
+fn sync_now_and_then(
+    rng: &mut Rng,
+    once_in: usize,
+    file: Result<&File, &io::Error>,
+    model: &mut Model,
+) -> io::Result<()> {
+    if rng.below(once_in) == 0 {
+        file.map_err(again)?.sync_all()?;
+        model.synced();
+    }
+    Ok(())
+}
+
+/// The content of a file that nobody writes.
+fn content(name: &str, size: usize) -> Vec<u8> {
+    name.bytes().cycle().zip(0u32..).map(|(byte, at)| byte ^ (at / 977) as u8).take(size).collect()
+}
+
+/// Files to be read, and an archive.
+fn provide(setting: &Setting) -> (PathBuf, PathBuf) {
+    for (kind, count, size) in [("warm", WARM_FILES, WARM_BYTES), ("cold", COLD_FILES, WARM_BYTES / 3)] {
+        for number in 0..count {
+            let name = format!("{kind}-{number}");
+            fs::write(setting.there(&name), content(&name, size)).unwrap();
+        }
+    }
+    let (original, archive) = (setting.place("original"), setting.place("archive.tar"));
+    fs::create_dir(&original).unwrap();
+    for number in 0..60 {
+        let name = format!("member-{number}");
+        fs::write(original.join(&name), content(&name, 37 + number * 997)).unwrap();
+    }
+    output(Command::new("tar").arg("cf").arg(&archive).arg("-C").arg(&original).arg("."));
+    (original, archive)
+}
+
+/// Everything at once, until `blow` has struck.
+fn work(
+    setting: &mut Setting,
+    rng: &mut Rng,
+    (original, archive): (&Path, &Path),
+    strict: bool,
+    blow: impl FnOnce(&mut Setting),
+) -> Vec<Left> {
+    let ended = AtomicBool::new(false);
+    let directory = setting.at("a", "");
+    let mut with =
+        || Work { directory: directory.clone(), rng: Rng::new(rng.next_u64()), ended: &ended, strict };
+    let works: [_; 7] = std::array::from_fn(|_| with());
+    let [in_order, appends, at_random, replaces, unpacks, reads, removes] = works;
+    std::thread::scope(|scope| {
+        let workers = [
+            scope.spawn(move || in_order.in_order()),
+            scope.spawn(move || appends.appends()),
+            scope.spawn(move || at_random.at_random()),
+            scope.spawn(move || replaces.replaces()),
+            scope.spawn(move || unpacks.unpacks(archive, original)),
+            scope.spawn(move || reads.reads()),
+            scope.spawn(move || removes.removes()),
+        ];
+        std::thread::sleep(Duration::from_millis(300 + rng.below(700) as u64));
+        blow(setting);
+        ended.store(true, Ordering::Relaxed);
+        workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
+    })
+}
+
+/// Holds what is there against what may be. `all` is over: then what programs saw is what there is.
+#[track_caller]
+fn check(left: &[Left], from: &Path, to: &Path, all: bool) {
+    let moved = |path: &Path| to.join(path.strip_prefix(from).unwrap());
+    for left in left {
+        match left {
+            Left::File(path, models) => {
+                let found = fs::read(moved(path)).unwrap_or_default();
+                if all {
+                    assert!(
+                        found == models.last().unwrap().now(),
+                        "{} is not what was written",
+                        path.display()
+                    );
+                    continue;
+                }
+                let checked: Vec<_> = models.iter().map(|model| model.check(&found)).collect();
+                assert!(checked.iter().any(Result::is_ok), "{}: {checked:?}", path.display());
+            }
+            Left::Parts(original, path, whole) => check_parts(original, &moved(path), *whole || all),
+        }
+    }
+}
+
+#[track_caller]
+fn check_parts(original: &Path, path: &Path, whole: bool) {
+    let names = |directory: &Path| -> Vec<_> {
+        let entries = fs::read_dir(directory).into_iter().flatten();
+        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    let found = names(path);
+    assert!(!whole || found == names(original), "{}: {found:?}", path.display());
+    for name in found {
+        let (wanted, found) = (fs::read(original.join(&name)).unwrap(), fs::read(path.join(&name)).unwrap());
+        let may = found.len() <= wanted.len() && found.iter().zip(&wanted).all(|(a, b)| a == b || *a == 0);
+        assert!(if whole { found == wanted } else { may }, "{}", path.join(name).display());
+    }
+}
+
+/// Reads what nobody writes; the READs that it cost.
+fn read_warm(setting: &Setting) -> u64 {
+    let before = setting.upstream("a", "READ");
+    for number in 0..WARM_FILES {
+        let name = format!("warm-{number}");
+        assert!(fs::read(setting.at("a", &name)).unwrap() == content(&name, WARM_BYTES), "{name}");
+    }
+    setting.upstream("a", "READ") - before
+}
+
+fn rounds() -> usize {
+    std::env::var("LAB_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(3)
+}
+
+#[test]
+fn a_mount_that_is_killed_loses_nothing_that_was_synced_and_stays_warm() {
+    if !may_mount() {
+        return;
+    }
+    for version in VERSIONS {
+        let mut rng = Rng::from_environment();
+        let mut setting = Setting::new();
+        let (original, archive) = provide(&setting);
+        let options = format!("vers={version},nofill");
+        setting.mount("a", &options);
+        wait_until(|| read_warm(&setting) == 0);
+        for round in 0..rounds() {
+            eprintln!("version {version}, round {round}");
+            let kill = |setting: &mut Setting| setting.kill("a");
+            let left = work(&mut setting, &mut rng, (&original, &archive), false, kill);
+            setting.mount("a", &options);
+            assert_eq!(read_warm(&setting), 0, "READs for what was warm");
+            let mnt = setting.at("a", "");
+            check(&left, &mnt, &mnt, false);
+            wait_until(|| !fs::read_dir(&mnt).unwrap().any(|entry| is_silly(&entry.unwrap())));
+            for entry in fs::read_dir(&mnt).unwrap().map(Result::unwrap) {
+                if entry.file_type().unwrap().is_dir() {
+                    fs::remove_dir_all(entry.path()).unwrap();
+                }
+            }
+        }
+        // What the mount shows is what the server has.
+        setting.unmount("a");
+        setting.verify("a");
+    }
+}
+
+fn is_silly(entry: &fs::DirEntry) -> bool {
+    entry.file_name().as_encoded_bytes().starts_with(b".nfs")
+}
+
+#[test]
+fn a_mount_goes_on_through_kills_of_the_proxy_before_it_and_loses_nothing() {
+    if !may_mount() {
+        return;
+    }
+    for version in VERSIONS {
+        let mut rng = Rng::from_environment();
+        let mut setting = Setting::new();
+        let (original, archive) = provide(&setting);
+        let mut proxy: Running = setting.proxy("127.0.0.1:0");
+        let address = proxy.address.clone();
+        setting.mount_from(&address, "a", &format!("vers={version},timeo=20"));
+        for round in 0..rounds() {
+            eprintln!("version {version}, round {round}");
+            let left = work(&mut setting, &mut rng, (&original, &archive), true, |setting| {
+                proxy.kill();
+                proxy = setting.proxy(&address);
+            });
+            let mnt = setting.at("a", "");
+            check(&left, &mnt, &mnt, true);
+            if round + 1 < rounds() {
+                continue;
+            }
+            setting.unmount("a");
+            check(&left, &mnt, &setting.there(""), true);
+        }
+        proxy.kill();
+        setting.verify("a");
+        setting.verify("proxy");
+    }
+}

@@ -1,0 +1,171 @@
+//! Locks between processes of one mount, between two mounts, and what becomes of them when a holder is killed: a program,
+//! or a whole mount.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use crate::setting::{Setting, VERSIONS, may_mount, output, wait_until};
+
+/// Takes and gives up locks of one file as it is told: `fcntl` ranges and `flock`.
+const HOLDER: &str = "import fcntl,os,sys,struct\n\
+    f=os.open(sys.argv[1],os.O_RDWR|os.O_CREAT)\n\
+    for line in sys.stdin:\n\
+    \x20   w=line.split()\n\
+    \x20   try:\n\
+    \x20       if w[0]=='who':\n\
+    \x20           g=struct.unpack('hhqqi4x',fcntl.fcntl(f,fcntl.F_GETLK,struct.pack('hhqqi4x',fcntl.F_WRLCK,0,0,0,0)))\n\
+    \x20           print('free' if g[0]==fcntl.F_UNLCK else '%d+%d by %d'%(g[2],g[3],g[4]),flush=True)\n\
+    \x20       elif w[0]=='read': print(os.pread(f,99,0).decode(),flush=True)\n\
+    \x20       elif w[0]=='write': os.pwrite(f,w[1].encode(),0); print('done',flush=True)\n\
+    \x20       else:\n\
+    \x20           how={'ex':fcntl.LOCK_EX,'sh':fcntl.LOCK_SH,'un':fcntl.LOCK_UN}[w[1]]\n\
+    \x20           how|=0 if w[1]=='un' or 'wait' in w else fcntl.LOCK_NB\n\
+    \x20           fcntl.flock(f,how) if w[0]=='flock' else fcntl.lockf(f,how,int(w[3]),int(w[2]))\n\
+    \x20           print('done',flush=True)\n\
+    \x20   except OSError as e: print(os.strerror(e.errno),flush=True)\n";
+
+const BUSY: &str = "Resource temporarily unavailable";
+
+struct Holder {
+    child: Child,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+}
+
+impl Holder {
+    fn new(path: &Path) -> Holder {
+        let mut python = Command::new("python3");
+        python.arg("-c").arg(HOLDER).arg(path).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = python.spawn().unwrap();
+        let (to, from) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+        Holder { child, to, from }
+    }
+
+    fn tell(&mut self, words: &str) {
+        writeln!(self.to, "{words}").unwrap();
+    }
+
+    fn hear(&mut self) -> String {
+        let mut line = String::new();
+        self.from.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    fn ask(&mut self, words: &str) -> String {
+        self.tell(words);
+        self.hear()
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn may_hold() -> bool {
+    let python = Command::new("python3").arg("-V").stdout(Stdio::null()).status();
+    let may = may_mount() && python.is_ok();
+    if !may {
+        eprintln!("skipped: locks take python3");
+    }
+    may
+}
+
+#[test]
+fn processes_of_one_mount_exclude_each_other_and_who_is_killed_gives_up() {
+    if !may_hold() {
+        return;
+    }
+    for version in VERSIONS {
+        let mut setting = Setting::new();
+        setting.mount("a", &format!("vers={version}"));
+        let path = setting.at("a", "file");
+        let (mut one, mut two) = (Holder::new(&path), Holder::new(&path));
+        assert_eq!(one.ask("fcntl ex 10 10"), "done");
+        assert_eq!(two.ask("fcntl ex 15 1"), BUSY);
+        assert_eq!(two.ask("fcntl sh 0 10"), "done");
+        assert_eq!(two.ask("who"), format!("10+10 by {}", one.child.id()), "version {version}");
+        assert_eq!(one.ask("fcntl sh 10 5"), "done", "half of it is shared now");
+        assert_eq!(two.ask("fcntl sh 12 1"), "done");
+        assert_eq!(two.ask("fcntl ex 15 1"), BUSY);
+        // Who waits gets it when the holder is killed.
+        two.tell("fcntl ex 15 1 wait");
+        one.child.kill().unwrap();
+        assert_eq!(two.hear(), "done");
+        let mut three = Holder::new(&path);
+        assert_eq!(
+            three.ask("flock sh"),
+            if version == "3" { "done" } else { BUSY },
+            "one kind with the server's"
+        );
+        two.child.kill().unwrap();
+        two.child.wait().unwrap();
+        wait_until(|| try_flock(&path));
+        assert_eq!(three.ask("flock sh"), "done");
+        assert!(!try_flock(&path));
+    }
+}
+
+/// May somebody else have the whole file?
+fn try_flock(path: &Path) -> bool {
+    let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_ok()
+}
+
+#[test]
+fn two_mounts_exclude_each_other_and_see_what_was_written_under_the_lock() {
+    if !may_hold() {
+        return;
+    }
+    let mut setting = Setting::new();
+    setting.mount("a", "vers=4.2");
+    setting.mount("b", "vers=4.2");
+    let (mut one, mut two) = (Holder::new(&setting.at("a", "file")), Holder::new(&setting.at("b", "file")));
+    assert_eq!(one.ask("fcntl ex 0 100"), "done");
+    assert_eq!(two.ask("fcntl sh 50 1"), BUSY);
+    assert_eq!(two.ask("fcntl ex 100 1"), "done");
+    assert!(two.ask("who").starts_with("0+100 by "));
+    for round in 0..20 {
+        // Both have it open all the time: the lock alone says when to look.
+        assert_eq!(one.ask(&format!("write round-{round}")), "done");
+        two.tell("fcntl ex 0 100 wait");
+        assert_eq!(one.ask("fcntl un 0 100"), "done");
+        assert_eq!(two.hear(), "done");
+        assert_eq!(two.ask("read"), format!("round-{round}"));
+        std::mem::swap(&mut one, &mut two);
+    }
+    // A holder is killed, and then a whole mount: the server gives the lock up with its lease, or at the next mount.
+    two.tell("fcntl ex 0 100 wait");
+    one.child.kill().unwrap();
+    assert_eq!(two.hear(), "done");
+    let lock_of_killed = setting.at("b", "other");
+    fs::write(&lock_of_killed, b"x").unwrap();
+    let mut three = Holder::new(&lock_of_killed);
+    assert_eq!(three.ask("flock ex"), "done");
+    setting.kill("b");
+    setting.mount("b", "vers=4.2");
+    wait_until(|| try_flock(&setting.at("a", "other")));
+}
+
+#[test]
+fn a_counter_under_a_lock_counts_each_time() {
+    if !may_hold() {
+        return;
+    }
+    let mut setting = Setting::new();
+    setting.mount("a", "vers=4.2");
+    setting.mount("b", "vers=4.2");
+    fs::write(setting.at("a", "counter"), b"0").unwrap();
+    let script = "for n in $(seq 20); do flock $0 sh -c 'echo $(($(cat '$0') + 1)) >'$0; done";
+    let count =
+        |name| Command::new("sh").arg("-c").arg(script).arg(setting.at(name, "counter")).spawn().unwrap();
+    for mut child in ["a", "b", "a", "b"].map(count) {
+        assert!(child.wait().unwrap().success());
+    }
+    assert_eq!(output(Command::new("cat").arg(setting.at("b", "counter"))).trim(), "80");
+    drop(File::open(setting.at("a", "counter")).unwrap());
+}

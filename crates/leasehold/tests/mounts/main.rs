@@ -1,0 +1,10 @@
+//! `leasehold mount` against those who would break it: kills, other mounts, and programs that hold Unix to its word.
+//! Everything runs as programs, before `serve`, over version 3 and 4.2. Skipped where nothing can be mounted.
+#![allow(clippy::unwrap_used)] // a test ends at the first surprise
+
+mod close_to_open;
+mod kill;
+mod locks;
+mod model;
+mod setting;
+mod unix;

@@ -1,0 +1,211 @@
+//! A server, what mounts it, and what may stand between: all of them processes that can be killed.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_leasehold");
+/// Which versions the origin is spoken to in.
+pub const VERSIONS: [&str; 2] = ["3", "4.2"];
+
+/// Can we mount here at all?
+pub fn may_mount() -> bool {
+    let device = fs::File::options().read(true).write(true).open("/dev/fuse").is_ok();
+    let may = device && rustix::process::geteuid().is_root();
+    if !may {
+        eprintln!("skipped: mounting takes root and /dev/fuse");
+    }
+    may
+}
+
+/// A directory that is served, with room for whatever mounts it.
+pub struct Setting {
+    directory: tempfile::TempDir,
+    server: Running,
+    mounts: Vec<Mounted>,
+}
+
+/// A process that serves, and where.
+pub struct Running {
+    child: Child,
+    pub address: String,
+}
+
+/// A mount, under a name of ours.
+struct Mounted {
+    name: String,
+    child: Child,
+}
+
+impl Running {
+    /// Starts a program that says where it listens.
+    fn start(command: &mut Command) -> Running {
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let address = line.split_once(" on ").unwrap_or_else(|| panic!("it said {line:?}")).1;
+        let address = address.split(';').next().unwrap().to_owned();
+        Running { child, address }
+    }
+
+    /// SIGKILL.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Setting {
+    /// An empty directory, served.
+    pub fn new() -> Setting {
+        let directory = tempfile::tempdir().unwrap();
+        fs::create_dir(directory.path().join("served")).unwrap();
+        let server = serve(directory.path());
+        Setting { directory, server, mounts: Vec::new() }
+    }
+
+    /// Something in the directory that holds everything.
+    pub fn place(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Something on the server.
+    pub fn there(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.place("served").join(name)
+    }
+
+    /// Something on a mount.
+    pub fn at(&self, mount: &str, name: impl AsRef<Path>) -> PathBuf {
+        self.place(format!("mnt-{mount}")).join(name)
+    }
+
+    /// Mounts the server, and waits until it is.
+    pub fn mount(&mut self, name: &str, options: &str) {
+        let address = self.server.address.clone();
+        self.mount_from(&address, name, options);
+    }
+
+    /// The same of another server.
+    pub fn mount_from(&mut self, address: &str, name: &str, options: &str) {
+        let (cache, log) = (self.cache(name), self.place(format!("log-{name}")));
+        let at = self.at(name, "");
+        // What a killed process left there answers nothing.
+        if !at.exists() && !is_mounted(&at) {
+            fs::create_dir(&at).unwrap();
+        }
+        let words = format!("cache={},minfree=0,noresvport,log={},{options}", cache.display(), log.display());
+        let mut child = Command::new(PROGRAM)
+            .args(["mount", "--foreground", &format!("nfs://{address}/export")])
+            .arg(&at)
+            .args(["-o", &words])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.contains(" is mounted on "), "it said {line:?}, and in its log {:?}", fs::read(log));
+        self.mounts.push(Mounted { name: name.to_owned(), child });
+    }
+
+    /// SIGKILL to a mount. Who uses it gets errors from then on.
+    pub fn kill(&mut self, name: &str) {
+        let mut mounted = self.take(name);
+        mounted.child.kill().unwrap();
+        mounted.child.wait().unwrap();
+    }
+
+    /// Ends a mount in order.
+    pub fn unmount(&mut self, name: &str) {
+        let unmounted = Command::new(PROGRAM).arg("umount").arg(self.at(name, "")).status().unwrap();
+        assert!(unmounted.success());
+        assert!(self.take(name).child.wait().unwrap().success());
+    }
+
+    fn take(&mut self, name: &str) -> Mounted {
+        let at = self.mounts.iter().position(|mounted| mounted.name == name).unwrap();
+        self.mounts.remove(at)
+    }
+
+    fn cache(&self, name: &str) -> PathBuf {
+        self.place(format!("cache-{name}"))
+    }
+
+    /// Calls that a mount has made to its server so far, of one procedure.
+    pub fn upstream(&self, name: &str, procedure: &str) -> u64 {
+        let status =
+            Command::new(PROGRAM).args(["status", "--json"]).arg(self.at(name, "")).output().unwrap();
+        let status: Value = serde_json::from_slice(&status.stdout).unwrap();
+        status["upstream"][procedure]["calls"].as_u64().unwrap_or(0)
+    }
+
+    /// Holds what a cache has against the checksums of what was stored.
+    #[track_caller]
+    pub fn verify(&self, name: &str) {
+        let output = Command::new(PROGRAM).args(["cache", "verify"]).arg(self.cache(name)).output().unwrap();
+        let said =
+            String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && said.contains(" 0 files damaged"), "{said}");
+    }
+
+    /// A proxy of the server, at an address of its own or at this one.
+    pub fn proxy(&self, listen: &str) -> Running {
+        let url = format!("nfs://{}/export?noresvport&vers=4.2", self.server.address);
+        let mut command = Command::new(PROGRAM);
+        command.args(["proxy", &url, "--min-free", "0", "--insecure", "--no-root-squash", "--no-rpcbind"]);
+        command.args(["--listen", listen, "--cache"]).arg(self.cache("proxy"));
+        Running::start(&mut command)
+    }
+}
+
+impl Drop for Setting {
+    fn drop(&mut self) {
+        for mut mounted in std::mem::take(&mut self.mounts) {
+            let at = self.at(&mounted.name, "");
+            let _ = Command::new("umount").arg("-l").arg(at).stderr(Stdio::null()).status();
+            let _ = mounted.child.kill();
+            let _ = mounted.child.wait();
+        }
+        self.server.kill();
+        // What was killed is mounted still.
+        for entry in fs::read_dir(self.directory.path()).unwrap().flatten() {
+            if entry.file_name().as_encoded_bytes().starts_with(b"mnt-") {
+                let _ = Command::new("umount").arg("-lq").arg(entry.path()).stderr(Stdio::null()).status();
+            }
+        }
+    }
+}
+
+fn is_mounted(at: &Path) -> bool {
+    let table = fs::read_to_string("/proc/self/mounts").unwrap();
+    table.lines().any(|line| line.split(' ').nth(1) == at.to_str())
+}
+
+fn serve(directory: &Path) -> Running {
+    let mut command = Command::new(PROGRAM);
+    command.arg("serve").arg(directory.join("served")).args(["--export", "/export", "--insecure"]);
+    command.args(["--no-root-squash", "--no-rpcbind", "--async", "--listen", "127.0.0.1:0", "--state"]);
+    Running::start(command.arg(directory.join("state")))
+}
+
+/// Waits for a condition; a test that waits for more than twenty seconds has failed.
+#[track_caller]
+pub fn wait_until(condition: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !condition() {
+        assert!(Instant::now() < end, "it did not come about");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Runs a program for its answer.
+#[track_caller]
+pub fn output(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
