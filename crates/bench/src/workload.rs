@@ -72,6 +72,8 @@ pub struct Workload {
     pub conflicts: bool,
     /// Whether clients take delegations.
     pub delegations: bool,
+    /// Whether clients that wait for each write are a rival of the paper's.
+    pub synchronous: bool,
     /// Makes the files, through a client beside, before anything is measured.
     pub prepare: fn(&Plan, &dyn Target) -> io::Result<()>,
     /// One pass.
@@ -130,8 +132,10 @@ pub struct Phase {
 pub struct Run<'r> {
     /// Seed and scale.
     pub plan: Plan,
-    /// As many as the workload is for, each as if on a machine of its own.
+    /// Each as if on a machine of its own: all that the workload is for, or some of them, where others run elsewhere.
     pub clients: Vec<Metered<Arc<dyn Target>>>,
+    /// The number of the first of them.
+    pub first_client: usize,
     /// A client of the origin that goes as far and not through the system under test, for those that want one; for others,
     /// the first client.
     pub beside: &'r dyn Target,
@@ -157,6 +161,11 @@ impl Run<'_> {
             operations: self.meter.operations() - before,
         });
         Ok(())
+    }
+
+    /// Clients by their numbers.
+    pub fn numbered(&self) -> impl Iterator<Item = (usize, &Metered<Arc<dyn Target>>)> {
+        (self.first_client..).zip(&self.clients)
     }
 
     /// The only client, or the first one.
