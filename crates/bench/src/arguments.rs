@@ -68,9 +68,9 @@ pub struct Arguments {
     /// Write the papers' tables as Markdown
     #[arg(long, value_name = "FILE")]
     pub markdown: Option<PathBuf>,
-    /// Measure nothing: take the report from JSON that was printed before
+    /// Measure nothing: take the report from JSON that was printed before; several are joined
     #[arg(long, value_name = "FILE", conflicts_with_all = ["quick", "against"])]
-    pub from: Option<PathBuf>,
+    pub from: Vec<PathBuf>,
     /// Tell what there is to run
     #[arg(long)]
     pub list: bool,
@@ -193,10 +193,7 @@ impl Arguments {
         interrupt: Interrupt,
         progress: impl FnMut(Progress<'_>),
     ) -> Result<bool, String> {
-        if let Some(file) = &self.from {
-            let text = read(file)?;
-            let report = serde_json::from_str::<Report>(&text)
-                .map_err(|error| format!("{} is no report: {error}", file.display()))?;
+        if let Some(report) = self.measured_before()? {
             return self.tell(&report).map(|()| true);
         }
         let scratch = Scratch::make(&self.directory)?;
@@ -212,6 +209,22 @@ impl Arguments {
         let report = run::run(&ground, &self.options(), progress).map_err(|error| error.to_string())?;
         self.tell(&report)?;
         Ok(true)
+    }
+
+    /// What `--from` names.
+    fn measured_before(&self) -> Result<Option<Report>, String> {
+        let mut joined: Option<Report> = None;
+        for file in &self.from {
+            let report = serde_json::from_str::<Report>(&read(file)?)
+                .map_err(|error| format!("{} is no report: {error}", file.display()))?;
+            match &mut joined {
+                None => joined = Some(report),
+                Some(so_far) => {
+                    so_far.join(report).map_err(|error| format!("{}: {error}", file.display()))?;
+                }
+            }
+        }
+        Ok(joined)
     }
 
     fn ground(&self, base: Base<'_>, scale: f64, actimeo: Option<Duration>) -> Ground {

@@ -64,6 +64,7 @@ impl PassArguments {
             beside: None,
             pass: self.pass,
             local: &self.local,
+            calls: &|| 0,
         };
         pass.run(&Interrupt::default())
     }

@@ -222,6 +222,7 @@ impl Turn<'_> {
             beside: beside.as_ref().map(|beside| &*beside.client),
             pass,
             local: &local,
+            calls: &|| system.calls(),
         };
         let passed = work.run(&self.ground.interrupt).map_err(|error| error.to_string())?;
         let seen = system.settled().since(&before);
@@ -261,6 +262,8 @@ pub struct Pass<'p> {
     pub pass: u64,
     /// For what clients keep on their own disks.
     pub local: &'p Path,
+    /// Calls at the origin so far, where somebody counts.
+    pub calls: &'p (dyn Fn() -> u64 + Sync),
 }
 
 /// What a pass was like for its clients, wherever they ran.
@@ -314,16 +317,17 @@ impl Pass<'_> {
             pass: self.pass,
             local: self.local,
             meter: meter.clone(),
+            calls: self.calls,
             phases: Vec::new(),
         };
         let (started, cpu_before) = (Instant::now(), own_cpu());
         (self.workload.run)(&mut run)?;
         let wall_seconds = started.elapsed().as_secs_f64();
         let phases = run.phases;
-        // Medians of single operations do not add up to anything.
-        let seconds = match self.workload.conflicts {
-            true => wall_seconds,
-            false => phases.iter().map(|phase| phase.seconds).sum(),
+        // Medians of single operations, and what two clients did at once, do not add up to anything.
+        let seconds = match self.workload.phases_add_up() {
+            true => phases.iter().map(|phase| phase.seconds).sum(),
+            false => wall_seconds,
         };
         Ok(Passed {
             seconds,
@@ -349,7 +353,7 @@ mod tests {
         let latencies = |count, mean, p99| Latencies { count, mean, p50: mean, p90: mean, p99 };
         let passed = |seconds, latency| Passed {
             seconds,
-            phases: vec![Phase { name: "build".to_owned(), seconds, operations: 10 }],
+            phases: vec![Phase { name: "build".to_owned(), seconds, operations: 10, calls: 0 }],
             operations: 10,
             latencies: BTreeMap::from([("read".to_owned(), latency)]),
             cpu_seconds: 0.5,

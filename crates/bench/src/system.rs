@@ -374,8 +374,12 @@ impl<'g> System<'g> {
         let at_home = || Mounted::new(self.directory.join(base), Forgetting::Everything);
         Ok(match (self.kind, &self.ground.mounted, self.mounted.get(number)) {
             (Kind::Local, ..) => Arc::new(at_home()),
-            (Kind::Dir, Some(mounted), _) | (_, _, Some(mounted)) => {
+            (Kind::Dir, Some(mounted), _) => {
                 Arc::new(Mounted::new(mounted.join(base), Forgetting::WhatWasOpened))
+            }
+            (.., Some(mounted)) => {
+                let cache = leasehold::cache_directory(&self.directory, number);
+                Arc::new(Mounted::new(mounted.join(base), Forgetting::WhatWasOpened).with_cache(cache))
             }
             _ => Arc::new(self.ground.client(&self.front, base, habits)?),
         })
@@ -394,6 +398,11 @@ impl<'g> System<'g> {
         let relay = self.ground.relay(target.server)?;
         let client = self.ground.client(&target.through(&relay), base, self.ground.habits(false))?;
         Ok(Beside { client: Arc::new(client), _relay: Some(relay) })
+    }
+
+    /// Calls at the origin so far, without upkeep.
+    pub fn calls(&self) -> u64 {
+        self.relay.as_ref().map_or(0, |relay| relay.calls().total_of_work())
     }
 
     /// What was seen so far.

@@ -13,9 +13,11 @@ mod lookups;
 mod meter;
 mod micro;
 mod oltp;
-mod recall;
+pub(crate) mod recall;
+pub(crate) mod reopen;
 mod reread;
 mod rounds;
+pub(crate) mod sharing;
 mod source;
 mod tree;
 mod varmail;
@@ -80,6 +82,13 @@ pub struct Workload {
     pub run: fn(&mut Run<'_>) -> io::Result<()>,
 }
 
+impl Workload {
+    /// Are its phases one after the other, and all of it?
+    pub fn phases_add_up(&self) -> bool {
+        !self.conflicts && !self.name.starts_with(sharing::WORKLOAD.name)
+    }
+}
+
 impl std::fmt::Debug for Workload {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name)
@@ -92,9 +101,16 @@ pub const ALL: &[Workload] = &[
     badros::WORKLOAD,
     lookups::WORKLOAD,
     reread::WORKLOAD,
+    reopen::READ,
+    reopen::READ_UNDELEGATED,
+    reopen::WRITE,
+    reopen::WRITE_UNDELEGATED,
     recall::WORKLOAD,
+    recall::DIRTY,
     rounds::WITH_DELEGATIONS,
     rounds::WITHOUT_DELEGATIONS,
+    sharing::WORKLOAD,
+    sharing::UNDELEGATED,
     webserver::UNIFORM,
     webserver::ZIPF,
     oltp::WORKLOAD,
@@ -126,6 +142,9 @@ pub struct Phase {
     pub seconds: f64,
     /// System calls of the workload in it.
     pub operations: u64,
+    /// Calls that reached the origin meanwhile, where somebody counts.
+    #[serde(default)]
+    pub calls: u64,
 }
 
 /// What a pass works with.
@@ -145,6 +164,8 @@ pub struct Run<'r> {
     pub local: &'r Path,
     /// Operations and latencies of all clients.
     pub meter: Arc<Meter>,
+    /// Calls at the origin so far.
+    pub calls: &'r (dyn Fn() -> u64 + Sync),
     /// What has been run.
     pub phases: Vec<Phase>,
 }
@@ -152,13 +173,14 @@ pub struct Run<'r> {
 impl Run<'_> {
     /// Runs a phase.
     pub fn phase(&mut self, name: &str, work: impl FnOnce(&Self) -> io::Result<()>) -> io::Result<()> {
-        let (before, started) = (self.meter.operations(), Instant::now());
+        let (operations, calls, started) = (self.meter.operations(), (self.calls)(), Instant::now());
         work(self)?;
         let seconds = started.elapsed().as_secs_f64();
         self.phases.push(Phase {
             name: name.to_owned(),
             seconds,
-            operations: self.meter.operations() - before,
+            operations: self.meter.operations() - operations,
+            calls: (self.calls)() - calls,
         });
         Ok(())
     }

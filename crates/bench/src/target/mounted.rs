@@ -29,12 +29,21 @@ pub struct Mounted {
     forgetting: Forgetting,
     /// What has been opened, where that is wanted.
     opened: Mutex<BTreeSet<PathBuf>>,
+    /// Where a cache of it is on this machine's disk.
+    cache: Option<PathBuf>,
 }
 
 impl Mounted {
     /// The directory, which exists.
     pub fn new(directory: impl Into<PathBuf>, forgetting: Forgetting) -> Mounted {
-        Mounted { directory: directory.into(), forgetting, opened: Mutex::default() }
+        Mounted { directory: directory.into(), forgetting, opened: Mutex::default(), cache: None }
+    }
+
+    /// It has a cache there, whose files are to leave memory too.
+    #[must_use]
+    pub fn with_cache(mut self, cache: impl Into<PathBuf>) -> Mounted {
+        self.cache = Some(cache.into());
+        self
     }
 
     fn path(&self, path: &str) -> PathBuf {
@@ -96,10 +105,8 @@ impl Target for Mounted {
             }
             Forgetting::WhatWasOpened => {
                 let opened = std::mem::take(&mut *self.opened.lock());
-                opened.iter().try_for_each(|path| match forget_file(path) {
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-                    forgotten => forgotten,
-                })
+                opened.iter().try_for_each(|path| forget_file(path))?;
+                self.cache.as_deref().map_or(Ok(()), forget_below)
             }
         }
     }
@@ -109,8 +116,13 @@ impl Target for Mounted {
     }
 }
 
+/// What is gone is forgotten.
 fn forget_below(directory: &Path) -> io::Result<()> {
-    for entry in fs::read_dir(directory)? {
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
         let entry = entry?;
         if entry.file_type()?.is_dir() {
             forget_below(&entry.path())?;
@@ -122,7 +134,10 @@ fn forget_below(directory: &Path) -> io::Result<()> {
 }
 
 fn forget_file(path: &Path) -> io::Result<()> {
-    let file = File::open(path)?;
+    let file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        opened => opened?,
+    };
     file.sync_all()?; // dirty pages are not dropped
     Ok(fadvise(&file, 0, None, Advice::DontNeed)?)
 }
