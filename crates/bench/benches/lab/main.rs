@@ -131,7 +131,7 @@ impl Arguments {
         let ground = Ground {
             runtime: runtime.handle().clone(),
             leasehold: programs.join("leasehold"),
-            directory: lab.subdirectory("bench"),
+            directory: lab.subdirectory("systems"),
             vers: self.vers.clone(),
             network: relay::Options {
                 rtt: self.rtt,
