@@ -1,5 +1,6 @@
 //! `cargo xtask bench`: the program `bench`, and the servers that it measures if none are named; `papers`, which is
-//! `leasehold bench` as it is released; and `quick`, which holds counts to the committed baseline.
+//! `leasehold bench` as it is released; `lab`, which measures the kernel's clients in guests; and `quick`, which holds
+//! counts to the committed baseline.
 
 use crate::steps;
 use lab::{Ganesha, Lab, Process, Program, free_port};
@@ -19,6 +20,7 @@ const BASELINE: &str = "crates/bench/baseline.json";
 pub fn run(arguments: &[String]) -> bool {
     match arguments.split_first() {
         Some((name, rest)) if name == "quick" => return quick(rest),
+        Some((name, rest)) if name == "lab" => return kernels(rest),
         Some((name, rest)) if name == "papers" => {
             let fixed = ["run", "--release", "--package", "leasehold", "--", "bench"];
             return steps::run("cargo", fixed.into_iter().chain(rest.iter().map(String::as_str)), &[]);
@@ -32,6 +34,14 @@ pub fn run(arguments: &[String]) -> bool {
     }
     let fixed = ["run", "--release", "--package", "bench", "--bin", "bench", "--"];
     steps::run("cargo", fixed.into_iter().chain(arguments.iter().map(String::as_str)), &[])
+}
+
+/// The kernel's clients and caches, in the lab, with the programs as they are released.
+fn kernels(options: &[String]) -> bool {
+    let build = ["build", "--release", "--package", "bench", "--package", "leasehold"];
+    let fixed = ["bench", "--package", "bench", "--bench", "lab", "--"];
+    steps::run("cargo", build, &[])
+        && steps::run("cargo", fixed.into_iter().chain(options.iter().map(String::as_str)), &[])
 }
 
 /// Counts and ratios against the baseline, with the programs that the tests have built already: what is compared does not

@@ -32,7 +32,8 @@ enum Task {
     Tidy,
     /// Boot a guest, with a foreign origin mounted if asked, and run a script or lines from standard input in it
     Lab(guest::Options),
-    /// Run a benchmark. `papers` is `leasehold bench` in release mode; `quick` holds counts to the committed baseline
+    /// Run a benchmark. `papers` is `leasehold bench` in release mode; `lab` measures the kernel's clients
+    /// and caches in guests; `quick` holds counts to the committed baseline
     /// (`--accept` makes a new one); `wire` without servers compares nfs-ganesha, `leasehold serve` and a warm `leasehold
     /// proxy` over one directory
     Bench {

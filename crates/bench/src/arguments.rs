@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use client::Url;
 use tokio::runtime::Handle as Runtime;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::JoinError;
 
+use crate::interrupt::Interrupt;
 use crate::quick::{self, Baseline};
 use crate::relay::{self, parse_rtt};
 use crate::report::Report;
@@ -19,7 +22,8 @@ pub struct Arguments {
     /// What to run; may be given several times; `--list` tells what there is [default: everything]
     #[arg(long = "workload", value_name = "NAME", value_parser = workload::named)]
     pub workloads: Vec<Workload>,
-    /// On what: local, direct, proxy, mount, ganesha, ganesha-proxy; may be given several times [default: all that run here]
+    /// On what: local, direct, direct-sync (each write waited for), proxy, mount, ganesha, ganesha-proxy; may be given several
+    /// times [default: all that run here]
     #[arg(long = "system", value_name = "NAME")]
     pub systems: Vec<Kind>,
     /// Round trip to the origin: lan (0.2 ms), metro (5), region (20), wan (75), far (200), or milliseconds; may be given
@@ -48,6 +52,10 @@ pub struct Arguments {
     /// `leasehold-bench`, and removed
     #[arg(long, value_name = "URL")]
     pub against: Option<Url>,
+    /// Measure this directory instead, whatever is mounted there: files are made in directories whose names begin with
+    /// `leasehold-bench`, and removed; calls are not counted
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["systems", "against", "quick"])]
+    pub dir: Option<PathBuf>,
     /// Where to keep files meanwhile: on a file system with handles, which overlayfs is not
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     pub directory: PathBuf,
@@ -60,9 +68,9 @@ pub struct Arguments {
     /// Write the papers' tables as Markdown
     #[arg(long, value_name = "FILE")]
     pub markdown: Option<PathBuf>,
-    /// Measure nothing: take the report from JSON that was printed before
+    /// Measure nothing: take the report from JSON that was printed before; several are joined
     #[arg(long, value_name = "FILE", conflicts_with_all = ["quick", "against"])]
-    pub from: Option<PathBuf>,
+    pub from: Vec<PathBuf>,
     /// Tell what there is to run
     #[arg(long)]
     pub list: bool,
@@ -98,11 +106,52 @@ impl Drop for Scratch {
     }
 }
 
+/// What every ground has.
+struct Base<'b> {
+    runtime: Runtime,
+    leasehold: PathBuf,
+    scratch: &'b Scratch,
+    interrupt: Interrupt,
+}
+
+/// How long an end in order may take, and then one by force.
+const END_PATIENCE: Duration = Duration::from_secs(20);
+
+/// What tells us to end.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    fn listen() -> Result<Signals, String> {
+        let listen = |kind| signal(kind).map_err(|error| format!("cannot listen for signals: {error}"));
+        Ok(Signals {
+            interrupt: listen(SignalKind::interrupt())?,
+            terminate: listen(SignalKind::terminate())?,
+        })
+    }
+
+    /// Its name.
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.interrupt.recv() => "SIGINT",
+            _ = self.terminate.recv() => "SIGTERM",
+        }
+    }
+}
+
+fn ended(worked: Result<Result<bool, String>, JoinError>) -> Result<bool, String> {
+    worked.map_err(|error| format!("the benchmark ended before its time: {error}"))?
+}
+
 impl Arguments {
     /// Does what they ask for, with servers of this program; false where counts are above the baseline.
     ///
     /// # Errors
     /// One line.
+    ///
+    /// On SIGINT and SIGTERM, one line too, when everything that was started has ended and everything that was made is gone.
     pub async fn run(
         self,
         leasehold: PathBuf,
@@ -112,59 +161,89 @@ impl Arguments {
             print!("{}", list());
             return Ok(true);
         }
-        let runtime = Runtime::current();
+        let (runtime, interrupt) = (Runtime::current(), Interrupt::default());
+        let mut signals = Signals::listen()?;
         // Workloads block, as programs do.
-        let working = tokio::task::spawn_blocking(move || self.work(runtime, leasehold, progress));
-        working.await.map_err(|error| format!("the benchmark ended before its time: {error}"))?
+        let told = interrupt.clone();
+        let mut working = tokio::task::spawn_blocking(move || self.work(runtime, leasehold, told, progress));
+        let signal = tokio::select! {
+            worked = &mut working => return ended(worked),
+            signal = signals.next() => signal,
+        };
+        interrupt.tell();
+        eprintln!("{signal}: ending what was started; once more ends it by force");
+        tokio::select! {
+            worked = &mut working => return ended(worked),
+            () = tokio::time::sleep(END_PATIENCE) => {}
+            _ = signals.next() => {}
+        }
+        interrupt.kill();
+        match tokio::time::timeout(END_PATIENCE, working).await {
+            Ok(worked) => ended(worked),
+            Err(_) => Err(format!(
+                "{signal}: something does not end; directories named leasehold-bench… may be left behind"
+            )),
+        }
     }
 
     fn work(
         self,
         runtime: Runtime,
         leasehold: PathBuf,
+        interrupt: Interrupt,
         progress: impl FnMut(Progress<'_>),
     ) -> Result<bool, String> {
-        if let Some(file) = &self.from {
-            let text = read(file)?;
-            let report = serde_json::from_str::<Report>(&text)
-                .map_err(|error| format!("{} is no report: {error}", file.display()))?;
+        if let Some(report) = self.measured_before()? {
             return self.tell(&report).map(|()| true);
         }
         let scratch = Scratch::make(&self.directory)?;
         if let Some(baseline) = &self.quick {
             let options = quick::options()?;
-            let ground = self.ground(runtime, leasehold, &scratch, options.plan.scale, Some(quick::ACTIMEO));
+            let base = Base { runtime, leasehold, scratch: &scratch, interrupt };
+            let ground = self.ground(base, options.plan.scale, Some(quick::ACTIMEO));
             let report = run::run(&ground, &options, progress).map_err(|error| error.to_string())?;
             return self.hold(&report, baseline);
         }
-        let ground = self.ground(runtime, leasehold, &scratch, self.scale, None);
+        let base = Base { runtime, leasehold, scratch: &scratch, interrupt };
+        let ground = self.ground(base, self.scale, None);
         let report = run::run(&ground, &self.options(), progress).map_err(|error| error.to_string())?;
         self.tell(&report)?;
         Ok(true)
     }
 
-    fn ground(
-        &self,
-        runtime: Runtime,
-        leasehold: PathBuf,
-        scratch: &Scratch,
-        scale: f64,
-        actimeo: Option<Duration>,
-    ) -> Ground {
+    /// What `--from` names.
+    fn measured_before(&self) -> Result<Option<Report>, String> {
+        let mut joined: Option<Report> = None;
+        for file in &self.from {
+            let report = serde_json::from_str::<Report>(&read(file)?)
+                .map_err(|error| format!("{} is no report: {error}", file.display()))?;
+            match &mut joined {
+                None => joined = Some(report),
+                Some(so_far) => {
+                    so_far.join(report).map_err(|error| format!("{}: {error}", file.display()))?;
+                }
+            }
+        }
+        Ok(joined)
+    }
+
+    fn ground(&self, base: Base<'_>, scale: f64, actimeo: Option<Duration>) -> Ground {
         let bytes_per_second =
             self.bandwidth.and_then(|mbit| std::num::NonZeroU64::new(u64::from(mbit) * 125_000));
         let jitter = Duration::from_millis(self.jitter_ms.into());
         let network =
             relay::Options { jitter, bytes_per_second, seed: self.seed, ..relay::Options::default() };
         Ground {
-            runtime,
-            leasehold,
-            directory: scratch.0.clone(),
+            runtime: base.runtime,
+            leasehold: base.leasehold,
+            directory: base.scratch.0.clone(),
             vers: self.vers.clone(),
             network,
             actimeo,
             // As small beside the files as a machine of the papers: 64 MiB at their sizes.
             memory_bytes: ((64 << 20) as f64 * scale).clamp((1 << 20) as f64, (64 << 20) as f64) as usize,
+            mounted: self.dir.clone(),
+            interrupt: base.interrupt,
         }
     }
 
@@ -174,10 +253,16 @@ impl Arguments {
             _ => workloads.to_vec(),
         };
         let command: Vec<String> = std::env::args().skip(1).collect();
+        let systems = match (&self.dir, &self.systems[..]) {
+            (Some(_), _) => vec![Kind::Dir],
+            (None, []) => Kind::ALL.to_vec(),
+            (None, some) => some.to_vec(),
+        };
         Options {
             workloads: all_if_none(&self.workloads),
-            systems: if self.systems.is_empty() { Kind::ALL.to_vec() } else { self.systems.clone() },
-            rtts: self.rtts.clone(),
+            systems,
+            // How far what is mounted is away is not ours.
+            rtts: if self.dir.is_some() { vec![Duration::ZERO] } else { self.rtts.clone() },
             plan: Plan { seed: self.seed, scale: self.scale },
             rounds: self.rounds.into(),
             together: false,
@@ -258,11 +343,20 @@ mod tests {
         let options = parse(words).unwrap().options();
         assert_eq!((options.workloads.len(), options.systems.as_slice()), (2, &[Kind::Proxy][..]));
         assert_eq!(options.rtts, [Duration::from_micros(200), Duration::from_millis(12)]);
+        assert_eq!(parse("--dir /mnt").unwrap().options().systems, [Kind::Dir]);
     }
 
     #[test]
     fn what_there_is_not_is_told() {
-        for words in ["--workload oltq", "--system prox", "--rtt moon", "--scale 0", "--vers 5", "--accept"] {
+        for words in [
+            "--workload oltq",
+            "--system prox",
+            "--rtt moon",
+            "--scale 0",
+            "--vers 5",
+            "--accept",
+            "--dir /mnt --system local",
+        ] {
             assert!(parse(words).is_err(), "{words}");
         }
         assert_eq!(list().lines().count(), workload::ALL.len());

@@ -7,6 +7,8 @@
 
 mod arguments;
 mod histogram;
+pub mod interrupt;
+mod pass;
 pub mod quick;
 pub mod random;
 pub mod relay;
@@ -19,3 +21,4 @@ pub mod wire;
 pub mod workload;
 
 pub use arguments::Arguments;
+pub use pass::PassArguments;

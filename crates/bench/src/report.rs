@@ -177,6 +177,13 @@ impl<'r> Rounds<'r> {
         (!all.is_empty()).then(|| Median::of(all))
     }
 
+    /// Calls at the origin in a phase.
+    pub fn phase_calls(&self, name: &str) -> Median {
+        self.median(|measurement| {
+            measurement.phases.iter().find(|phase| phase.name == name).map_or(0.0, |phase| phase.calls as f64)
+        })
+    }
+
     /// The round whose time is the median.
     pub fn middle(&self) -> &'r Measurement {
         let median = self.seconds().median;
@@ -198,6 +205,24 @@ impl Report {
             left_out: Vec::new(),
             measurements: Vec::new(),
         }
+    }
+
+    /// Adds what another one measured: in the lab, or another day.
+    ///
+    /// # Errors
+    /// It measured something else: another seed, scale or version.
+    pub fn join(&mut self, other: Report) -> Result<(), String> {
+        if (other.plan, &other.vers) != (self.plan, &self.vers) {
+            let of = |report: &Report| {
+                format!("NFSv{}, scale {}, seed {}", report.vers, report.plan.scale, report.plan.seed)
+            };
+            return Err(format!("{} does not go with {}", of(&other), of(self)));
+        }
+        self.command = format!("{}\n{}", self.command, other.command);
+        self.rounds = self.rounds.max(other.rounds);
+        self.left_out.extend(other.left_out);
+        self.measurements.extend(other.measurements);
+        Ok(())
     }
 
     /// Grouped, in the order in which they were first measured.
@@ -296,5 +321,7 @@ fn seconds(seconds: f64) -> String {
     }
 }
 
+#[cfg(test)]
+mod browser;
 #[cfg(test)]
 mod tests;

@@ -4,16 +4,20 @@
 //! does meets all of them. Each measurement has files of its own on the origin, put there before all of them, so that no
 //! system finds another's. Systems that keep something run twice: cold, and warm over what that left.
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use client::Url;
+use serde::{Deserialize, Serialize};
 
+use crate::interrupt::Interrupt;
 use crate::report::{LeftOut, Machine, Measurement, Report};
 use crate::system::{self, Error, Ground, Kind, Origin, System};
 use crate::target::Target;
-use crate::workload::{Meter, Metered, Plan, Run, Workload};
+use crate::workload::{Latencies, Meter, Metered, Phase, Plan, Run, Workload};
 
 /// What is younger than this is not sure to be told from its next change, and a cache asks again: the network file systems
 /// that people use are not made of files of a second ago.
@@ -54,7 +58,7 @@ pub struct Progress<'p> {
 /// Compares.
 ///
 /// # Errors
-/// The origin does not run. What fails in one measurement is in the report, and the others go on.
+/// The origin does not run, or [`Ground::interrupt`] was told; then nothing is left behind. What fails in one measurement is in the report, and the others go on.
 pub fn run(
     ground: &Ground,
     options: &Options,
@@ -72,7 +76,8 @@ pub fn run(
         Some(url) => Origin::against(ground, url)?,
         None => Origin::serve(ground)?,
     };
-    let of = options.workloads.len() * systems.len() * options.rounds * options.rtts.len();
+    let systems_of = |workload: &Workload| systems.iter().filter(|kind| kind.takes(workload)).count();
+    let of = options.workloads.iter().map(systems_of).sum::<usize>() * options.rounds * options.rtts.len();
     let mut done = 0;
     let grounds = options.rtts.iter().map(|&rtt| {
         let mut ground = ground.clone();
@@ -96,10 +101,13 @@ pub fn run(
         progress(Progress { done, of, doing: &format!("{}: preparing", together[0]) });
         let prepared: Vec<Result<(), Error>> = together.iter().map(|turn| turn.prepare(&systems)).collect();
         if systems.iter().any(|kind| kind.caches()) {
-            std::thread::sleep(AGE);
+            ground.interrupt.sleep(AGE);
         }
         for (turn, prepared) in together.iter().zip(prepared) {
             for kind in turn.order(&systems) {
+                if ground.interrupt.is_told() {
+                    break;
+                }
                 progress(Progress { done, of, doing: &format!("{turn}: {kind}") });
                 let measured = match &prepared {
                     Ok(()) => turn.measure(kind, &mut report.measurements),
@@ -112,6 +120,8 @@ pub fn run(
             }
             turn.clean(&systems)?;
         }
+        let whole = |source| Error::Io { what: "the comparison was not finished".to_owned(), source };
+        ground.interrupt.check().map_err(whole)?;
     }
     progress(Progress { done, of, doing: "done" });
     Ok(report)
@@ -142,23 +152,31 @@ impl Turn<'_> {
 
     /// Who is first changes with the rounds.
     fn order(&self, systems: &[Kind]) -> Vec<Kind> {
-        let mut order = systems.to_vec();
-        order.rotate_left(self.round % systems.len().max(1));
+        let mut order: Vec<Kind> = self.systems(systems).collect();
+        let first = self.round % order.len().max(1);
+        order.rotate_left(first);
         order
     }
 
+    /// Those that are measured with this workload.
+    fn systems<'s>(&self, systems: &'s [Kind]) -> impl Iterator<Item = Kind> + use<'s> {
+        let workload = *self.workload;
+        systems.iter().copied().filter(move |kind| kind.takes(&workload))
+    }
+
     fn prepare(&self, systems: &[Kind]) -> Result<(), Error> {
-        for &kind in systems {
+        for kind in self.systems(systems) {
             let name = self.name(kind);
             let target = system::preparer(self.ground, self.origin, kind, &name, &name)?;
+            let target = Metered::new(target, Arc::new(Meter::new(&self.ground.interrupt)));
             let failed = Error::io(format!("cannot prepare {}", self.workload.name));
-            (self.workload.prepare)(&self.options.plan, &*target).map_err(failed)?;
+            (self.workload.prepare)(&self.options.plan, &target).map_err(failed)?;
         }
         Ok(())
     }
 
     fn clean(&self, systems: &[Kind]) -> Result<(), Error> {
-        for &kind in systems {
+        for kind in self.systems(systems) {
             let name = self.name(kind);
             system::clean(self.ground, self.origin, &name)?;
             let own = self.ground.directory.join(&name);
@@ -173,65 +191,150 @@ impl Turn<'_> {
     /// All passes of a system; an error is one line.
     fn measure(&self, kind: Kind, into: &mut Vec<Measurement>) -> Result<(), String> {
         let one_line = |error: Error| error.to_string();
-        let name = self.name(kind);
-        let mut system = System::start(self.ground, self.origin, kind, &name).map_err(one_line)?;
+        let (name, workload) = (self.name(kind), self.workload);
+        let mut system =
+            System::start(self.ground, self.origin, kind, &name, workload.clients).map_err(one_line)?;
         let passes: &[(u64, &str)] = if kind.caches() { &[(0, " cold"), (1, " warm")] } else { &[(0, "")] };
         for &(pass, state) in passes {
-            if pass > 0 && self.workload.restart {
-                system.restart().map_err(one_line)?;
+            if pass > 0 {
+                system.next_pass(workload.restart).map_err(one_line)?;
             }
-            let mut measured = self.pass(&system, pass, &name)?;
+            let mut measured = self.pass(&mut system, pass, &name)?;
             measured.system = format!("{kind}{state}");
             into.push(measured);
         }
         Ok(())
     }
 
-    fn pass(&self, system: &System<'_>, pass: u64, name: &str) -> Result<Measurement, String> {
+    fn pass(&self, system: &mut System<'_>, pass: u64, name: &str) -> Result<Measurement, String> {
         let one_line = |error: Error| error.to_string();
         let workload = self.workload;
-        let meter = Arc::new(Meter::default());
         let local: PathBuf = self.ground.subdirectory(&format!("{name}/clients-{pass}")).map_err(one_line)?;
-        let client = |_| system.client(name, workload.delegations);
-        let targets = (0..workload.clients).map(client).collect::<Result<Vec<_>, _>>().map_err(one_line)?;
+        let client = |number| system.client(number, name, workload.delegations);
+        let clients = (0..workload.clients).map(client).collect::<Result<Vec<_>, _>>().map_err(one_line)?;
         let beside = if workload.conflicts { Some(system.beside(name).map_err(one_line)?) } else { None };
-        let first: &dyn Target = &**targets.first().ok_or("a workload for no client")?;
-        let mut run = Run {
+        let before = system.observe();
+        let work = Pass {
+            workload,
             plan: self.options.plan,
-            clients: targets.iter().map(|target| Metered::new(target.clone(), meter.clone())).collect(),
-            beside: beside.as_ref().map_or(first, |(_, client)| &**client),
+            clients: &clients,
+            first_client: 0,
+            beside: beside.as_ref().map(|beside| &*beside.client),
             pass,
             local: &local,
-            meter: meter.clone(),
-            phases: Vec::new(),
+            calls: &|| system.calls(),
         };
-        let (before, cpu_before) = (system.observe(), own_cpu());
-        let started = Instant::now();
-        (workload.run)(&mut run).map_err(|error| error.to_string())?;
-        let wall_seconds = started.elapsed().as_secs_f64();
-        let client_cpu_seconds = own_cpu().saturating_sub(cpu_before).as_secs_f64();
-        system.settle();
-        let seen = system.observe().since(&before);
-        let phases = run.phases;
-        // Medians of single operations do not add up to anything.
-        let seconds =
-            if workload.conflicts { wall_seconds } else { phases.iter().map(|phase| phase.seconds).sum() };
+        let passed = work.run(&self.ground.interrupt).map_err(|error| error.to_string())?;
+        let seen = system.settled().since(&before);
         Ok(Measurement {
             workload: workload.name.to_owned(),
             system: String::new(),
             round: self.round,
             rtt_ms: self.ground.network.rtt.as_secs_f64() * 1e3,
             clients: workload.clients,
-            seconds,
-            phases,
-            operations: meter.operations(),
-            latencies: meter.latencies(),
+            seconds: passed.seconds,
+            phases: passed.phases,
+            operations: passed.operations,
+            latencies: passed.latencies,
             calls: seen.calls,
             bytes_up: seen.traffic.up,
             bytes_down: seen.traffic.down,
             usage: seen.usage,
-            client_cpu_seconds,
+            client_cpu_seconds: passed.cpu_seconds,
             hits: seen.hits,
+        })
+    }
+}
+
+/// One pass of a workload, to be run.
+pub struct Pass<'p> {
+    /// Which.
+    pub workload: &'p Workload,
+    /// Seed and scale.
+    pub plan: Plan,
+    /// At least one.
+    pub clients: &'p [Arc<dyn Target>],
+    /// The number of the first of them, where others run elsewhere.
+    pub first_client: usize,
+    /// A client of the origin, where the workload wants one.
+    pub beside: Option<&'p dyn Target>,
+    /// 0 is the cold one.
+    pub pass: u64,
+    /// For what clients keep on their own disks.
+    pub local: &'p Path,
+    /// Calls at the origin so far, where somebody counts.
+    pub calls: &'p (dyn Fn() -> u64 + Sync),
+}
+
+/// What a pass was like for its clients, wherever they ran.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Passed {
+    /// How long all of it took.
+    pub seconds: f64,
+    /// Its parts.
+    pub phases: Vec<Phase>,
+    /// System calls of the workload.
+    pub operations: u64,
+    /// How long they took, by kind.
+    pub latencies: BTreeMap<String, Latencies>,
+    /// CPU time of this process.
+    pub cpu_seconds: f64,
+}
+
+impl Passed {
+    /// Of several machines that began at the same time: sums, and the slowest of them.
+    #[must_use]
+    pub fn and(mut self, other: &Passed) -> Passed {
+        self.seconds = self.seconds.max(other.seconds);
+        for (ours, theirs) in self.phases.iter_mut().zip(&other.phases) {
+            ours.seconds = ours.seconds.max(theirs.seconds);
+            ours.operations += theirs.operations;
+        }
+        self.operations += other.operations;
+        for (kind, theirs) in &other.latencies {
+            let ours = self.latencies.entry(kind.clone()).or_default();
+            *ours = ours.and(theirs);
+        }
+        self.cpu_seconds += other.cpu_seconds;
+        self
+    }
+}
+
+impl Pass<'_> {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// The workload's; or it was interrupted.
+    pub fn run(&self, interrupt: &Interrupt) -> io::Result<Passed> {
+        let meter = Arc::new(Meter::new(interrupt));
+        let first: &dyn Target =
+            &**self.clients.first().ok_or_else(|| io::Error::other("a workload for no client"))?;
+        let mut run = Run {
+            plan: self.plan,
+            clients: self.clients.iter().map(|client| Metered::new(client.clone(), meter.clone())).collect(),
+            first_client: self.first_client,
+            beside: self.beside.unwrap_or(first),
+            pass: self.pass,
+            local: self.local,
+            meter: meter.clone(),
+            calls: self.calls,
+            phases: Vec::new(),
+        };
+        let (started, cpu_before) = (Instant::now(), own_cpu());
+        (self.workload.run)(&mut run)?;
+        let wall_seconds = started.elapsed().as_secs_f64();
+        let phases = run.phases;
+        // Medians of single operations, and what two clients did at once, do not add up to anything.
+        let seconds = match self.workload.phases_add_up() {
+            true => phases.iter().map(|phase| phase.seconds).sum(),
+            false => wall_seconds,
+        };
+        Ok(Passed {
+            seconds,
+            phases,
+            operations: meter.operations(),
+            latencies: meter.latencies(),
+            cpu_seconds: own_cpu().saturating_sub(cpu_before).as_secs_f64(),
         })
     }
 }
@@ -239,4 +342,25 @@ impl Turn<'_> {
 fn own_cpu() -> Duration {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn machines_are_summed_up_and_the_slowest_counts() {
+        let latencies = |count, mean, p99| Latencies { count, mean, p50: mean, p90: mean, p99 };
+        let passed = |seconds, latency| Passed {
+            seconds,
+            phases: vec![Phase { name: "build".to_owned(), seconds, operations: 10, calls: 0 }],
+            operations: 10,
+            latencies: BTreeMap::from([("read".to_owned(), latency)]),
+            cpu_seconds: 0.5,
+        };
+        let both = passed(2.0, latencies(1, 4.0, 4.0)).and(&passed(3.0, latencies(3, 8.0, 9.0)));
+        assert!((both.seconds - 3.0).abs() < 1e-9 && (both.phases[0].seconds - 3.0).abs() < 1e-9);
+        assert_eq!((both.operations, both.phases[0].operations), (20, 20));
+        assert_eq!(both.latencies["read"], Latencies { count: 4, mean: 7.0, p50: 8.0, p90: 8.0, p99: 9.0 });
+    }
 }

@@ -4,82 +4,27 @@
 //! Servers are processes, so that their CPU time and memory are theirs. Everything ends with its value.
 
 mod ganesha;
+mod kind;
 mod leasehold;
 mod program;
 
-use std::fmt;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use client::Url;
 use tokio::runtime::Handle as Runtime;
 
+use crate::interrupt::Interrupt;
 use crate::relay::{self, Calls, Relay, Traffic};
-use crate::target::{Habits, Mounted, Target, Unmounted};
+use crate::target::{Forgetting, Habits, Mounted, Target, Unmounted};
 
+pub use kind::Kind;
 pub use leasehold::Hits;
 use program::Program;
 pub use program::Usage;
-
-/// A kind of system.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Kind {
-    /// A directory of this machine: what no network can be faster than.
-    Local,
-    /// Clients of the origin.
-    Direct,
-    /// `leasehold proxy` on the clients' side.
-    Proxy,
-    /// `leasehold mount` on the client.
-    Mount,
-    /// nfs-ganesha as the origin, over the same directory.
-    Ganesha,
-    /// nfs-ganesha's proxy on the clients' side.
-    GaneshaProxy,
-}
-
-impl Kind {
-    /// All of them.
-    pub const ALL: [Kind; 6] =
-        [Kind::Local, Kind::Direct, Kind::Proxy, Kind::Mount, Kind::Ganesha, Kind::GaneshaProxy];
-
-    /// On the command line and in reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Kind::Local => "local",
-            Kind::Direct => "direct",
-            Kind::Proxy => "proxy",
-            Kind::Mount => "mount",
-            Kind::Ganesha => "ganesha",
-            Kind::GaneshaProxy => "ganesha-proxy",
-        }
-    }
-
-    /// Has something to keep between two passes.
-    pub fn caches(self) -> bool {
-        matches!(self, Kind::Proxy | Kind::Mount | Kind::GaneshaProxy)
-    }
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Kind {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Kind, String> {
-        Kind::ALL.into_iter().find(|kind| kind.name() == text).ok_or_else(|| {
-            let known = Kind::ALL.map(Kind::name).join(", ");
-            format!("`{text}` is no system: known are {known}")
-        })
-    }
-}
 
 /// Why a system does not run.
 #[derive(Debug, thiserror::Error)]
@@ -134,26 +79,48 @@ pub struct Ground {
     pub actimeo: Option<Duration>,
     /// Bytes of pages of a client.
     pub memory_bytes: usize,
+    /// A directory that somebody has mounted, to be measured as it is.
+    pub mounted: Option<PathBuf>,
+    /// Ends everything before its time.
+    pub interrupt: Interrupt,
 }
 
 impl Ground {
-    fn habits(&self, delegations: bool) -> Habits {
+    /// Of clients, with or without delegations.
+    pub fn habits(&self, delegations: bool) -> Habits {
         let habits = Habits::linux(self.vers != "3");
         let habits = self.actimeo.map_or(habits, |timeout| habits.with_actimeo(timeout));
         Habits { delegations, memory_bytes: self.memory_bytes, ..habits }
     }
 
+    /// The same, not to be interrupted: for what is done at the end.
+    fn for_cleaning(&self) -> Ground {
+        Ground { interrupt: Interrupt::default(), ..self.clone() }
+    }
+
     /// A client of a server, below a directory of its export.
-    pub fn client(&self, server: &Address, base: &str, delegations: bool) -> Result<Unmounted, Error> {
+    pub fn client(&self, server: &Address, base: &str, habits: Habits) -> Result<Unmounted, Error> {
+        self.interrupt.check().map_err(Error::io("no client"))?;
         let text = server.url(&self.vers, self.actimeo);
         let failed = |why: String| Error::Mount { url: text.clone(), why };
         let url = Url::parse(&text).map_err(|error| failed(error.to_string()))?;
         let origin =
             self.runtime.block_on(client::connect(&url)).map_err(|error| failed(error.to_string()))?;
         // Where the URL leaves the version to the server, the answer says whether opens are told.
-        let habits = Habits { opens: origin.version() != "3", ..self.habits(delegations) };
+        let habits = Habits { opens: origin.version() != "3", ..habits };
         let fs = origin.file_system();
-        Unmounted::new(self.runtime.clone(), fs, habits, base).map_err(|error| failed(error.to_string()))
+        let client = Unmounted::new(self.runtime.clone(), fs, habits, base);
+        client.map(|client| client.interrupted_by(&self.interrupt)).map_err(|error| failed(error.to_string()))
+    }
+
+    /// A relay to an address that is near: for those who do not reach it.
+    ///
+    /// # Errors
+    /// There is no port for it.
+    pub fn near(&self, target: SocketAddr) -> Result<Relay, Error> {
+        let _entered = self.runtime.enter();
+        let options = relay::Options { udp: false, listen: self.network.listen, ..relay::Options::default() };
+        Relay::start(target, options).map_err(Error::io("cannot start the relay"))
     }
 
     /// A relay to an address.
@@ -279,6 +246,13 @@ impl Observation {
     }
 }
 
+/// A client of the origin, and its way there. It goes first: without the way it could not take its leave.
+pub struct Beside {
+    /// The client.
+    pub client: Arc<dyn Target>,
+    _relay: Option<Relay>,
+}
+
 /// A running system.
 #[derive(Debug)]
 pub struct System<'g> {
@@ -292,17 +266,20 @@ pub struct System<'g> {
     /// Where clients mount.
     front: Address,
     programs: Vec<Program>,
-    /// A FUSE mount.
-    mounted: Option<PathBuf>,
+    /// How many clients it is to have.
+    clients: usize,
+    /// FUSE mounts, one for each client.
+    mounted: Vec<PathBuf>,
 }
 
 impl<'g> System<'g> {
-    /// Starts one, its caches empty. `name` is that of its directory.
+    /// Starts one, its caches empty, for so many clients. `name` is that of its directory.
     pub fn start(
         ground: &'g Ground,
         origin: &'g Origin,
         kind: Kind,
         name: &str,
+        clients: usize,
     ) -> Result<System<'g>, Error> {
         let directory = ground.subdirectory(name)?;
         let front = origin.address.clone();
@@ -314,7 +291,8 @@ impl<'g> System<'g> {
             relay: None,
             front,
             programs: Vec::new(),
-            mounted: None,
+            clients,
+            mounted: Vec::new(),
         };
         if kind == Kind::Ganesha {
             let export = origin.directory.as_deref().unwrap_or(Path::new("/nonexistent"));
@@ -322,7 +300,7 @@ impl<'g> System<'g> {
             system.front = ganesha.address(ganesha::EXPORT);
             system.programs.push(ganesha);
         }
-        if kind != Kind::Local {
+        if !matches!(kind, Kind::Local | Kind::Dir) {
             let relay = ground.relay(system.front.server)?;
             system.front = system.front.through(&relay);
             system.relay = Some(relay);
@@ -333,7 +311,8 @@ impl<'g> System<'g> {
 
     /// Starts what stands on the clients' side, over what it left on disk the last time.
     fn start_caches(&mut self) -> Result<(), Error> {
-        let System { ground, directory, relay: Some(relay), .. } = &*self else { return Ok(()) };
+        let Some(relay) = &self.relay else { return Ok(()) };
+        let (ground, directory) = (self.ground, &self.directory.clone());
         let far = self.origin.address.through(relay);
         match self.kind {
             Kind::Proxy => {
@@ -347,37 +326,69 @@ impl<'g> System<'g> {
                 self.programs.push(proxy);
             }
             Kind::Mount => {
-                let (program, mounted) = leasehold::mount(ground, &far, directory)?;
-                self.programs.push(program);
-                self.mounted = Some(mounted);
+                for number in 0..self.clients {
+                    let (program, mounted) = leasehold::mount(ground, &far, directory, number)?;
+                    self.programs.push(program);
+                    self.mounted.push(mounted);
+                }
             }
-            Kind::Local | Kind::Direct | Kind::Ganesha => {}
+            Kind::Local | Kind::Direct | Kind::DirectSync | Kind::Ganesha | Kind::Dir => {}
         }
         Ok(())
+    }
+
+    /// Ends what stands on the clients' side, in order, so that nothing that was delegated to it is left at the origin, and
+    /// no mount without a server.
+    fn end_caches(&mut self) {
+        self.programs.drain(..).rev().for_each(Program::end);
+        for mounted in self.mounted.drain(..) {
+            // It fails where the program has unmounted.
+            let mut command = std::process::Command::new("umount");
+            let _ = command.arg("-l").arg(mounted).stderr(std::process::Stdio::null()).status();
+        }
     }
 
     /// Ends what stands on the clients' side and starts it again.
     pub fn restart(&mut self) -> Result<(), Error> {
         if self.kind.caches() {
-            self.programs.drain(..).for_each(Program::end);
+            self.end_caches();
             self.start_caches()?;
         }
         Ok(())
     }
 
+    /// Where its clients mount.
+    pub fn front(&self) -> &Address {
+        &self.front
+    }
+
+    /// Between two passes: clients are mounted anew, and keep what is on their disks.
+    pub fn next_pass(&mut self, restart: bool) -> Result<(), Error> {
+        if restart || self.kind == Kind::Mount { self.restart() } else { Ok(()) }
+    }
+
     /// A client that has just been mounted, working below a directory of the export.
-    pub fn client(&self, base: &str, delegations: bool) -> Result<Arc<dyn Target>, Error> {
-        match (&self.kind, &self.mounted) {
-            (Kind::Local, _) => Ok(Arc::new(Mounted::new(self.directory.join(base)))),
-            (_, Some(mounted)) => Ok(Arc::new(Mounted::new(mounted.join(base)))),
-            _ => Ok(Arc::new(self.ground.client(&self.front, base, delegations)?)),
-        }
+    pub fn client(&self, number: usize, base: &str, delegations: bool) -> Result<Arc<dyn Target>, Error> {
+        let habits = self.ground.habits(delegations);
+        let habits = Habits { synchronous: self.kind == Kind::DirectSync, ..habits };
+        let at_home = || Mounted::new(self.directory.join(base), Forgetting::Everything);
+        Ok(match (self.kind, &self.ground.mounted, self.mounted.get(number)) {
+            (Kind::Local, ..) => Arc::new(at_home()),
+            (Kind::Dir, Some(mounted), _) => {
+                Arc::new(Mounted::new(mounted.join(base), Forgetting::WhatWasOpened))
+            }
+            (.., Some(mounted)) => {
+                let cache = leasehold::cache_directory(&self.directory, number);
+                Arc::new(Mounted::new(mounted.join(base), Forgetting::WhatWasOpened).with_cache(cache))
+            }
+            _ => Arc::new(self.ground.client(&self.front, base, habits)?),
+        })
     }
 
     /// A client that does not go through the system, as far from the origin as it is.
-    pub fn beside(&self, base: &str) -> Result<(Option<Relay>, Arc<dyn Target>), Error> {
-        if self.kind == Kind::Local {
-            return Ok((None, self.client(base, false)?));
+    pub fn beside(&self, base: &str) -> Result<Beside, Error> {
+        if matches!(self.kind, Kind::Local | Kind::Dir) {
+            return Ok(Beside { client: self.client(0, base, false)?, _relay: None });
         }
         let target = match self.kind {
             Kind::Ganesha => self.programs.first().map(|ganesha| ganesha.address(ganesha::EXPORT)),
@@ -385,8 +396,13 @@ impl<'g> System<'g> {
         };
         let target = target.unwrap_or_else(|| self.origin.address.clone());
         let relay = self.ground.relay(target.server)?;
-        let client = self.ground.client(&target.through(&relay), base, false)?;
-        Ok((Some(relay), Arc::new(client)))
+        let client = self.ground.client(&target.through(&relay), base, self.ground.habits(false))?;
+        Ok(Beside { client: Arc::new(client), _relay: Some(relay) })
+    }
+
+    /// Calls at the origin so far, without upkeep.
+    pub fn calls(&self) -> u64 {
+        self.relay.as_ref().map_or(0, |relay| relay.calls().total_of_work())
     }
 
     /// What was seen so far.
@@ -396,24 +412,46 @@ impl<'g> System<'g> {
             (observation.calls, observation.traffic) = (relay.calls(), relay.bytes());
         }
         observation.usage = self.programs.iter().map(Program::usage).collect();
-        if self.kind != Kind::Ganesha && self.kind != Kind::Local {
+        if !matches!(self.kind, Kind::Ganesha | Kind::Local | Kind::Dir) {
             observation.usage.extend(self.origin.usage());
         }
-        if matches!(self.kind, Kind::Proxy | Kind::Mount) {
-            observation.hits = leasehold::hits(&leasehold::cache_directory(&self.directory));
+        let caches = match self.kind {
+            Kind::Proxy => 1,
+            Kind::Mount => self.clients,
+            _ => 0,
+        };
+        let hits = (0..caches)
+            .filter_map(|number| leasehold::hits(&leasehold::cache_directory(&self.directory, number)));
+        observation.hits = hits.reduce(Hits::and);
+        observation
+    }
+
+    /// What was seen, once what is sent late has been sent: it belongs to what was done. A mount ends for it, since it may
+    /// keep writes as long as nobody else wants the file.
+    pub fn settled(&mut self) -> Observation {
+        self.settle();
+        let mut observation = self.observe();
+        if self.kind == Kind::Mount {
+            self.end_caches();
+            let Some(relay) = &self.relay else { return observation };
+            // What a client gives back when it goes is not counted of the others either.
+            let late = relay.calls().since(&observation.calls).only(&["WRITE", "COMMIT"]);
+            observation.calls.add(&late);
+            observation.traffic = relay.bytes();
         }
         observation
     }
 
-    /// Waits until nothing has gone to the origin for a while: what is sent late belongs to what was done.
-    pub fn settle(&self) {
+    /// Waits until nothing has gone to the origin for a while.
+    fn settle(&self) {
         let Some(relay) = &self.relay else { return };
         // A proxy closes a file a second after its last client.
         const QUIET: Duration = Duration::from_millis(1300);
         const PATIENCE: Duration = Duration::from_secs(15);
         let started = Instant::now();
         let (mut last, mut since) = (relay.calls().total_of_work(), Instant::now());
-        while since.elapsed() < QUIET + self.ground.network.rtt && started.elapsed() < PATIENCE {
+        let waits = || started.elapsed() < PATIENCE && !self.ground.interrupt.is_told();
+        while since.elapsed() < QUIET + self.ground.network.rtt && waits() {
             std::thread::sleep(Duration::from_millis(50));
             let now = relay.calls().total_of_work();
             if now != last {
@@ -433,19 +471,27 @@ pub fn preparer(
     base: &str,
 ) -> Result<Arc<dyn Target>, Error> {
     if kind == Kind::Local {
-        return Ok(Arc::new(Mounted::new(ground.subdirectory(&format!("{name}/{base}"))?)));
+        let directory = ground.subdirectory(&format!("{name}/{base}"))?;
+        return Ok(Arc::new(Mounted::new(directory, Forgetting::Everything)));
     }
-    let root = ground.client(&origin.address, "", false)?;
+    if let (Kind::Dir, Some(mounted)) = (kind, &ground.mounted) {
+        let directory = mounted.join(base);
+        std::fs::create_dir_all(&directory)
+            .map_err(Error::io(format!("cannot make {}", directory.display())))?;
+        return Ok(Arc::new(Mounted::new(directory, Forgetting::WhatWasOpened)));
+    }
+    let root = ground.client(&origin.address, "", ground.habits(false))?;
     crate::target::make_all(&root, base).map_err(Error::io(format!("cannot make {base} on the origin")))?;
     drop(root);
-    Ok(Arc::new(ground.client(&origin.address, base, false)?))
+    Ok(Arc::new(ground.client(&origin.address, base, ground.habits(false))?))
 }
 
-/// Removes what was prepared and written below `base`.
+/// Removes what was prepared and written below `base`, also after an interruption.
 pub fn clean(ground: &Ground, origin: &Origin, base: &str) -> Result<(), Error> {
     let failed = || Error::io(format!("cannot remove {base} from the origin"));
-    let Some(directory) = &origin.directory else {
-        let root = ground.client(&origin.address, "", false)?;
+    let Some(directory) = ground.mounted.as_ref().or(origin.directory.as_ref()) else {
+        let ground = ground.for_cleaning();
+        let root = ground.client(&origin.address, "", ground.habits(false))?;
         return crate::target::remove_all(&root, base).map_err(failed());
     };
     match std::fs::remove_dir_all(directory.join(base)) {
@@ -455,14 +501,8 @@ pub fn clean(ground: &Ground, origin: &Origin, base: &str) -> Result<(), Error> 
 }
 
 impl Drop for System<'_> {
-    /// In order, so that nothing that was delegated to it is left at the origin, and no mount without a server.
     fn drop(&mut self) {
-        self.programs.drain(..).rev().for_each(Program::end);
-        if let Some(mounted) = &self.mounted {
-            // It fails where the program has unmounted.
-            let mut command = std::process::Command::new("umount");
-            let _ = command.arg("-l").arg(mounted).stderr(std::process::Stdio::null()).status();
-        }
+        self.end_caches();
     }
 }
 
@@ -470,7 +510,7 @@ impl Drop for System<'_> {
 pub fn missing(ground: &Ground, kind: Kind, against: bool) -> Option<String> {
     let root = rustix::process::geteuid().is_root();
     match kind {
-        Kind::Local | Kind::Direct | Kind::Proxy => None,
+        Kind::Local | Kind::Direct | Kind::DirectSync | Kind::Proxy | Kind::Dir => None,
         Kind::Mount if !leasehold::has_mount(&ground.leasehold) => {
             Some("this build has no `mount`".to_owned())
         }

@@ -11,7 +11,7 @@ mod unmounted;
 use std::io;
 use std::path::Path;
 
-pub use mounted::Mounted;
+pub use mounted::{Forgetting, Mounted};
 pub use unmounted::{Habits, Unmounted};
 
 /// How a file is opened.

@@ -13,9 +13,11 @@ mod lookups;
 mod meter;
 mod micro;
 mod oltp;
-mod recall;
+pub(crate) mod recall;
+pub(crate) mod reopen;
 mod reread;
 mod rounds;
+pub(crate) mod sharing;
 mod source;
 mod tree;
 mod varmail;
@@ -72,10 +74,19 @@ pub struct Workload {
     pub conflicts: bool,
     /// Whether clients take delegations.
     pub delegations: bool,
+    /// Whether clients that wait for each write are a rival of the paper's.
+    pub synchronous: bool,
     /// Makes the files, through a client beside, before anything is measured.
     pub prepare: fn(&Plan, &dyn Target) -> io::Result<()>,
     /// One pass.
     pub run: fn(&mut Run<'_>) -> io::Result<()>,
+}
+
+impl Workload {
+    /// Are its phases one after the other, and all of it?
+    pub fn phases_add_up(&self) -> bool {
+        !self.conflicts && !self.name.starts_with(sharing::WORKLOAD.name)
+    }
 }
 
 impl std::fmt::Debug for Workload {
@@ -90,9 +101,16 @@ pub const ALL: &[Workload] = &[
     badros::WORKLOAD,
     lookups::WORKLOAD,
     reread::WORKLOAD,
+    reopen::READ,
+    reopen::READ_UNDELEGATED,
+    reopen::WRITE,
+    reopen::WRITE_UNDELEGATED,
     recall::WORKLOAD,
+    recall::DIRTY,
     rounds::WITH_DELEGATIONS,
     rounds::WITHOUT_DELEGATIONS,
+    sharing::WORKLOAD,
+    sharing::UNDELEGATED,
     webserver::UNIFORM,
     webserver::ZIPF,
     oltp::WORKLOAD,
@@ -124,14 +142,19 @@ pub struct Phase {
     pub seconds: f64,
     /// System calls of the workload in it.
     pub operations: u64,
+    /// Calls that reached the origin meanwhile, where somebody counts.
+    #[serde(default)]
+    pub calls: u64,
 }
 
 /// What a pass works with.
 pub struct Run<'r> {
     /// Seed and scale.
     pub plan: Plan,
-    /// As many as the workload is for, each as if on a machine of its own.
+    /// Each as if on a machine of its own: all that the workload is for, or some of them, where others run elsewhere.
     pub clients: Vec<Metered<Arc<dyn Target>>>,
+    /// The number of the first of them.
+    pub first_client: usize,
     /// A client of the origin that goes as far and not through the system under test, for those that want one; for others,
     /// the first client.
     pub beside: &'r dyn Target,
@@ -141,6 +164,8 @@ pub struct Run<'r> {
     pub local: &'r Path,
     /// Operations and latencies of all clients.
     pub meter: Arc<Meter>,
+    /// Calls at the origin so far.
+    pub calls: &'r (dyn Fn() -> u64 + Sync),
     /// What has been run.
     pub phases: Vec<Phase>,
 }
@@ -148,15 +173,21 @@ pub struct Run<'r> {
 impl Run<'_> {
     /// Runs a phase.
     pub fn phase(&mut self, name: &str, work: impl FnOnce(&Self) -> io::Result<()>) -> io::Result<()> {
-        let (before, started) = (self.meter.operations(), Instant::now());
+        let (operations, calls, started) = (self.meter.operations(), (self.calls)(), Instant::now());
         work(self)?;
         let seconds = started.elapsed().as_secs_f64();
         self.phases.push(Phase {
             name: name.to_owned(),
             seconds,
-            operations: self.meter.operations() - before,
+            operations: self.meter.operations() - operations,
+            calls: (self.calls)() - calls,
         });
         Ok(())
+    }
+
+    /// Clients by their numbers.
+    pub fn numbered(&self) -> impl Iterator<Item = (usize, &Metered<Arc<dyn Target>>)> {
+        (self.first_client..).zip(&self.clients)
     }
 
     /// The only client, or the first one.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use arbiter::Arbiter;
 use bench::relay::{Calls, Options, Relay};
-use bench::target::{Habits, How, Mounted, Target, Unmounted, make_all, remove_all};
+use bench::target::{Forgetting, Habits, How, Mounted, Target, Unmounted, make_all, remove_all};
 use bench::workload::{read_file, write_file};
 use local::LocalFs;
 use rpc::{ReplyCache, Server, ServerOptions};
@@ -104,7 +104,7 @@ fn program(target: &dyn Target) -> Vec<String> {
 #[test]
 fn a_program_sees_the_same_with_and_without_a_mount() {
     let directory = tempfile::tempdir().unwrap();
-    let expected = program(&Mounted::new(directory.path()));
+    let expected = program(&Mounted::new(directory.path(), Forgetting::Everything));
     assert_eq!(expected[0], "in the middle");
     for vers in ["3", "4.1", "4.2"] {
         let served = Served::start();

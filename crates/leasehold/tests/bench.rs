@@ -2,8 +2,9 @@
 #![allow(clippy::unwrap_used)] // a test ends at the first surprise
 
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -110,4 +111,97 @@ fn what_cannot_be_done_is_told_in_one_line() {
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!((output.status.code(), error.trim_end().lines().count()), (Some(1), 1), "{error}");
     assert!(error.contains("else.json"), "{error}");
+}
+
+/// Waits for a condition, and says what it was if it does not come.
+fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !condition() {
+        assert!(started.elapsed() < Duration::from_secs(60), "{what}: not within a minute");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Processes that have a word in their command line.
+fn processes_with(word: &str) -> Vec<String> {
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let lines = entries.filter_map(|entry| std::fs::read_to_string(entry.path().join("cmdline")).ok());
+    lines.filter(|line| line.contains(word)).map(|line| line.replace('\0', " ")).collect()
+}
+
+fn mounts_below(directory: &Path) -> Vec<PathBuf> {
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+    let places = mounts.lines().filter_map(|line| line.split(' ').nth(1)).map(PathBuf::from);
+    places.filter(|place| place.starts_with(directory)).collect()
+}
+
+/// Interrupted in the middle of a workload: servers, mounts and directories go, at home and at the user's server.
+fn is_cleaned_up_after(signal: rustix::process::Signal, system: &str, ready: impl Fn(&Path) -> bool) {
+    let directory = directory();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_leasehold"));
+    // Far away and much to do: it does not end by itself while the test looks.
+    command.args(["bench", "--rtt", "200", "--rounds", "1", "--scale", "1", "--workload", "create"]);
+    command.args(["--system", system, "--directory"]).arg(directory.path()).stdin(Stdio::null());
+    let mut bench = Running(command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
+    let mut told = bench.0.stderr.take().unwrap();
+    wait_for("the workload", || {
+        assert!(bench.0.try_wait().unwrap().is_none(), "it ended by itself");
+        ready(directory.path())
+    });
+    let word = directory.path().to_str().unwrap();
+    assert!(processes_with(word).len() >= 2, "the benchmark and a server");
+    rustix::process::kill_process(rustix::process::Pid::from_child(&bench.0), signal).unwrap();
+    let started = Instant::now();
+    let status = bench.0.wait().unwrap();
+    let mut said = String::new();
+    std::io::Read::read_to_string(&mut told, &mut said).unwrap();
+    assert_eq!(status.code(), Some(1), "{said}");
+    assert!(started.elapsed() < Duration::from_secs(20), "not in order, but by force: {said}");
+    assert!(said.contains("interrupted"), "{said}");
+    assert_eq!(processes_with(word), Vec::<String>::new());
+    assert_eq!(mounts_below(directory.path()), Vec::<PathBuf>::new());
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0, "something is left behind: {said}");
+}
+
+/// The export of the benchmark has files that the workload made.
+fn has_begun(directory: &Path) -> bool {
+    let scratch = std::fs::read_dir(directory).into_iter().flatten().flatten().next();
+    let exported = scratch.and_then(|scratch| std::fs::read_dir(scratch.path().join("export")).ok());
+    let made =
+        exported.into_iter().flatten().flatten().filter(|entry| entry.path().join("create-0").exists());
+    made.count() > 0
+}
+
+#[test]
+fn an_interrupted_run_leaves_nothing_behind() {
+    is_cleaned_up_after(rustix::process::Signal::INT, "proxy", has_begun);
+}
+
+#[test]
+fn a_terminated_run_leaves_no_mount_behind() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: mounting wants root");
+        return;
+    }
+    let mounted = |directory: &Path| !mounts_below(directory).is_empty() && has_begun(directory);
+    is_cleaned_up_after(rustix::process::Signal::TERM, "mount", mounted);
+}
+
+#[test]
+fn any_directory_is_measured_as_it_is() {
+    let (home, directory) = (directory(), directory());
+    std::fs::write(directory.path().join("precious"), "mine").unwrap();
+    let dir = directory.path().to_str().unwrap();
+    let output = bench(home.path(), &["--dir", dir, "--workload", "rounds", "--json"]);
+    let report = report(&output);
+    for pass in ["dir cold", "dir warm"] {
+        let latencies = &of(&report, "rounds", pass)["latencies"];
+        assert_eq!(
+            (latencies["lock"]["count"].as_u64(), latencies["open"]["count"].as_u64()),
+            (Some(80), Some(80))
+        );
+    }
+    let left: Vec<_> =
+        std::fs::read_dir(directory.path()).unwrap().map(|it| it.unwrap().file_name()).collect();
+    assert_eq!(left, ["precious"]);
 }

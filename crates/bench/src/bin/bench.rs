@@ -15,14 +15,19 @@ struct Command {
 enum Benchmark {
     /// Drive NFSv3 servers and report operations/s, MB/s and latency
     Wire(bench::wire::Arguments),
+    /// Run one pass of a workload, for some of its clients, in a directory that has been prepared for it
+    Pass(bench::PassArguments),
 }
 
 // The load has threads of its own: what is left needs no more than one.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    let Benchmark::Wire(arguments) = Command::parse().benchmark;
-    match arguments.run().await {
-        Ok(_) => ExitCode::SUCCESS,
+    let done = match Command::parse().benchmark {
+        Benchmark::Wire(arguments) => arguments.run().await.map(drop).map_err(|error| error.to_string()),
+        Benchmark::Pass(arguments) => arguments.run(),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("bench: {error}");
             ExitCode::FAILURE

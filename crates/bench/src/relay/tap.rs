@@ -66,6 +66,16 @@ impl Calls {
         }
     }
 
+    /// Of these kinds alone.
+    #[must_use]
+    pub fn only(&self, kinds: &[&str]) -> Calls {
+        let keep = |all: &BTreeMap<String, u64>| {
+            let kept = all.iter().filter(|(name, _)| kinds.contains(&name.as_str()));
+            kept.map(|(name, count)| (name.clone(), *count)).collect()
+        };
+        Calls { calls: keep(&self.calls), operations: keep(&self.operations) }
+    }
+
     /// Adds those of another.
     pub fn add(&mut self, other: &Calls) {
         let sum = |ours: &mut BTreeMap<String, u64>, theirs: &BTreeMap<String, u64>| {

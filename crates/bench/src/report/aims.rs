@@ -46,22 +46,8 @@ pub(super) fn all(report: &Report) -> Vec<Aim> {
         fewer("oltp", 60.0, "OLTP, 2 clients, calls at the origin", "-12.5 %", "-60 %"),
         random_reads(report, near),
         create(report, near),
-        phase_ratio(
-            "badros",
-            "read a big file again",
-            14.0,
-            "a big file read again (Badros)",
-            "14 x faster",
-            "at the speed of the local disk; here: 14 x",
-        ),
-        phase_ratio(
-            "badros",
-            "small writes x 4",
-            100.0,
-            "small writes x 4 (Badros)",
-            "about 100 x faster",
-            "100 x",
-        ),
+        again(report, far),
+        small_writes(report, far),
     ]
     .into_iter()
     .flatten()
@@ -99,6 +85,43 @@ fn random_reads(report: &Report, rtt: f64) -> Option<Aim> {
         wanted: "a miss at most 1.05 x, a hit 10 x better",
         measured: format!("a miss {miss:.2} x, a hit {hit:.1} x better at {rtt} ms"),
         met: miss <= 1.05 && hit >= 10.0,
+    })
+}
+
+/// Ours on the client itself, or, where that was not measured, behind the proxy.
+fn on_the_client<'r>(report: &'r Report, rtt: f64) -> Option<Rounds<'r>> {
+    ["mount warm", "proxy warm"].iter().find_map(|system| report.rounds("badros", system, rtt))
+}
+
+/// Against no cache, and against a file of this machine.
+fn again(report: &Report, rtt: f64) -> Option<Aim> {
+    let seconds = |rounds: &Rounds<'_>| Some(rounds.phase("read a big file again")?.median.max(1e-9));
+    let ours = on_the_client(report, rtt)?;
+    let direct = seconds(&report.rounds("badros", "direct", rtt)?)?;
+    let local = seconds(&report.rounds("badros", "local", rtt)?)?;
+    let (system, time) = (ours.system, seconds(&ours)?);
+    let (faster, of_local) = (direct / time, time / local);
+    Some(Aim {
+        what: "a big file read again (Badros)",
+        paper: "14 x faster",
+        wanted: "at the speed of the local disk (within 1.2 x)",
+        measured: format!("{system}: {faster:.1} x faster, {of_local:.2} x the local time, at {rtt} ms"),
+        met: of_local <= 1.2,
+    })
+}
+
+/// Against clients that wait for each write, as those that the paper compares with.
+fn small_writes(report: &Report, rtt: f64) -> Option<Aim> {
+    let seconds = |rounds: &Rounds<'_>| Some(rounds.phase("small writes x 4")?.median.max(1e-9));
+    let ours = on_the_client(report, rtt)?;
+    let waiting = seconds(&report.rounds("badros", "direct-sync", rtt)?)?;
+    let faster = waiting / seconds(&ours)?;
+    Some(Aim {
+        what: "small writes x 4 (Badros)",
+        paper: "almost 100 x faster",
+        wanted: "100 x, against clients that wait for each write",
+        measured: format!("{}: {faster:.1} x faster at {rtt} ms", ours.system),
+        met: faster >= 100.0,
     })
 }
 

@@ -16,7 +16,7 @@ pub(super) fn render(report: &Report) -> String {
         report.plan.scale,
         report.plan.seed,
         report.rounds,
-        report.command
+        report.command.replace('\n', "\n    ")
     );
     let aims = aims::all(report);
     if !aims.is_empty() {

@@ -1,7 +1,7 @@
 //! Bars as SVG that takes its colours from the page and its width from the window.
 //!
 //! One bar under the other with its label above it. Lengths are shares of the width and heights are fixed, so that words
-//! stay as large as the page's in a narrow window. Where values lie more than a hundredfold apart, the scale is
+//! stay as large as the page's in a narrow window; the title, which has to wrap there, is no part of the drawing. Where values lie more than a hundredfold apart, the scale is
 //! logarithmic and the title says so.
 
 use std::fmt::Write;
@@ -50,14 +50,14 @@ impl Scale {
 /// A chart; empty if there is nothing to draw.
 pub(super) fn bars(chart: &Chart) -> String {
     let Some(scale) = Scale::of(chart) else { return String::new() };
-    let height = STEP * chart.bars.len() as f64 + 26.0;
+    let height = STEP * chart.bars.len() as f64;
     let kind = if scale.is_logarithmic() { ", logarithmic" } else { "" };
     let title = escape(&format!("{}{kind}", chart.title));
     let mut svg = format!(
-        "<svg width=\"100%\" height=\"{height}\" role=\"img\" aria-label=\"{title}\">\n<text x=\"0\" y=\"16\" class=\"title\">{title}</text>\n"
+        "<figure>\n<figcaption>{title}</figcaption>\n<svg width=\"100%\" height=\"{height}\" role=\"img\" aria-label=\"{title}\">\n"
     );
     for (index, bar) in chart.bars.iter().enumerate() {
-        let top = 26.0 + STEP * index as f64;
+        let top = STEP * index as f64;
         let class = if bar.paper { "paper" } else { "ours" };
         let width = scale.percent(bar.value).max(0.3);
         let label = if bar.paper { format!("paper: {}", bar.label) } else { bar.label.clone() };
@@ -84,7 +84,7 @@ pub(super) fn bars(chart: &Chart) -> String {
             escape(&value(bar.value, chart.unit)),
         );
     }
-    svg.push_str("</svg>\n");
+    svg.push_str("</svg>\n</figure>\n");
     svg
 }
 

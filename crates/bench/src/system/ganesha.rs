@@ -37,7 +37,7 @@ pub(super) fn proxy(ground: &Ground, origin: &Address, directory: &Path) -> Resu
     start(ground, "ganesha-proxy", &text, directory)
 }
 
-fn start(_ground: &Ground, name: &str, text: &str, directory: &Path) -> Result<Program, Error> {
+fn start(ground: &Ground, name: &str, text: &str, directory: &Path) -> Result<Program, Error> {
     let listen = free_port()?;
     let mountport = free_port()?;
     let text = text
@@ -52,5 +52,5 @@ fn start(_ground: &Ground, name: &str, text: &str, directory: &Path) -> Result<P
     let mut command = Command::new("ganesha.nfsd");
     let log = directory.join("ganesha.log");
     command.arg("-F").arg("-f").arg(&file).arg("-p").arg(directory.join("ganesha.pid")).arg("-L").arg(&log);
-    Program::start(name, command, listen, &directory.join("ganesha.out"))
+    Program::start(ground, name, command, listen, &directory.join("ganesha.out"))
 }

@@ -42,6 +42,17 @@ impl Hits {
         }
     }
 
+    /// Those of both.
+    #[must_use]
+    pub fn and(self, other: Hits) -> Hits {
+        let add = |one: (u64, u64), more: (u64, u64)| (one.0 + more.0, one.1 + more.1);
+        Hits {
+            attributes: add(self.attributes, other.attributes),
+            names: add(self.names, other.names),
+            data: add(self.data, other.data),
+        }
+    }
+
     /// From what `status` says.
     fn parse(status: &Value) -> Option<Hits> {
         let of = |kind: &str| {
@@ -75,22 +86,22 @@ pub(super) fn serve(ground: &Ground, directory: &Path) -> Result<Program, Error>
     let mut process = command(ground, "serve");
     process.arg(directory).args(["--export", EXPORT, "--state"]).arg(&state);
     serving(&mut process, listen);
-    Program::start("serve", process, listen, &ground.directory.join("serve.log"))
+    Program::start(ground, "serve", process, listen, &ground.directory.join("serve.log"))
 }
 
-/// Where a system of ours has its cache, in its directory.
-pub(super) fn cache_directory(directory: &Path) -> PathBuf {
-    directory.join("cache")
+/// Where a system of ours has the cache of a client, in its directory.
+pub(super) fn cache_directory(directory: &Path, client: usize) -> PathBuf {
+    directory.join(format!("cache{client}"))
 }
 
 /// A proxy of an origin.
 pub(super) fn proxy(ground: &Ground, origin: &Address, directory: &Path) -> Result<Program, Error> {
     let listen = free_port()?;
     let mut process = command(ground, "proxy");
-    process.arg(origin.url(&ground.vers, ground.actimeo)).arg("--cache").arg(cache_directory(directory));
+    process.arg(origin.url(&ground.vers, ground.actimeo)).arg("--cache").arg(cache_directory(directory, 0));
     process.args(["--min-free", "0"]);
     serving(&mut process, listen);
-    Program::start("proxy", process, listen, &directory.join("proxy.log"))
+    Program::start(ground, "proxy", process, listen, &directory.join("proxy.log"))
 }
 
 /// Can this build mount?
@@ -100,20 +111,24 @@ pub(super) fn has_mount(program: &Path) -> bool {
     process.status().is_ok_and(|status| status.success())
 }
 
-/// A FUSE mount of an origin, and where it is.
+/// A FUSE mount of an origin for a client, and where it is.
 pub(super) fn mount(
     ground: &Ground,
     origin: &Address,
     directory: &Path,
+    client: usize,
 ) -> Result<(Program, PathBuf), Error> {
-    let mounted = directory.join("mounted");
+    let mounted = directory.join(format!("mounted{client}"));
     std::fs::create_dir_all(&mounted).map_err(Error::io(format!("cannot make {}", mounted.display())))?;
     let mut process = command(ground, "mount");
-    process.arg(origin.url(&ground.vers, ground.actimeo)).arg(&mounted);
-    process.arg("--cache").arg(cache_directory(directory));
+    process.arg(origin.url(&ground.vers, ground.actimeo)).arg(&mounted).arg("--foreground");
+    let cache = cache_directory(directory, client);
+    process.arg("-o").arg(format!("cache={},minfree=0", cache.display()));
     let device = |path: &Path| path.metadata().map(|metadata| metadata.dev()).ok();
     let is_mounted = || device(&mounted).is_some_and(|inside| Some(inside) != device(directory));
-    let program = Program::start_until("mount", process, &directory.join("mount.log"), is_mounted)?;
+    let name = if client == 0 { "mount".to_owned() } else { format!("mount {}", client + 1) };
+    let log = directory.join(format!("mount{client}.log"));
+    let program = Program::start_until(ground, &name, process, &log, is_mounted)?;
     Ok((program, mounted))
 }
 
@@ -139,6 +154,7 @@ mod tests {
         assert_eq!(hits, Hits { attributes: (5, 1), names: (6, 2), data: (7, 3) });
         let later = Hits { attributes: (8, 2), names: (6, 3), data: (1, 0) };
         assert_eq!(later.since(hits), Hits { attributes: (3, 1), names: (0, 1), data: (1, 0) });
+        assert_eq!(hits.and(later).names, (12, 5));
         assert_eq!(Hits::parse(&serde_json::json!({})), None);
     }
 }

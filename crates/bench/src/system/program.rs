@@ -3,11 +3,13 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::{Address, Error};
+use super::{Address, Error, Ground};
+use crate::interrupt::Interrupt;
 
 /// How long a start may take.
 const START_PATIENCE: Duration = Duration::from_secs(30);
@@ -63,22 +65,19 @@ pub(super) struct Program {
     child: Child,
     server: SocketAddr,
     log: PathBuf,
+    interrupt: Interrupt,
 }
 
 impl Program {
     /// Starts a server that will listen at `server`, and waits until it does. What it says goes to `log`.
     pub(super) fn start(
+        ground: &Ground,
         name: &str,
-        mut command: Command,
+        command: Command,
         server: SocketAddr,
         log: &Path,
     ) -> Result<Program, Error> {
-        let failed = |why: String| Error::Start { program: name.to_owned(), why };
-        let output = File::create(log).and_then(|file| Ok((file.try_clone()?, file)));
-        let (out, err) = output.map_err(|error| failed(format!("{}: {error}", log.display())))?;
-        command.stdin(Stdio::null()).stdout(out).stderr(err);
-        let child = command.spawn().map_err(|error| failed(error.to_string()))?;
-        let mut program = Program { name: name.to_owned(), child, server, log: log.to_owned() };
+        let mut program = Program::spawn(&ground.interrupt, name, command, server, log)?;
         program.wait_until("answered", |program| {
             TcpStream::connect_timeout(&program.server, Duration::from_secs(1)).is_ok()
         })?;
@@ -87,20 +86,35 @@ impl Program {
 
     /// Starts a program that is ready when `ready` says so.
     pub(super) fn start_until(
+        ground: &Ground,
         name: &str,
-        mut command: Command,
+        command: Command,
         log: &Path,
         ready: impl Fn() -> bool,
     ) -> Result<Program, Error> {
-        let failed = |why: String| Error::Start { program: name.to_owned(), why };
-        let output = File::create(log).and_then(|file| Ok((file.try_clone()?, file)));
-        let (out, err) = output.map_err(|error| failed(format!("{}: {error}", log.display())))?;
-        command.stdin(Stdio::null()).stdout(out).stderr(err);
-        let child = command.spawn().map_err(|error| failed(error.to_string()))?;
         let server = SocketAddr::from(([0, 0, 0, 0], 0));
-        let mut program = Program { name: name.to_owned(), child, server, log: log.to_owned() };
+        let mut program = Program::spawn(&ground.interrupt, name, command, server, log)?;
         program.wait_until("was ready", |_| ready())?;
         Ok(program)
+    }
+
+    fn spawn(
+        interrupt: &Interrupt,
+        name: &str,
+        mut command: Command,
+        server: SocketAddr,
+        log: &Path,
+    ) -> Result<Program, Error> {
+        let failed = |why: String| Error::Start { program: name.to_owned(), why };
+        interrupt.check().map_err(|error| failed(error.to_string()))?;
+        let output = File::create(log).and_then(|file| Ok((file.try_clone()?, file)));
+        let (out, err) = output.map_err(|error| failed(format!("{}: {error}", log.display())))?;
+        // Ctrl-C is for us: a server that ended with it would leave clients that wait for it.
+        command.stdin(Stdio::null()).stdout(out).stderr(err).process_group(0);
+        let child = command.spawn().map_err(|error| failed(error.to_string()))?;
+        interrupt.watch(&child);
+        let interrupt = interrupt.clone();
+        Ok(Program { name: name.to_owned(), child, server, log: log.to_owned(), interrupt })
     }
 
     fn wait_until(&mut self, what: &str, ready: impl Fn(&Program) -> bool) -> Result<(), Error> {
@@ -110,6 +124,7 @@ impl Program {
             let why = match ended {
                 Some(status) => format!("it ended ({status}) before it {what}"),
                 None if started.elapsed() > START_PATIENCE => format!("it never {what}"),
+                None if self.interrupt.is_told() => format!("interrupted before it {what}"),
                 None => {
                     std::thread::sleep(Duration::from_millis(10));
                     continue;
@@ -167,6 +182,7 @@ impl Drop for Program {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        self.interrupt.forget(&self.child);
     }
 }
 
@@ -190,8 +206,9 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", "echo one; echo two >&2; echo three; exit 3"]);
         let server = super::super::free_port().unwrap();
-        let error =
-            Program::start("sh", command, server, &directory.path().join("log")).unwrap_err().to_string();
+        let log = directory.path().join("log");
+        let mut program = Program::spawn(&Interrupt::default(), "sh", command, server, &log).unwrap();
+        let error = program.wait_until("answered", |_| false).unwrap_err().to_string();
         assert!(error.contains("cannot start sh") && error.contains("two; three"), "{error}");
     }
 }

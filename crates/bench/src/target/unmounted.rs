@@ -26,8 +26,12 @@ use tokio::runtime::Handle as Runtime;
 use vfs::{Caller, FileSystem, Status};
 
 use super::{How, Listed, OpenFile, Stat, Target};
+use crate::interrupt::Interrupt;
 use files::Open;
 use memory::Client;
+
+/// How long leaving may take once we are told to end.
+const LEAVE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How a client's memory behaves.
 #[derive(Clone, Copy, Debug)]
@@ -76,6 +80,7 @@ impl Habits {
 pub struct Unmounted {
     runtime: Runtime,
     client: Arc<Client>,
+    interrupt: Interrupt,
 }
 
 impl Unmounted {
@@ -94,21 +99,41 @@ impl Unmounted {
             io::Result::Ok(client)
         };
         let client = runtime.block_on(starting)?;
-        Ok(Unmounted { runtime, client })
+        Ok(Unmounted { runtime, client, interrupt: Interrupt::default() })
+    }
+
+    /// Calls end with an error once it is told, whether the server answers or not.
+    #[must_use]
+    pub fn interrupted_by(mut self, interrupt: &Interrupt) -> Unmounted {
+        self.interrupt = interrupt.clone();
+        self
     }
 
     fn wait<T>(&self, work: impl Future<Output = vfs::Result<T>>) -> io::Result<T> {
-        self.runtime.block_on(work).map_err(error)
+        self.runtime.block_on(async {
+            tokio::select! {
+                biased;
+                done = work => done.map_err(error),
+                () = self.interrupt.told() => Err(io::Error::other("interrupted")),
+            }
+        })
     }
 }
 
 impl Drop for Unmounted {
     /// Gives back what was delegated, as an unmount does.
     fn drop(&mut self) {
-        self.runtime.block_on(async {
+        let leave = async {
             self.client.give_all_back().await;
             // A server that keeps no record of us need not wait for us when it has been started again.
             self.client.fs.shutdown().await;
+        };
+        self.runtime.block_on(async {
+            tokio::select! {
+                () = leave => {}
+                // The server may have ended already.
+                () = async { self.interrupt.told().await; tokio::time::sleep(LEAVE_PATIENCE).await } => {}
+            }
         });
         self.client.stop();
     }

@@ -19,6 +19,7 @@ pub(super) const WORKLOAD: Workload = Workload {
     restart: false,
     conflicts: false,
     delegations: true,
+    synchronous: false,
     prepare,
     run,
 };

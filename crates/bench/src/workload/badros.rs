@@ -17,6 +17,7 @@ pub(super) const WORKLOAD: Workload = Workload {
     restart: false,
     conflicts: false,
     delegations: true,
+    synchronous: true,
     prepare,
     run,
 };

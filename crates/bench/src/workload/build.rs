@@ -20,6 +20,7 @@ pub(super) const WORKLOAD: Workload = Workload {
     restart: false,
     conflicts: false,
     delegations: true,
+    synchronous: false,
     prepare,
     run,
 };
@@ -46,7 +47,7 @@ fn run(run: &mut Run<'_>) -> io::Result<()> {
     let units: Vec<String> = source.units.iter().map(name).collect();
     let headers: Vec<String> = source.headers.iter().map(name).collect();
     run.phase("build", |run| {
-        in_parallel(run.clients.iter().enumerate(), |&(number, client)| {
+        in_parallel(run.numbered(), |&(number, client)| {
             let local = run.local.join(format!("client{number}"));
             std::fs::create_dir_all(&local)?;
             let build = Build {

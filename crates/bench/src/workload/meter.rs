@@ -10,11 +10,15 @@ use std::time::Instant;
 use parking_lot::Mutex;
 
 use crate::histogram::Histogram;
+use crate::interrupt::Interrupt;
 use crate::target::{How, Listed, OpenFile, Stat, Target};
 
 /// Operations by kind.
 #[derive(Debug, Default)]
-pub struct Meter(Mutex<BTreeMap<&'static str, Histogram>>);
+pub struct Meter {
+    operations: Mutex<BTreeMap<&'static str, Histogram>>,
+    interrupt: Interrupt,
+}
 
 /// Percentiles of one kind of operation, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -31,10 +35,30 @@ pub struct Latencies {
     pub p99: f64,
 }
 
+impl Latencies {
+    /// Of two machines together: the mean of all, and percentiles not below those of either.
+    pub(crate) fn and(self, other: &Latencies) -> Latencies {
+        let count = self.count + other.count;
+        let sum = self.mean * self.count as f64 + other.mean * other.count as f64;
+        Latencies {
+            count,
+            mean: sum / (count as f64).max(1.0),
+            p50: self.p50.max(other.p50),
+            p90: self.p90.max(other.p90),
+            p99: self.p99.max(other.p99),
+        }
+    }
+}
+
 impl Meter {
+    /// Lets nothing more be done once that is told.
+    pub fn new(interrupt: &Interrupt) -> Meter {
+        Meter { operations: Mutex::default(), interrupt: interrupt.clone() }
+    }
+
     /// How many so far.
     pub fn operations(&self) -> u64 {
-        self.0.lock().values().map(Histogram::count).sum()
+        self.operations.lock().values().map(Histogram::count).sum()
     }
 
     /// By kind.
@@ -50,13 +74,14 @@ impl Meter {
             };
             ((*kind).to_owned(), latencies)
         };
-        self.0.lock().iter().map(of).collect()
+        self.operations.lock().iter().map(of).collect()
     }
 
-    fn time<T>(&self, kind: &'static str, work: impl FnOnce() -> T) -> T {
+    fn time<T>(&self, kind: &'static str, work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        self.interrupt.check()?;
         let started = Instant::now();
         let done = work();
-        self.0.lock().entry(kind).or_default().add(started.elapsed());
+        self.operations.lock().entry(kind).or_default().add(started.elapsed());
         done
     }
 }

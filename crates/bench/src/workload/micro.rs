@@ -18,6 +18,7 @@ pub(super) const CREATE: Workload = Workload {
     restart: false,
     conflicts: false,
     delegations: true,
+    synchronous: false,
     prepare: |_, _| Ok(()),
     run: create,
 };

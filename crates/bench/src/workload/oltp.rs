@@ -18,6 +18,7 @@ pub(super) const WORKLOAD: Workload = Workload {
     restart: false,
     conflicts: false,
     delegations: true,
+    synchronous: false,
     prepare,
     run,
 };
@@ -47,7 +48,7 @@ fn prepare(plan: &Plan, target: &dyn Target) -> io::Result<()> {
 fn run(run: &mut Run<'_>) -> io::Result<()> {
     let reads = run.plan.count(1000, 30);
     run.phase("transactions", |run| {
-        in_parallel(run.clients.iter().enumerate(), |&(number, client)| {
+        in_parallel(run.numbered(), |&(number, client)| {
             in_parallel(0..=READERS + WRITERS, |&thread| {
                 let random = run.plan.random(&[2, run.pass, number as u64, thread]);
                 let worker = Worker { client, random, blocks: file_bytes(&run.plan) / BLOCK_BYTES };

@@ -19,9 +19,27 @@ pub(super) const WORKLOAD: Workload = Workload {
     restart: false,
     conflicts: true,
     delegations: true,
+    synchronous: false,
     prepare,
     run,
 };
+
+pub(super) const DIRTY: Workload = Workload {
+    name: "recall-dirty",
+    section: "3.2, figure 3",
+    about: "the same after 256 KiB to 8 MiB were written, which a client may still have",
+    prepare: |plan, target| {
+        make_all(target, "recall")?;
+        let all = (0..PASSES).flat_map(|pass| (0..DIRTY_KIB.len()).map(move |size| (pass, size)));
+        all.flat_map(|(pass, size)| (0..dirty_times(plan)).map(move |time| dirty_path(pass, size, time)))
+            .try_for_each(|path| write_file(target, &path, WRITTEN, WRITTEN.len()))
+    },
+    run: run_dirty,
+    ..WORKLOAD
+};
+
+/// What is written before a recall, as in the figure.
+pub(crate) const DIRTY_KIB: [usize; 6] = [256, 512, 1024, 2048, 4096, 8192];
 
 const KINDS: [&str; 3] = ["no delegation", "read delegation", "write delegation"];
 const WRITTEN: &[u8] = &[b'w'; 4096];
@@ -33,6 +51,19 @@ fn times(plan: &Plan) -> u64 {
 
 fn path(pass: u64, kind: usize, time: u64) -> String {
     format!("recall/{pass}-{kind}-{time}")
+}
+
+fn dirty_times(plan: &Plan) -> u64 {
+    plan.count(10, 3)
+}
+
+fn dirty_path(pass: u64, size: usize, time: u64) -> String {
+    format!("recall/dirty-{pass}-{size}-{time}")
+}
+
+/// The phase with so much data.
+pub(crate) fn dirty_phase(kib: usize) -> String {
+    format!("{kib} KiB")
 }
 
 fn prepare(plan: &Plan, target: &dyn Target) -> io::Result<()> {
@@ -63,14 +94,40 @@ fn run(run: &mut Run<'_>) -> io::Result<()> {
                     file.close()?;
                 }
             }
-            let started = Instant::now();
-            let file = run.beside.open(&path, How::Update)?;
-            seconds.push(started.elapsed().as_secs_f64());
-            file.close()?;
+            seconds.push(open_beside(run, &path)?);
         }
-        seconds.sort_by(f64::total_cmp);
-        let median = seconds[seconds.len() / 2];
-        run.phases.push(Phase { name: name.to_owned(), seconds: median, operations: seconds.len() as u64 });
+        run.phases.push(median(name, seconds));
     }
     Ok(())
+}
+
+fn run_dirty(run: &mut Run<'_>) -> io::Result<()> {
+    for (size, kib) in DIRTY_KIB.into_iter().enumerate() {
+        let (mut seconds, data) = (Vec::new(), vec![b'd'; kib << 10]);
+        for time in 0..dirty_times(&run.plan) {
+            let path = dirty_path(run.pass % PASSES, size, time);
+            run.beside.stat(&path)?;
+            let mut file = run.client().open(&path, How::Update)?;
+            super::write_open(&mut *file, &data, 0, super::STEP_BYTES)?;
+            file.close()?;
+            seconds.push(open_beside(run, &path)?);
+        }
+        run.phases.push(median(&dirty_phase(kib), seconds));
+    }
+    Ok(())
+}
+
+/// How long an open for reading and writing takes at the origin.
+fn open_beside(run: &Run<'_>, path: &str) -> io::Result<f64> {
+    let started = Instant::now();
+    let file = run.beside.open(path, How::Update)?;
+    let seconds = started.elapsed().as_secs_f64();
+    file.close()?;
+    Ok(seconds)
+}
+
+fn median(name: &str, mut seconds: Vec<f64>) -> Phase {
+    seconds.sort_by(f64::total_cmp);
+    let operations = seconds.len() as u64;
+    Phase { name: name.to_owned(), seconds: seconds[seconds.len() / 2], operations, calls: 0 }
 }

@@ -17,6 +17,7 @@ pub(super) const WORKLOAD: Workload = Workload {
     restart: true,
     conflicts: false,
     delegations: true,
+    synchronous: false,
     prepare,
     run,
 };

@@ -14,6 +14,7 @@ pub(super) const WITH_DELEGATIONS: Workload = Workload {
     restart: false,
     conflicts: false,
     delegations: true,
+    synchronous: false,
     prepare,
     run,
 };

@@ -1,7 +1,7 @@
 //! Every workload on a directory of this machine, as small as it gets.
 
 use super::*;
-use crate::target::Mounted;
+use crate::target::{Forgetting, Mounted};
 
 const SMALL: Plan = Plan { seed: 7, scale: 0.001 };
 
@@ -10,7 +10,7 @@ fn two_passes(workload: &Workload) -> (Vec<String>, Vec<(String, u64)>) {
     let directory = tempfile::tempdir().unwrap();
     let shared = directory.path().join("shared");
     std::fs::create_dir(&shared).unwrap();
-    let target: Arc<dyn Target> = Arc::new(Mounted::new(&shared));
+    let target: Arc<dyn Target> = Arc::new(Mounted::new(&shared, Forgetting::Everything));
     (workload.prepare)(&SMALL, &*target).unwrap();
     let meter = Arc::new(Meter::default());
     let mut names = Vec::new();
@@ -21,10 +21,12 @@ fn two_passes(workload: &Workload) -> (Vec<String>, Vec<(String, u64)>) {
         let mut run = Run {
             plan: SMALL,
             clients: (0..workload.clients).map(|_| client()).collect(),
+            first_client: 0,
             beside: &*target,
             pass,
             local: &local,
             meter: meter.clone(),
+            calls: &|| 0,
             phases: Vec::new(),
         };
         (workload.run)(&mut run).unwrap_or_else(|error| panic!("{}: {error}", workload.name));

@@ -20,6 +20,7 @@ pub(super) const UNIFORM: Workload = Workload {
     restart: false,
     conflicts: false,
     delegations: true,
+    synchronous: false,
     prepare,
     run: |run| serve(run, false),
 };
@@ -49,7 +50,7 @@ fn serve(run: &mut Run<'_>, by_zipf: bool) -> io::Result<()> {
     let zipf = Zipf::new(set.files as usize);
     let rounds = run.plan.count(100, 1);
     run.phase("serving", |run| {
-        in_parallel(run.clients.iter().enumerate(), |&(number, client)| {
+        in_parallel(run.numbered(), |&(number, client)| {
             let log = Log::open(client, &format!("log-{}-{number}", run.pass))?;
             in_parallel(0..THREADS, |&thread| {
                 let mut random = run.plan.random(&[2, run.pass, number as u64, thread]);

@@ -1,0 +1,324 @@
+//! The Linux kernel's clients and caches beside ours, in the lab: the same workloads, the same origin, the same distance.
+//!
+//! Clients are kernels in guests of one size, one for each client of the workload, mounted anew for each pass. Between them
+//! and the origin (`leasehold serve` on the host) stands what is compared: nothing, the kernel's own cache on the
+//! client's disk (`fsc`), a guest that mounts with `fsc` and exports what it has mounted, or `leasehold proxy` on the
+//! host. A relay in front of the origin is the distance, and counts what goes there. A guest's system calls are slow, so
+//! times compare with each other and not with those of processes on the host; counts compare with anything.
+
+mod guests;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use bench::interrupt::Interrupt;
+use bench::relay::{self, parse_rtt};
+use bench::report::{LeftOut, Machine, Measurement, Report};
+use bench::run::Options;
+use bench::system::{self, Ground, Kind, Origin, System};
+use bench::workload::{self, Plan, Workload};
+use clap::Parser;
+use guests::{Guests, Mounting};
+use lab::Lab;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// As in [`bench::run`]: what is younger may be asked for again.
+const AGE: Duration = Duration::from_millis(3200);
+/// How long an end in order may take.
+const END_PATIENCE: Duration = Duration::from_secs(20);
+
+/// Measures the kernel's clients, alone and behind caches.
+#[derive(Debug, Parser)]
+#[command(bin_name = "cargo xtask bench lab")]
+struct Arguments {
+    /// What to run; may be given several times [default: all that want no client beside them]
+    #[arg(long = "workload", value_name = "NAME", value_parser = workload::named)]
+    workloads: Vec<Workload>,
+    /// On what: kernel, kernel-fscache, kernel-reexport, kernel-proxy; may be given several times [default: all]
+    #[arg(long = "system", value_name = "NAME", value_parser = Peer::named)]
+    peers: Vec<Peer>,
+    /// Round trip to the origin, as `leasehold bench` takes it
+    #[arg(long, value_name = "RTT", value_parser = parse_rtt, default_value = "wan")]
+    rtt: Duration,
+    /// Sizes and numbers against those of the papers
+    #[arg(long, value_name = "FACTOR", default_value_t = 0.004)]
+    scale: f64,
+    /// Everything random comes from it
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// How often to measure each; medians count
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    rounds: usize,
+    /// Version of NFS
+    #[arg(long, value_name = "VERS", default_value = "4.2", value_parser = ["4.1", "4.2"])]
+    vers: String,
+    /// Print the report as JSON, to be joined with others by `leasehold bench --from`
+    #[arg(long)]
+    json: bool,
+    /// What cargo adds
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+/// What stands between a kernel and the origin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Peer {
+    Kernel,
+    Fscache,
+    Reexport,
+    Proxy,
+}
+
+impl Peer {
+    const ALL: [Peer; 4] = [Peer::Kernel, Peer::Fscache, Peer::Reexport, Peer::Proxy];
+
+    fn name(self) -> &'static str {
+        match self {
+            Peer::Kernel => "kernel",
+            Peer::Fscache => "kernel-fscache",
+            Peer::Reexport => "kernel-reexport",
+            Peer::Proxy => "kernel-proxy",
+        }
+    }
+
+    fn named(name: &str) -> Result<Peer, String> {
+        Peer::ALL.into_iter().find(|peer| peer.name() == name).ok_or_else(|| {
+            let known = Peer::ALL.map(Peer::name).join(", ");
+            format!("`{name}` is no system of the lab: known are {known}")
+        })
+    }
+
+    /// What stands on the host.
+    fn kind(self) -> Kind {
+        if self == Peer::Proxy { Kind::Proxy } else { Kind::Direct }
+    }
+
+    fn passes(self) -> &'static [(u64, &'static str)] {
+        if self == Peer::Kernel { &[(0, "")] } else { &[(0, " cold"), (1, " warm")] }
+    }
+
+    fn wants_fscache(self) -> bool {
+        matches!(self, Peer::Fscache | Peer::Reexport)
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match arguments.run() {
+        Ok(report) => {
+            if arguments.json {
+                println!("{}", report.json());
+            } else {
+                print!("{}", report.table());
+            }
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+impl Arguments {
+    fn run(&self) -> Result<Report, String> {
+        let Some(lab) = Lab::enter("bench") else { return Err("the lab is left out".to_owned()) };
+        let runtime = tokio::runtime::Runtime::new().map_err(|error| error.to_string())?;
+        let interrupt = Interrupt::default();
+        runtime.spawn(end_with_signals(interrupt.clone()));
+        let programs = programs()?;
+        let ground = Ground {
+            runtime: runtime.handle().clone(),
+            leasehold: programs.join("leasehold"),
+            directory: lab.subdirectory("systems"),
+            vers: self.vers.clone(),
+            network: relay::Options {
+                rtt: self.rtt,
+                listen: (lab.address(), 0).into(),
+                ..relay::Options::default()
+            },
+            actimeo: None,
+            memory_bytes: 64 << 20,
+            mounted: None,
+            interrupt,
+        };
+        let (mut workloads, mut peers) = (self.workloads.clone(), self.peers.clone());
+        if workloads.is_empty() {
+            workloads = workload::ALL.iter().filter(|workload| !workload.conflicts).copied().collect();
+        }
+        if peers.is_empty() {
+            peers = Peer::ALL.to_vec();
+        }
+        let mut report = Report::new(Machine::this(), &self.options(&workloads), &self.vers);
+        if guests::cachefilesd_is_missing() {
+            let why = "not installed: apt-get install cachefilesd".to_owned();
+            let without = peers.iter().filter(|peer| peer.wants_fscache());
+            report
+                .left_out
+                .extend(without.map(|peer| LeftOut { what: peer.name().to_owned(), why: why.clone() }));
+            peers.retain(|peer| !peer.wants_fscache());
+        }
+        let clients = workloads.iter().map(|workload| workload.clients).max().unwrap_or(1);
+        let guests = Guests::boot(&lab, &programs.join("bench"), clients, peers.contains(&Peer::Reexport))?;
+        let origin = Origin::serve(&ground).map_err(|error| error.to_string())?;
+        let comparison = Comparison { arguments: self, ground: &ground, origin: &origin, guests: &guests };
+        for workload in &workloads {
+            for round in 0..self.rounds {
+                comparison.round(workload, &peers, round, &mut report);
+                ground.interrupt.check().map_err(|error| error.to_string())?;
+            }
+        }
+        Ok(report)
+    }
+
+    fn plan(&self) -> Plan {
+        Plan { seed: self.seed, scale: self.scale }
+    }
+
+    fn options(&self, workloads: &[Workload]) -> Options {
+        let command: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
+        Options {
+            workloads: workloads.to_vec(),
+            systems: Vec::new(),
+            rtts: vec![self.rtt],
+            plan: self.plan(),
+            rounds: self.rounds,
+            together: false,
+            against: None,
+            command: format!("cargo xtask bench lab {}", command.join(" ")),
+        }
+    }
+}
+
+/// Where this program's neighbours are: `leasehold` and `bench`, built alike.
+fn programs() -> Result<PathBuf, String> {
+    let ours = std::env::current_exe().map_err(|error| error.to_string())?;
+    let directory = ours.parent().and_then(Path::parent).unwrap_or(Path::new(".")).to_owned();
+    match ["leasehold", "bench"].into_iter().find(|name| !directory.join(name).exists()) {
+        None => Ok(directory),
+        Some(name) => {
+            Err(format!("no {}: run it with cargo xtask bench lab", directory.join(name).display()))
+        }
+    }
+}
+
+/// The lab's guard removes what is the lab's once we are gone; the servers are ours to end.
+async fn end_with_signals(interrupt: Interrupt) {
+    let (Ok(mut one), Ok(mut other)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+    else {
+        return;
+    };
+    tokio::select! {
+        _ = one.recv() => {}
+        _ = other.recv() => {}
+    }
+    eprintln!("bench: ending what was started");
+    interrupt.tell();
+    tokio::time::sleep(END_PATIENCE).await;
+    interrupt.kill();
+    std::process::exit(1);
+}
+
+struct Comparison<'c> {
+    arguments: &'c Arguments,
+    ground: &'c Ground,
+    origin: &'c Origin,
+    guests: &'c Guests,
+}
+
+impl Comparison<'_> {
+    /// All peers, another one first each time.
+    fn round(&self, workload: &Workload, peers: &[Peer], round: usize, report: &mut Report) {
+        let mut order = peers.to_vec();
+        order.rotate_left(round % peers.len().max(1));
+        let name = |peer: Peer| format!("leasehold-bench-{}-{round}-{}", workload.name, peer.name());
+        let prepared: Vec<Result<(), String>> =
+            order.iter().map(|peer| self.prepare(workload, &name(*peer))).collect();
+        std::thread::sleep(AGE);
+        for (peer, prepared) in order.into_iter().zip(prepared) {
+            if self.ground.interrupt.is_told() {
+                return;
+            }
+            eprintln!("{}, round {}: {}", workload.name, round + 1, peer.name());
+            let measured = prepared
+                .and_then(|()| self.measure(workload, peer, round, &name(peer), &mut report.measurements));
+            let cleaned =
+                system::clean(self.ground, self.origin, &name(peer)).map_err(|error| error.to_string());
+            if let Err(why) = measured.and(cleaned) {
+                eprintln!("  {why}");
+                let what = format!("{}, round {}, {}", workload.name, round + 1, peer.name());
+                report.left_out.push(LeftOut { what, why });
+            }
+        }
+    }
+
+    fn prepare(&self, workload: &Workload, name: &str) -> Result<(), String> {
+        let target = system::preparer(self.ground, self.origin, Kind::Direct, name, name);
+        let target = target.map_err(|error| error.to_string())?;
+        (workload.prepare)(&self.arguments.plan(), &*target).map_err(|error| error.to_string())
+    }
+
+    /// All passes of a workload behind a peer.
+    fn measure(
+        &self,
+        workload: &Workload,
+        peer: Peer,
+        round: usize,
+        name: &str,
+        into: &mut Vec<Measurement>,
+    ) -> Result<(), String> {
+        let one_line = |error: system::Error| error.to_string();
+        let mut system =
+            System::start(self.ground, self.origin, peer.kind(), name, workload.clients).map_err(one_line)?;
+        for &(pass, state) in peer.passes() {
+            if pass > 0 && workload.restart {
+                system.restart().map_err(one_line)?;
+            }
+            let restarted = pass == 0 || workload.restart;
+            let mounting = self.mounting(peer, &system, restarted)?;
+            let before = system.observe();
+            let work = guests::Work { workload, plan: self.arguments.plan(), pass, name };
+            let passed = self.guests.run(&mounting, &work)?;
+            let seen = system.settled().since(&before);
+            into.push(Measurement {
+                workload: workload.name.to_owned(),
+                system: format!("{}{state}", peer.name()),
+                round,
+                rtt_ms: self.arguments.rtt.as_secs_f64() * 1e3,
+                clients: workload.clients,
+                seconds: passed.seconds,
+                phases: passed.phases,
+                operations: passed.operations,
+                latencies: passed.latencies,
+                calls: seen.calls,
+                bytes_up: seen.traffic.up,
+                bytes_down: seen.traffic.down,
+                usage: seen.usage,
+                client_cpu_seconds: passed.cpu_seconds,
+                hits: seen.hits,
+            });
+        }
+        Ok(())
+    }
+
+    /// Where the clients' kernels mount, and how.
+    fn mounting(&self, peer: Peer, system: &System<'_>, restarted: bool) -> Result<Mounting, String> {
+        let front = system.front();
+        let near = |server| self.ground.near(server).map_err(|error| error.to_string());
+        let mut options = format!("vers={},proto=tcp,hard", self.arguments.vers);
+        let (relay, export) = match peer {
+            Peer::Kernel | Peer::Fscache => (None, front.export.clone()),
+            Peer::Proxy => (Some(near(front.server)?), front.export.clone()),
+            Peer::Reexport => {
+                let server = self.guests.reexport(front, &options, restarted)?;
+                (Some(near(server)?), "/".to_owned())
+            }
+        };
+        if peer == Peer::Fscache {
+            options.push_str(",fsc");
+        }
+        let server = relay.as_ref().map_or(front.server, relay::Relay::local_addr);
+        Ok(Mounting { server, export, options, _relay: relay })
+    }
+}

@@ -1,0 +1,80 @@
+//! Kinds of systems, by their names.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::workload::Workload;
+
+/// A kind of system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    /// A directory of this machine: what no network can be faster than.
+    Local,
+    /// Clients of the origin.
+    Direct,
+    /// Clients of the origin that wait for each write, as those of Linux 2.0 did: the rival of one of the papers.
+    DirectSync,
+    /// `leasehold proxy` on the clients' side.
+    Proxy,
+    /// `leasehold mount`, one on each client.
+    Mount,
+    /// nfs-ganesha as the origin, over the same directory.
+    Ganesha,
+    /// nfs-ganesha's proxy on the clients' side.
+    GaneshaProxy,
+    /// A directory that somebody has mounted: whatever it is, calls are not counted.
+    Dir,
+}
+
+impl Kind {
+    /// Those that are compared. A directory of the user's is measured by itself.
+    pub const ALL: [Kind; 7] = [
+        Kind::Local,
+        Kind::Direct,
+        Kind::DirectSync,
+        Kind::Proxy,
+        Kind::Mount,
+        Kind::Ganesha,
+        Kind::GaneshaProxy,
+    ];
+
+    /// On the command line and in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Local => "local",
+            Kind::Direct => "direct",
+            Kind::DirectSync => "direct-sync",
+            Kind::Proxy => "proxy",
+            Kind::Mount => "mount",
+            Kind::Ganesha => "ganesha",
+            Kind::GaneshaProxy => "ganesha-proxy",
+            Kind::Dir => "dir",
+        }
+    }
+
+    /// Has something to keep between two passes.
+    pub fn caches(self) -> bool {
+        matches!(self, Kind::Proxy | Kind::Mount | Kind::GaneshaProxy | Kind::Dir)
+    }
+
+    /// Is it to be measured with this workload?
+    pub fn takes(self, workload: &Workload) -> bool {
+        self != Kind::DirectSync || workload.synchronous
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Kind {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Kind, String> {
+        Kind::ALL.into_iter().find(|kind| kind.name() == text).ok_or_else(|| {
+            let known = Kind::ALL.map(Kind::name).join(", ");
+            format!("`{text}` is no system: known are {known}")
+        })
+    }
+}

@@ -1,0 +1,88 @@
+//! Two clients that append to the same files at the same time (Nache, section 6.2, figures 11 and 12).
+//!
+//! Threads of both open a file of a set, read it, append to it, and close it; what is delegated to one is recalled for the
+//! other. Once more with the data synced before each close.
+
+use std::io;
+use std::time::Instant;
+
+use super::{Phase, Plan, Run, Workload, in_parallel, read_open, write_file};
+use crate::target::{How, Target, make_all};
+
+pub(super) const WORKLOAD: Workload = Workload {
+    name: "sharing",
+    paper: "Nache",
+    section: "6.2, figures 11 and 12",
+    about: "two clients open, read, append to and close the same files; also synced before each close",
+    clients: 2,
+    restart: false,
+    conflicts: false,
+    delegations: true,
+    synchronous: false,
+    prepare,
+    run,
+};
+
+pub(super) const UNDELEGATED: Workload = Workload {
+    name: "sharing-undelegated",
+    about: "the same by clients that take no delegations",
+    delegations: false,
+    ..WORKLOAD
+};
+
+const THREADS: u64 = 4;
+const FILE_BYTES: usize = 16 << 10;
+const APPENDED: &[u8] = &[b'a'; 4096];
+
+fn path(file: u64) -> String {
+    format!("shared/{file}")
+}
+
+fn files(plan: &Plan) -> u64 {
+    plan.count(100, 10)
+}
+
+/// The phase of a client, synced or not.
+pub(crate) fn phase(client: usize, synced: bool) -> String {
+    format!("client {}{}", client + 1, if synced { ", synced" } else { "" })
+}
+
+fn prepare(plan: &Plan, target: &dyn Target) -> io::Result<()> {
+    make_all(target, "shared")?;
+    let mut random = plan.random(&[1]);
+    (0..files(plan))
+        .try_for_each(|file| write_file(target, &path(file), &random.bytes(FILE_BYTES), FILE_BYTES))
+}
+
+fn run(run: &mut Run<'_>) -> io::Result<()> {
+    let times = run.plan.count(500, 5);
+    for synced in [false, true] {
+        let phases = parking_lot::Mutex::new(Vec::new());
+        in_parallel(run.numbered(), |&(number, client)| {
+            let started = Instant::now();
+            in_parallel(0..THREADS, |&thread| {
+                let part = [2, run.pass, number as u64, thread, u64::from(synced)];
+                let mut random = run.plan.random(&part);
+                (0..times).try_for_each(|_| append(client, &path(random.below(files(&run.plan))), synced))
+            })?;
+            let seconds = started.elapsed().as_secs_f64();
+            let operations = times * THREADS;
+            phases.lock().push(Phase { name: phase(number, synced), seconds, operations, calls: 0 });
+            Ok(())
+        })?;
+        let mut phases = phases.into_inner();
+        phases.sort_by(|one, other| one.name.cmp(&other.name));
+        run.phases.extend(phases);
+    }
+    Ok(())
+}
+
+fn append(client: &dyn Target, path: &str, synced: bool) -> io::Result<()> {
+    let mut file = client.open(path, How::Append)?;
+    let end = read_open(&mut *file)?.len() as u64;
+    file.write_at(APPENDED, end)?;
+    if synced {
+        file.sync()?;
+    }
+    file.close()
+}
