@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
-use vfs::{Caller, Handle, Lease, Name, WccAttributes};
+use vfs::{Caller, Handle, Lease, Name, Wcc, WccAttributes};
 
 use crate::device::Backing;
 use crate::pages::Pages;
@@ -101,6 +101,18 @@ impl Inode {
     /// Is a lease held on it?
     pub fn is_leased(&self) -> bool {
         self.state.lock().lease.is_some_and(|lease| is_valid(&lease))
+    }
+}
+
+impl State {
+    /// We wrote for the kernel, which knows by itself how large the file is now, and asks for its times when it wants
+    /// them: what it was told of the state before is as good as if it had been told of the one after.
+    pub fn wrote(&mut self, wcc: &Wcc, leased: bool) {
+        if let Some((before, after)) = self.pages.wrote(wcc, leased)
+            && self.told == Some(before)
+        {
+            self.told = Some(after);
+        }
     }
 }
 
