@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 use vfs::{Caller, Handle, Lease, Name, Wcc, WccAttributes};
 
 use crate::device::Backing;
@@ -55,6 +56,19 @@ pub struct State {
     pub told: Option<WccAttributes>,
     /// Removed while it was open: the name that it has until the last close.
     pub silly: Option<Silly>,
+    /// What the kernel has read of a directory, if it was all.
+    pub listed: Option<Listed>,
+    /// The open by which the kernel is reading that now.
+    pub lister: Option<u64>,
+}
+
+/// A directory as the kernel has it.
+#[derive(Clone, Copy, Debug)]
+pub struct Listed {
+    /// As it was found by the open that it was read with.
+    pub state: WccAttributes,
+    /// Until then, what came along about the files in it is believed.
+    pub until: Instant,
 }
 
 /// A file of this machine that the kernel reads by itself, and what keeps it as it is.
@@ -118,7 +132,7 @@ impl State {
 
 /// Has the term of a lease not ended?
 pub fn is_valid(lease: &Lease) -> bool {
-    lease.until.is_none_or(|until| tokio::time::Instant::now() < until)
+    lease.until.is_none_or(|until| Instant::now() < until)
 }
 
 impl Table {

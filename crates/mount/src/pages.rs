@@ -16,7 +16,7 @@ use vfs::{Attributes, Timestamp, Wcc, WccAttributes};
 /// What a granule is at most, as the cache assumes it.
 const GRANULE_MIN: Duration = Duration::from_millis(10);
 /// How far the origin's clock may be from ours.
-const SKEW: Duration = Duration::from_secs(3);
+pub const SKEW: Duration = Duration::from_secs(3);
 
 /// What is known of the pages of one file.
 #[derive(Clone, Copy, Debug, Default)]
