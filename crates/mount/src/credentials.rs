@@ -1,6 +1,11 @@
 //! With what rights a process asks: user and group come with each request, the supplementary groups do not.
 //!
 //! They are read from `/proc` of the thread that asks, each time: a process may change them from one call to the next.
+//! What is kept is the descriptor to read from, which means this very thread and never one that gets its number later.
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 
 use vfs::{Caller, HolderId};
 
@@ -15,9 +20,19 @@ const KILL_BIT: u64 = 1 << 8;
 /// `PF_EXITING` of the kernel's task flags.
 const EXITING: u64 = 4;
 
+/// Bytes that the lines of `status` before the groups have, with as many groups as are taken, and more.
+const HEAD_BYTES: usize = 1024;
+/// Threads whose descriptor is kept, for each of our own.
+const KEPT_MAX: usize = 16;
+
+thread_local! {
+    /// `status` of those who asked last, the latest first.
+    static KEPT: RefCell<Vec<(u32, File)>> = const { RefCell::new(Vec::new()) };
+}
+
 /// Who asks.
 pub fn caller(header: &Header) -> Caller {
-    let mut groups = status_of(header.pid).map(|status| groups(&status)).unwrap_or_default();
+    let mut groups = groups_of(header.pid);
     groups.retain(|group| *group != header.gid);
     groups.truncate(GROUPS_MAX);
     Caller { holder: Some(HOLDER), ..Caller::unix(header.uid, header.gid, &groups) }
@@ -42,6 +57,40 @@ pub fn is_killed(pid: u32) -> bool {
     task_flags(&stat).is_some_and(|flags| flags & EXITING != 0)
 }
 
+/// The supplementary groups of a thread, as many as fit into what is read, and none if it is gone.
+fn groups_of(pid: u32) -> Vec<u32> {
+    if pid == 0 {
+        return Vec::new();
+    }
+    let mut head = [0; HEAD_BYTES];
+    let length = KEPT.with_borrow_mut(|kept| read_head(kept, pid, &mut head)).unwrap_or_default();
+    String::from_utf8_lossy(&head[..length]).lines().find_map(|line| line.strip_prefix("Groups:")).map_or_else(
+        Vec::new,
+        |groups| {
+            // The last word may be cut off.
+            let words = groups.split_whitespace().take(GROUPS_MAX + 1);
+            words.filter_map(|word| word.parse().ok()).collect()
+        },
+    )
+}
+
+/// Reads the beginning of a thread's `status`, which says something new each time that it is read from the start.
+fn read_head(kept: &mut Vec<(u32, File)>, pid: u32, head: &mut [u8]) -> Option<usize> {
+    if let Some(at) = kept.iter().position(|(of, _)| *of == pid) {
+        // One that has ended has nothing to say, whoever has its number now.
+        if let Ok(length) = kept[at].1.read_at(head, 0) {
+            kept[..=at].rotate_right(1);
+            return Some(length);
+        }
+        kept.remove(at);
+    }
+    let file = File::open(format!("/proc/{pid}/status")).ok()?;
+    let length = file.read_at(head, 0).ok()?;
+    kept.truncate(KEPT_MAX - 1);
+    kept.insert(0, (pid, file));
+    Some(length)
+}
+
 fn status_of(pid: u32) -> Option<String> {
     if pid == 0 {
         return None;
@@ -52,11 +101,6 @@ fn status_of(pid: u32) -> Option<String> {
 
 fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
-}
-
-fn groups(status: &str) -> Vec<u32> {
-    let words = field(status, "Groups:").unwrap_or_default().split_whitespace();
-    words.filter_map(|word| word.parse().ok()).collect()
 }
 
 /// The ninth field; the second, the name, may have blanks and parentheses in it.
@@ -70,12 +114,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_and_signals_are_read() {
+    fn signals_are_read() {
         let status = "Name:\tGroups: 1\nGroups:\t4 24 1000 \nSigPnd:\t0000000000000100\n";
-        assert_eq!(groups(status), [4, 24, 1000]);
         assert_eq!(field(status, "SigPnd:"), Some("0000000000000100"));
         assert_eq!(task_flags("12 (a) b) S 1 2 3 4 5 4194564 0"), Some(4_194_564));
-        assert!(groups("").is_empty() && task_flags("").is_none());
+        assert!(task_flags("").is_none());
     }
 
     #[test]
@@ -94,5 +137,28 @@ mod tests {
         let vfs::Principal::Unix(credential) = caller(&header).principal else { panic!() };
         assert_eq!((credential.uid, credential.gid), (5, 6));
         assert!(credential.groups.len() <= GROUPS_MAX && !credential.groups.contains(&6));
+    }
+
+    #[test]
+    fn the_groups_are_those_of_now_and_of_this_thread() {
+        let own = status_of(std::process::id()).unwrap();
+        let own: Vec<u32> = field(&own, "Groups:").unwrap().split(' ').filter_map(|w| w.parse().ok()).collect();
+        for _ in 0..2 {
+            assert_eq!(groups_of(std::process::id()), own);
+        }
+        let mut children = Vec::new();
+        for _ in 0..2 * KEPT_MAX {
+            let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+            assert_eq!(groups_of(child.id()), own);
+            let pid = child.id();
+            child.kill().unwrap();
+            child.wait().unwrap();
+            assert_eq!(groups_of(pid), [], "it is gone");
+            children.push(pid);
+        }
+        KEPT.with_borrow(|kept| {
+            assert!(kept.len() <= KEPT_MAX);
+            assert!(!kept.iter().any(|(pid, _)| children.contains(pid)));
+        });
     }
 }

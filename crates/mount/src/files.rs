@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use vfs::{By, Caller, Entry, OpenId, Owner, Share, Verifier};
+use tokio::time::Instant;
+use vfs::{By, Caller, Entry, OpenId, Owner, Share, Verifier, WccAttributes};
 
 use crate::inodes::Inode;
 
@@ -45,6 +46,8 @@ pub struct Directory {
     pub inode: Arc<Inode>,
     /// Who opened it.
     pub caller: Caller,
+    /// In which state it was found, if what the kernel reads with it is kept.
+    pub state: Option<WccAttributes>,
     /// How far it has been read. An async lock: the kernel reads a directory one call after the other.
     pub position: tokio::sync::Mutex<Position>,
 }
@@ -62,6 +65,8 @@ pub struct Position {
     pub verifier: Verifier,
     /// Nothing follows what is in `ahead`.
     pub eof: bool,
+    /// All from the beginning was told with attributes, which are believed until then.
+    pub good: Option<Instant>,
 }
 
 /// All opens.
@@ -106,8 +111,8 @@ impl Files {
     }
 
     /// It is closed.
-    pub fn remove_directory(&self, fh: u64) {
-        self.directories.lock().remove(&fh);
+    pub fn remove_directory(&self, fh: u64) -> Option<Arc<Directory>> {
+        self.directories.lock().remove(&fh)
     }
 
     /// How many files are open.

@@ -176,7 +176,7 @@ impl Front {
                 self.readdir(fh, offset, size as usize, plus).await
             }
             Request::Releasedir { fh } => {
-                self.files.remove_directory(fh);
+                self.releasedir(fh);
                 Ok(Answer::Done)
             }
             Request::Fsyncdir => Ok(Answer::Done),
@@ -200,7 +200,10 @@ impl Front {
     pub async fn abandon(&self, answer: Answer) {
         match answer {
             Answer::Entry(entry) if entry.node != 0 => self.forget(entry.node, 1),
-            Answer::Open(open) => drop(self.release(open.fh, None).await),
+            Answer::Open(open) => {
+                self.releasedir(open.fh);
+                let _ = self.release(open.fh, None).await;
+            }
             Answer::Create(entry, open) => {
                 let _ = self.release(open.fh, None).await;
                 self.forget(entry.node, 1);

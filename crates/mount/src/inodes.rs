@@ -15,7 +15,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
-use vfs::{Caller, Handle, Lease, Name, Owner, WccAttributes};
+use tokio::time::Instant;
+use vfs::{Caller, Handle, Lease, Name, Owner, Wcc, WccAttributes};
 
 use crate::device::Backing;
 use crate::pages::Pages;
@@ -57,6 +58,19 @@ pub struct State {
     pub lockers: HashMap<Owner, u32>,
     /// Removed while it was open: the name that it has until the last close.
     pub silly: Option<Silly>,
+    /// What the kernel has read of a directory, if it was all.
+    pub listed: Option<Listed>,
+    /// The open by which the kernel is reading that now.
+    pub lister: Option<u64>,
+}
+
+/// A directory as the kernel has it.
+#[derive(Clone, Copy, Debug)]
+pub struct Listed {
+    /// As it was found by the open that it was read with.
+    pub state: WccAttributes,
+    /// Until then, what came along about the files in it is believed.
+    pub until: Instant,
 }
 
 /// A file of this machine that the kernel reads by itself, and what keeps it as it is.
@@ -106,9 +120,21 @@ impl Inode {
     }
 }
 
+impl State {
+    /// We wrote for the kernel, which knows by itself how large the file is now, and asks for its times when it wants
+    /// them: what it was told of the state before is as good as if it had been told of the one after.
+    pub fn wrote(&mut self, wcc: &Wcc, leased: bool) {
+        if let Some((before, after)) = self.pages.wrote(wcc, leased)
+            && self.told == Some(before)
+        {
+            self.told = Some(after);
+        }
+    }
+}
+
 /// Has the term of a lease not ended?
 pub fn is_valid(lease: &Lease) -> bool {
-    lease.until.is_none_or(|until| tokio::time::Instant::now() < until)
+    lease.until.is_none_or(|until| Instant::now() < until)
 }
 
 impl Table {

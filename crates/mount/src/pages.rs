@@ -16,7 +16,7 @@ use vfs::{Attributes, Timestamp, Wcc, WccAttributes};
 /// What a granule is at most, as the cache assumes it.
 const GRANULE_MIN: Duration = Duration::from_millis(10);
 /// How far the origin's clock may be from ours.
-const SKEW: Duration = Duration::from_secs(3);
+pub const SKEW: Duration = Duration::from_secs(3);
 
 /// What is known of the pages of one file.
 #[derive(Clone, Copy, Debug, Default)]
@@ -54,16 +54,16 @@ impl Pages {
         self.young |= !leased && !old && since.elapsed() < granule.max(GRANULE_MIN);
     }
 
-    /// We wrote, and the kernel has what we wrote.
-    pub fn wrote(&mut self, wcc: &Wcc, leased: bool) {
-        let Some((seen, since)) = self.seen else { return };
+    /// We wrote, and the kernel has what we wrote. The states before and after, if nobody else wrote in between: else
+    /// the next open shows a state that these pages are not proven to be of.
+    pub fn wrote(&mut self, wcc: &Wcc, leased: bool) -> Option<(WccAttributes, WccAttributes)> {
+        let (seen, _) = self.seen?;
         let alone = leased || wcc.before.is_some_and(|before| before == seen);
-        match wcc.after.filter(|_| alone) {
-            Some(after) if after.wcc() != seen => self.seen = Some((after.wcc(), Instant::now())),
-            Some(_) => self.seen = Some((seen, since)),
-            // The next open shows a state that these pages are not proven to be of.
-            None => {}
+        let after = wcc.after.filter(|_| alone)?.wcc();
+        if after != seen {
+            self.seen = Some((after, Instant::now()));
         }
+        Some((seen, after))
     }
 
     /// Attributes are told to the kernel while nobody writes here. True if the pages are of another state: they go.

@@ -17,6 +17,8 @@ enum Benchmark {
     Wire(bench::wire::Arguments),
     /// Run one pass of a workload, for some of its clients, in a directory that has been prepared for it
     Pass(bench::PassArguments),
+    /// Compare `leasehold mount` with the native file system
+    Mount(bench::native::Arguments),
 }
 
 // The load has threads of its own: what is left needs no more than one.
@@ -25,6 +27,7 @@ async fn main() -> ExitCode {
     let done = match Command::parse().benchmark {
         Benchmark::Wire(arguments) => arguments.run().await.map(drop).map_err(|error| error.to_string()),
         Benchmark::Pass(arguments) => arguments.run(),
+        Benchmark::Mount(arguments) => arguments.run().await.map(drop),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

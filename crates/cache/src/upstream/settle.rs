@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use vfs::{Caller, OpenRequest, Want};
 
 use crate::core::Core;
+use crate::object::State;
 use crate::opens::{Keep, Opens, Shares, Step};
 use crate::table::Object;
 
@@ -69,10 +70,12 @@ pub async fn settler(core: Weak<Core>) {
 }
 
 impl Core {
-    /// Somebody is to look whether the open at the origin is still needed.
+    /// Somebody is to look whether the open at the origin is still needed. Where a lease keeps it, as it does for every
+    /// open and close of a file that is used all the time, there is nothing to look for: its end asks again.
     pub fn settle_soon(&self, object: &Arc<Object>) {
         let wanted = self.with(object, |state| {
-            let wanted = state.opens.upstream().is_some() && !state.opens.awaited;
+            let kept = keeps_open(state) && !state.opens.denies_more() && !is_useless(state);
+            let wanted = state.opens.upstream().is_some() && !state.opens.awaited && !kept;
             state.opens.awaited |= wanted;
             wanted
         });
@@ -86,7 +89,7 @@ impl Core {
         let _turn = object.turn.lock().await;
         let useless = self.with(object, |state| {
             state.opens.awaited = false;
-            state.lease.is_some() && state.unlinked && !state.opens.is_local()
+            is_useless(state)
         });
         if useless && let Some(core) = self.share() {
             let object = object.clone();
@@ -103,9 +106,7 @@ impl Core {
         let mut may_name = true;
         loop {
             let step = self.with(object, |state| {
-                // What is delayed goes under the open, too.
-                let delayed = state.writes.as_ref().is_some_and(|writes| !writes.is_clean());
-                let (leased, unlinked) = (state.lease.is_some() || delayed, state.unlinked);
+                let (leased, unlinked) = (keeps_open(state), state.unlinked);
                 let idle_max = self.options.close_delay;
                 state.opens.step(Keep { leased, unlinked, idle_max, yields, may_name })
             });
@@ -196,4 +197,14 @@ impl Core {
             }
         }
     }
+}
+
+/// Does the origin's open stay, whoever has it open here? What is delayed goes under it, too.
+fn keeps_open(state: &State) -> bool {
+    state.lease.is_some() || state.writes.as_ref().is_some_and(|writes| !writes.is_clean())
+}
+
+/// Is there a lease on a file that is gone, and that nobody has open?
+fn is_useless(state: &State) -> bool {
+    state.lease.is_some() && state.unlinked && !state.opens.is_local()
 }

@@ -2,17 +2,25 @@
 //!
 //! `open(".")` asks the origin, as any open. The kernel reads a directory a page at a time; more is fetched at once and
 //! kept with the open. Cookies are those of the layer below, which never uses the first three: those are `.` and `..`.
+//!
+//! What the kernel has read of a directory from beginning to end it keeps, and may use again at an open that finds the
+//! directory in the very state that it was opened in then, if that was old enough to be told from the next one. (What
+//! is made or removed through this mount the kernel knows by itself.) It may not once what came along about the files is
+//! not believed any more: read anew, one READDIRPLUS brings what would be a request for each of them.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::io::Errno;
-use vfs::{Entry, FileType, ReadDir, Status};
+use tokio::time::Instant;
+use vfs::{Attributes, Entry, FileType, ReadDir, Status};
 
 use crate::credentials::caller;
 use crate::errno;
 use crate::files::{Directory, Position};
-use crate::front::{Front, file_mode, opening};
-use crate::inodes::Inode;
+use crate::front::{Front, file_mode, opening, wall};
+use crate::inodes::{Inode, Listed};
+use crate::pages::SKEW;
 use crate::wire::abi::{Fopen, ROOT};
 use crate::wire::reply::{Answer, EntryOut, OpenOut, Outcome, put_dirent};
 use crate::wire::request::Header;
@@ -22,6 +30,8 @@ const SELF: u64 = 1;
 const PARENT: u64 = 2;
 /// About how many bytes of entries are fetched at a time.
 const FETCH_BYTES: u32 = 256 << 10;
+/// How long what the kernel keeps of a directory is used at the most.
+const LISTED_MAX: Duration = Duration::from_secs(3600);
 
 impl Front {
     /// OPENDIR.
@@ -29,13 +39,34 @@ impl Front {
         let inode = self.inode(header.node)?;
         let caller = caller(header);
         let attributes = self.fs.getattr(&opening(&caller), &inode.handle).await.map_err(errno::of)?;
-        let stale = inode.state.lock().told.take_if(|told| *told != attributes.wcc()).is_some();
+        let fh = self.files.number();
+        let now = attributes.wcc();
+        let (stale, kept, fills) = {
+            let mut state = inode.state.lock();
+            state.listed.take_if(|listed| listed.state != now || listed.until <= Instant::now());
+            let stale = state.told.take_if(|told| *told != now).is_some();
+            // One at a time: two that read different states would mix them in what the kernel keeps.
+            if state.listed.is_none() && is_old(&attributes) {
+                state.lister.get_or_insert(fh);
+            }
+            (stale, state.listed.is_some(), state.lister == Some(fh))
+        };
         if stale {
             self.notifier.attributes(inode.number);
         }
-        let fh = self.files.number();
-        self.files.insert_directory(fh, Directory { inode, caller, position: tokio::sync::Mutex::default() });
-        Ok(Answer::Open(OpenOut { fh, flags: Fopen::empty(), backing: 0 }))
+        let mut flags = Fopen::empty();
+        flags.set(Fopen::CACHE_DIR, kept || fills);
+        flags.set(Fopen::KEEP_CACHE, kept);
+        let position = tokio::sync::Mutex::default();
+        self.files.insert_directory(fh, Directory { inode, caller, state: fills.then_some(now), position });
+        Ok(Answer::Open(OpenOut { fh, flags, backing: 0 }))
+    }
+
+    /// RELEASEDIR.
+    pub fn releasedir(&self, fh: u64) {
+        if let Some(directory) = self.files.remove_directory(fh) {
+            directory.inode.state.lock().lister.take_if(|lister| *lister == fh);
+        }
     }
 
     /// READDIR and READDIRPLUS.
@@ -59,7 +90,8 @@ impl Front {
         let from = if offset <= PARENT { 0 } else { offset };
         if position.cookie != from || (from == 0 && !page.is_empty()) || position.plus != plus {
             let verifier = if from == 0 { [0; 8] } else { position.verifier };
-            *position = Position { cookie: from, plus, verifier, ..Position::default() };
+            let good = (from == 0 && plus).then(|| Instant::now() + LISTED_MAX);
+            *position = Position { cookie: from, plus, verifier, good, ..Position::default() };
         }
         loop {
             if position.ahead.is_empty() {
@@ -77,6 +109,9 @@ impl Front {
                 break;
             }
         }
+        if page.is_empty() && position.eof {
+            read_to_the_end(&directory, &position);
+        }
         Ok(Answer::Data(page.into()))
     }
 
@@ -93,6 +128,9 @@ impl Front {
                 }
                 return false;
             }
+            let valid = out.filter(|out| out.node != 0).map(|out| out.attr_valid.min(out.entry_valid));
+            let until = valid.map(|valid| Instant::now() + valid);
+            position.good = position.good.zip(until).map(|(good, until)| good.min(until));
             position.cookie = entry.cookie;
             position.ahead.pop_front();
         }
@@ -139,6 +177,17 @@ impl Front {
         let attributes = self.fs.getattr(&directory.caller, &of.handle).await;
         attributes.map_or(1, |attributes| self.number_of(&attributes))
     }
+}
+
+/// The kernel has all of a directory now, from an open that found it in this state.
+fn read_to_the_end(directory: &Directory, position: &Position) {
+    let Some((state, until)) = directory.state.zip(position.good) else { return };
+    directory.inode.state.lock().listed = Some(Listed { state, until });
+}
+
+/// Would the next change of it be told from the last one? See the granule rule in docs/semantics.md.
+fn is_old(attributes: &Attributes) -> bool {
+    wall().as_nanos() - attributes.mtime.max(attributes.ctime).as_nanos() > SKEW.as_nanos() as i128
 }
 
 fn bare(front: &Front, entry: &Entry) -> (Option<EntryOut>, u64, u32) {

@@ -90,7 +90,7 @@ impl Front {
             file.unstable.lock().get_or_insert(written.verifier);
         }
         let leased = file.inode.is_leased();
-        file.inode.state.lock().pages.wrote(&written.wcc, leased);
+        file.inode.state.lock().wrote(&written.wcc, leased);
         Ok(written)
     }
 

@@ -106,6 +106,8 @@ bitflags::bitflags! {
         const DIRECT_IO = 1;
         /// What is in the page cache is still good.
         const KEEP_CACHE = 1 << 1;
+        /// What is read of a directory is kept.
+        const CACHE_DIR = 1 << 3;
         /// No FLUSH at close.
         const NOFLUSH = 1 << 5;
         /// Reads go to the backing file.
