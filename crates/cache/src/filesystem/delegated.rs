@@ -24,10 +24,12 @@ use crate::trust::Sent;
 impl Core {
     /// What a name leads to, if a lease on its directory vouches for what is remembered of it.
     pub fn leased_name(&self, directory: &Arc<Object>, name: &Name) -> Option<Leads> {
-        self.with(directory, |state| state.names_epoch())?;
+        let generation = self.with(directory, |state| state.names_epoch().map(|_| state.names_generation))?;
         let entry = self.name_entry(&directory.handle, name);
         self.with(directory, |state| {
-            let epoch = state.names_epoch().filter(|_| !state.is_busy_name(name))?;
+            // No change of ours has ended since the index was asked, or is under way.
+            let steady = state.names_generation == generation && !state.is_busy_name(name);
+            let epoch = state.names_epoch().filter(|_| steady)?;
             match entry.filter(|entry| entry.holds_within(epoch)) {
                 Some(entry) => Some(entry.leads),
                 None => state.lacks(name).then_some(Leads::Nowhere),

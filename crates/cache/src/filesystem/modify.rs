@@ -198,19 +198,32 @@ impl<'a> NameChange<'a> {
         }
     }
 
+    fn put(&self, entry: Option<NameEntry>) {
+        let mut batch = Batch::default();
+        put_name(&mut batch, &self.directory.handle, &self.name, entry);
+        self.core.index.commit(batch);
+    }
+
     fn set(&self, entry: Option<NameEntry>, certain: bool) {
         let _names = self.directory.names.lock();
+        let entry = self.core.with(&self.directory, |state| {
+            // Under a lease nobody else has changed the name since.
+            let within = state.names_epoch().filter(|epoch| certain && *epoch == self.epoch);
+            entry.map(|entry| NameEntry { within, ..entry }).filter(|_| state.is_alone(self.ticket))
+        });
+        // The index first: until it knows, the name is busy.
+        self.put(entry);
+        let told = entry.is_some();
         let entry = self.core.with(&self.directory, |state| {
             let alone = state.end_name(self.ticket);
             let entry = entry.filter(|_| alone);
             state.edit_listing(&self.name, entry.as_ref().filter(|_| certain));
-            // Under a lease nobody else has changed the name since.
-            let within = state.names_epoch().filter(|epoch| certain && *epoch == self.epoch);
-            entry.map(|entry| NameEntry { within, ..entry })
+            entry
         });
-        let mut batch = Batch::default();
-        put_name(&mut batch, &self.directory.handle, &self.name, entry);
-        self.core.index.commit(batch);
+        if told && entry.is_none() {
+            // Another one has begun meanwhile.
+            self.put(None);
+        }
         self.core.see_child(&self.directory.handle, &self.name, entry.as_ref());
     }
 }

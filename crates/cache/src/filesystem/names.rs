@@ -147,7 +147,9 @@ impl Core {
         let open = self.policy.is_open(caller);
         let absent = self.with(directory, |state| {
             let listing = state.listing.as_ref().filter(|listing| !(open && listing.young))?;
-            listing.lacks(name).then(|| (state.epoch(), listing.id))
+            // What one of us is changing may have taken effect already.
+            let absent = listing.lacks(name) && !state.is_busy_name(name);
+            absent.then(|| (state.epoch(), listing.id))
         });
         let Some((epoch, id)) = absent else { return Ok(None) };
         let found = self.confirm_absence(caller, directory, epoch, arrived).await?;

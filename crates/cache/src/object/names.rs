@@ -54,6 +54,11 @@ impl State {
         self.tickets
     }
 
+    /// Is the change of the name the only one that is under way?
+    pub fn is_alone(&self, ticket: u64) -> bool {
+        self.busy_names.iter().any(|busy| busy.ticket == ticket && !busy.contested)
+    }
+
     /// The change of the name is over. False if another one was under way with it: which came last is not known.
     pub fn end_name(&mut self, ticket: u64) -> bool {
         self.touch_names();

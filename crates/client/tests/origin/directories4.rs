@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use protocol::nfs4::callback::CbArgOp;
+use protocol::nfs4::callback::{CbArgOp, CbRecallArgs};
 use protocol::nfs4::{
     self, ArgOp, Attr, Bitmap, DirDelegation, Fattr, Ftype, GetDirDelegationOk, GetattrOk, ResOp, Status,
 };
@@ -14,7 +14,7 @@ use client::Nfs4;
 use crate::restart4::live;
 use crate::scripted::{caller, handle};
 use crate::scripted4::{Origin4, Say, fattr, say};
-use crate::state4::{DELEGATED, open, recall, soon, until};
+use crate::state4::{DELEGATED, open, soon, until};
 
 /// What the origin makes of GET_DIR_DELEGATION.
 type Given = fn() -> ResOp;
@@ -39,14 +39,28 @@ fn unknown() -> ResOp {
 
 /// An origin with one directory.
 fn directory(given: Given) -> impl FnMut(&ArgOp, &[ArgOp]) -> Say + Send {
+    // Each is another; the first is the one that is recalled.
+    let mut grants = 0;
     move |operation, all| match operation {
-        ArgOp::GetDirDelegation(_) => say(given()),
+        ArgOp::GetDirDelegation(_) => match given() {
+            ResOp::GetDirDelegation(Ok(GetDirDelegationOk::Ok(mut one))) => {
+                one.stateid.other = [DELEGATED.other[0] + grants; 12];
+                grants += 1;
+                say(ResOp::GetDirDelegation(Ok(GetDirDelegationOk::Ok(one))))
+            }
+            other => say(other),
+        },
         ArgOp::Getattr(args) if all.iter().any(|operation| matches!(operation, ArgOp::Access(_))) => {
             let directory = Fattr { ftype: Some(Ftype::Dir), ..fattr(args.attr_request) };
             say(ResOp::Getattr(Ok(GetattrOk { obj_attributes: Box::new(directory) })))
         }
         _ => Say::Usual,
     }
+}
+
+fn recall() -> CbArgOp {
+    let fh = nfs4::Handle::new(b"dir").unwrap();
+    CbArgOp::Recall(CbRecallArgs { stateid: DELEGATED, truncate: false, fh })
 }
 
 async fn mounted(origin: &Origin4) -> (Nfs4, Callbacks) {
@@ -56,7 +70,7 @@ async fn mounted(origin: &Origin4) -> (Nfs4, Callbacks) {
 }
 
 async fn ask(fs: &Nfs4) -> Delegated {
-    let delegated = soon(fs.delegate(&caller(), &handle(b"file"), AccessMask::LOOKUP)).await.unwrap();
+    let delegated = soon(fs.delegate(&caller(), &handle(b"dir"), AccessMask::LOOKUP)).await.unwrap();
     assert_eq!(delegated.accessed.granted, AccessMask::LOOKUP);
     assert!(delegated.accessed.attributes.unwrap().is_dir());
     delegated
@@ -85,7 +99,7 @@ async fn it_comes_with_the_access_that_is_made_anyway() {
     // A recall, and the return.
     assert_eq!(soon(origin.call_back(recall(), false)).await.status, Ok(()));
     let told = soon(callbacks.recv()).await.unwrap();
-    assert!(matches!(told, Callback::Recall(told) if told.id == lease.id && told.handle == handle(b"file")));
+    assert!(matches!(told, Callback::Recall(told) if told.id == lease.id && told.handle == handle(b"dir")));
     soon(fs.returned(&caller(), lease.id)).await.unwrap();
     assert!(matches!(&origin.operations("DELEGRETURN")[..],
         [ArgOp::Delegreturn(args)] if args.deleg_stateid == DELEGATED));
@@ -125,7 +139,7 @@ async fn what_is_no_directory_and_what_cannot_be_looked_at_goes_back() {
     })
     .await;
     let (fs, _callbacks) = mounted(&origin).await;
-    let asked = soon(fs.delegate(&caller(), &handle(b"file"), AccessMask::READ)).await.unwrap();
+    let asked = soon(fs.delegate(&caller(), &handle(b"dir"), AccessMask::READ)).await.unwrap();
     assert!(asked.lease.is_none());
     until(|| origin.operations("DELEGRETURN").len() == 1).await;
     // One whose attributes are not to be had behind it.
@@ -144,7 +158,7 @@ async fn what_is_no_directory_and_what_cannot_be_looked_at_goes_back() {
     let (fs, _callbacks) = mounted(&origin).await;
     let lease = ask(&fs).await.lease.unwrap();
     soon(fs.returned(&caller(), lease.id)).await.unwrap();
-    let failed = soon(fs.delegate(&caller(), &handle(b"file"), AccessMask::LOOKUP)).await;
+    let failed = soon(fs.delegate(&caller(), &handle(b"dir"), AccessMask::LOOKUP)).await;
     assert_eq!(failed.unwrap_err().status, vfs::Status::Stale);
     until(|| origin.operations("DELEGRETURN").len() == 2).await;
 }

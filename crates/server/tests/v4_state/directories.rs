@@ -176,7 +176,7 @@ async fn where_there_is_none_the_rest_of_the_compound_is_answered() {
         let compound = std::iter::once(ROOT).chain(looks).chain(after).collect();
         let mut results = session.compound(compound).await;
         results.take::<op::Putrootfh>().unwrap();
-        path.iter().for_each(|_| drop(results.take::<op::Lookup>().unwrap()));
+        path.iter().for_each(|_| results.take::<op::Lookup>().unwrap());
         let given = results.take::<op::GetDirDelegation>().unwrap();
         assert_eq!(given, GetDirDelegationOk::Unavail { will_signal_deleg_avail: false });
         assert!(results.take::<op::Getattr>().unwrap().obj_attributes.change.is_some());
