@@ -83,7 +83,8 @@ impl Setting {
 
     /// Something on a mount.
     pub fn at(&self, mount: &str, name: impl AsRef<Path>) -> PathBuf {
-        self.place(format!("mnt-{mount}")).join(name)
+        let mounted = self.place(format!("mnt-{mount}"));
+        if name.as_ref().as_os_str().is_empty() { mounted } else { mounted.join(name) }
     }
 
     /// Mounts the server, and waits until it is.

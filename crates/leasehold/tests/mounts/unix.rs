@@ -257,7 +257,7 @@ fn lists_of_rights_are_those_of_nfs() {
 }
 
 #[test]
-fn a_file_system_tells_how_large_it_is_and_refuses_what_is_too_large() {
+fn a_file_system_tells_how_large_it_is_and_holds_files_that_are_far_larger() {
     each(|setting, _| {
         let here = rustix::fs::statvfs(setting.at("a", "")).unwrap();
         let there = rustix::fs::statvfs(setting.there("")).unwrap();
