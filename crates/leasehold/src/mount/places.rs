@@ -45,7 +45,10 @@ fn name(mounted: &Path) -> String {
         byte if byte.is_ascii_alphanumeric() || *byte == b'.' => (*byte as char).to_string(),
         byte => format!("_{byte:02x}"),
     };
-    mounted.as_os_str().as_bytes().iter().map(spelt).collect()
+    // However it was typed: `/mnt/` is `/mnt`.
+    let bytes = mounted.as_os_str().as_bytes();
+    let length = bytes.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
+    bytes[..length].iter().map(spelt).collect()
 }
 
 fn directory() -> Option<PathBuf> {
@@ -63,5 +66,6 @@ mod tests {
     fn different_mounts_have_different_names() {
         let names = ["/mnt/a", "/mnt-a", "/mnt_a", "/mnt/a b"].map(|path| name(Path::new(path)));
         assert_eq!(names, ["-mnt-a", "-mnt_2da", "-mnt_5fa", "-mnt-a_20b"]);
+        assert_eq!(name(Path::new("/mnt/a//")), names[0]);
     }
 }

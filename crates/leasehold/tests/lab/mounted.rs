@@ -70,7 +70,7 @@ fn play(lab: &Lab, origin: &Origin, versions: [&str; 2]) {
     let reads = checker.run(&mut seats, &mut Rng::from_environment());
     eprintln!("lab: {}: {reads} reads, none stale", lab.name());
     drop(seats);
-    mounts.map(Mounted::unmount);
+    mounts.into_iter().for_each(Mounted::unmount);
 }
 
 #[test]
@@ -92,4 +92,35 @@ fn mounts_and_a_kernel_keep_close_to_open_before_knfsd() {
     let Some(lab) = Lab::enter("mounted-knfsd") else { return };
     let knfsd = Knfsd::start(&lab);
     play(&lab, &knfsd.origin(), ["3", "4.2"]);
+}
+
+/// Public suites are no part of this project: a script runs them, with the directory and a name of what it is on.
+fn run_script(lab: &Lab, origin: &Origin, name: &str) {
+    let Ok(script) = std::env::var("LAB_SCRIPT") else { panic!("LAB_SCRIPT names no program to run") };
+    for version in ["3", "4.2"] {
+        let mounted = Mounted::new(lab, origin, &format!("{name}-{version}"), &format!("vers={version}"));
+        let status = Command::new(&script).arg(mounted.at()).arg(format!("{name}-{version}")).status();
+        eprintln!("lab: {script} on {name}, version {version}: {}", status.unwrap());
+        mounted.unmount();
+    }
+}
+
+#[test]
+#[ignore = "by hand: LAB_SCRIPT=PROGRAM is run with a directory on a mount, and the name of its origin and version"]
+fn a_script_on_mounts_of_each_origin() {
+    let Some(lab) = Lab::enter("mounted-script") else { return };
+    let wanted = std::env::var("LAB_ORIGIN").unwrap_or_default();
+    let is_wanted = |name: &str| wanted.is_empty() || wanted == name;
+    if is_wanted("serve") {
+        let serve = stack::serve(&lab, &lab.subdirectory("served"));
+        run_script(&lab, &serve.origin(), "serve");
+    }
+    if is_wanted("ganesha") {
+        let ganesha = Ganesha::start(&lab);
+        run_script(&lab, &ganesha.origin(), "ganesha");
+    }
+    if is_wanted("knfsd") {
+        let knfsd = Knfsd::start(&lab);
+        run_script(&lab, &knfsd.origin(), "knfsd");
+    }
 }

@@ -17,7 +17,7 @@ use std::time::Duration;
 use lab::Rng;
 
 use crate::model::Model;
-use crate::setting::{Running, Setting, VERSIONS, may_mount, output, wait_until};
+use crate::setting::{Setting, VERSIONS, may_mount, output, wait_until};
 
 const WARM_FILES: usize = 6;
 const WARM_BYTES: usize = 300_000;
@@ -146,7 +146,8 @@ impl Work<'_> {
             let into = directory.join(format!("unpacked-{}", rng.next_u64()));
             left.push(Left::Parts(original.to_owned(), into.clone(), false));
             fs::create_dir(&into)?;
-            let tar = Command::new("tar").arg("xf").arg(archive).arg("-C").arg(&into).stderr(Stdio::null());
+            let mut tar = Command::new("tar");
+            tar.arg("xf").arg(archive).arg("-C").arg(&into).stderr(Stdio::null());
             if !tar.status()?.success() {
                 return Err(io::ErrorKind::BrokenPipe.into());
             }
@@ -190,6 +191,15 @@ impl Work<'_> {
             Ok(())
         });
         Vec::new()
+    }
+}
+
+/// The end has come when it goes.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 
@@ -282,9 +292,11 @@ fn work(
             scope.spawn(move || reads.reads()),
             scope.spawn(move || removes.removes()),
         ];
+        // Also where the blow fails: nobody is left working for ever.
+        let over = Over(&ended);
         std::thread::sleep(Duration::from_millis(300 + rng.below(700) as u64));
         blow(setting);
-        ended.store(true, Ordering::Relaxed);
+        drop(over);
         workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
     })
 }
@@ -390,14 +402,15 @@ fn a_mount_goes_on_through_kills_of_the_proxy_before_it_and_loses_nothing() {
         let mut rng = Rng::from_environment();
         let mut setting = Setting::new();
         let (original, archive) = provide(&setting);
-        let mut proxy: Running = setting.proxy("127.0.0.1:0");
+        let mut proxy = setting.proxy("127.0.0.1:0").start();
         let address = proxy.address.clone();
         setting.mount_from(&address, "a", &format!("vers={version},timeo=20"));
         for round in 0..rounds() {
             eprintln!("version {version}, round {round}");
-            let left = work(&mut setting, &mut rng, (&original, &archive), true, |setting| {
+            let next = setting.proxy(&address);
+            let left = work(&mut setting, &mut rng, (&original, &archive), true, |_| {
                 proxy.kill();
-                proxy = setting.proxy(&address);
+                proxy = next.start();
             });
             let mnt = setting.at("a", "");
             check(&left, &mnt, &mnt, true);

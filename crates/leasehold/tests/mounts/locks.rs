@@ -102,6 +102,7 @@ fn processes_of_one_mount_exclude_each_other_and_who_is_killed_gives_up() {
             if version == "3" { "done" } else { BUSY },
             "one kind with the server's"
         );
+        assert_eq!(three.ask("flock un"), "done");
         two.child.kill().unwrap();
         two.child.wait().unwrap();
         wait_until(|| try_flock(&path));

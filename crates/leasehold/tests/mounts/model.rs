@@ -40,7 +40,9 @@ impl Model {
         self.now.resize(size, 0);
         let reach = self.may.len().max(size);
         self.may.resize_with(reach, || BTreeSet::from([0]));
-        self.may[size..].iter_mut().for_each(|may| drop(may.insert(0)));
+        for may in &mut self.may[size..] {
+            may.insert(0);
+        }
         self.sizes = (self.sizes.0.min(size), self.sizes.1.max(size));
     }
 

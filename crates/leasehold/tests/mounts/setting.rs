@@ -1,7 +1,7 @@
 //! A server, what mounts it, and what may stand between: all of them processes that can be killed.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -44,7 +44,10 @@ struct Mounted {
 impl Running {
     /// Starts a program that says where it listens.
     fn start(command: &mut Command) -> Running {
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        Running::of(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap())
+    }
+
+    fn of(mut child: Child) -> Running {
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let address = line.split_once(" on ").unwrap_or_else(|| panic!("it said {line:?}")).1;
@@ -80,7 +83,8 @@ impl Setting {
 
     /// Something on a mount.
     pub fn at(&self, mount: &str, name: impl AsRef<Path>) -> PathBuf {
-        self.place(format!("mnt-{mount}")).join(name)
+        let mounted = self.place(format!("mnt-{mount}"));
+        if name.as_ref().as_os_str().is_empty() { mounted } else { mounted.join(name) }
     }
 
     /// Mounts the server, and waits until it is.
@@ -152,13 +156,28 @@ impl Setting {
         assert!(output.status.success() && said.contains(" 0 files damaged"), "{said}");
     }
 
-    /// A proxy of the server, at an address of its own or at this one.
-    pub fn proxy(&self, listen: &str) -> Running {
+    /// A proxy of the server, at an address of its own or at this one, that waits until it is told to start.
+    ///
+    /// A process that has files of the mount open cannot start what the mount waits for: the close of its files in the
+    /// child, before the program begins, is a flush.
+    pub fn proxy(&self, listen: &str) -> Prepared {
         let url = format!("nfs://{}/export?noresvport&vers=4.2", self.server.address);
-        let mut command = Command::new(PROGRAM);
-        command.args(["proxy", &url, "--min-free", "0", "--insecure", "--no-root-squash", "--no-rpcbind"]);
+        let mut command = Command::new("sh");
+        command.args(["-c", "read go; exec \"$@\"", "sh", PROGRAM, "proxy", &url]);
+        command.args(["--min-free", "0", "--insecure", "--no-root-squash", "--no-rpcbind"]);
         command.args(["--listen", listen, "--cache"]).arg(self.cache("proxy"));
-        Running::start(&mut command)
+        Prepared(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap())
+    }
+}
+
+/// A program that waits until it is told to start.
+pub struct Prepared(Child);
+
+impl Prepared {
+    /// Starts it, and waits until it says where it listens.
+    pub fn start(mut self) -> Running {
+        writeln!(self.0.stdin.take().unwrap(), "go").unwrap();
+        Running::of(self.0)
     }
 }
 

@@ -112,6 +112,12 @@ fn what_is_renamed_or_linked_is_at_the_server_before_its_name_is() {
         assert_eq!(setting.at("a", "three").metadata().unwrap().nlink(), 2);
         drop(file);
         assert_eq!(fs::read(setting.there("three")).unwrap(), b"written more and more");
+        // One of two names goes, and the other one shows it.
+        fs::write(setting.at("a", "x"), b"").unwrap();
+        fs::rename(setting.at("a", "x"), setting.at("a", "y")).unwrap();
+        fs::hard_link(setting.at("a", "y"), setting.at("a", "z")).unwrap();
+        fs::remove_file(setting.at("a", "y")).unwrap();
+        assert_eq!(setting.at("a", "z").metadata().unwrap().nlink(), 1);
     });
 }
 
@@ -257,7 +263,7 @@ fn lists_of_rights_are_those_of_nfs() {
 }
 
 #[test]
-fn a_file_system_tells_how_large_it_is_and_refuses_what_is_too_large() {
+fn a_file_system_tells_how_large_it_is_and_holds_files_that_are_far_larger() {
     each(|setting, _| {
         let here = rustix::fs::statvfs(setting.at("a", "")).unwrap();
         let there = rustix::fs::statvfs(setting.there("")).unwrap();

@@ -289,8 +289,9 @@ impl Front {
                 *file.unstable.lock() = None;
                 if flushed.is_err() {
                     self.refused(file);
-                } else if wrote && !file.inode.is_leased() {
-                    // The origin has stamped other times than those that were shown meanwhile.
+                } else if wrote {
+                    // The origin has stamped other times than those that were shown meanwhile: of what was sent unasked,
+                    // under a lease too.
                     self.notifier.attributes(file.inode.number);
                 }
                 flushed.map_err(errno::of)
@@ -314,10 +315,8 @@ impl Front {
             Ok(commit) => {
                 let leased = file.inode.is_leased();
                 file.inode.state.lock().pages.wrote(&commit.wcc, leased);
-                if !leased {
-                    // The origin has stamped other times than those that were shown meanwhile.
-                    self.notifier.attributes(file.inode.number);
-                }
+                // The origin has stamped other times than those that were shown meanwhile, under a lease too.
+                self.notifier.attributes(file.inode.number);
                 Ok(())
             }
             Err(error) => {
