@@ -152,8 +152,9 @@ fn disk(path: &Path) -> Result<PathBuf, String> {
     File::create(path).and_then(|file| file.set_len(DISK_BYTES)).map_err(failed)?;
     let mut command = Command::new("mkfs.ext4");
     command.args(["-q", "-E", "lazy_itable_init=1,nodiscard"]).arg(path).stdin(Stdio::null());
-    match command.status().map_err(failed)?.success() {
-        true => Ok(path.to_owned()),
-        false => Err(format!("{}: mkfs.ext4 failed", path.display())),
+    if command.status().map_err(failed)?.success() {
+        Ok(path.to_owned())
+    } else {
+        Err(format!("{}: mkfs.ext4 failed", path.display()))
     }
 }
