@@ -166,8 +166,12 @@ impl Arguments {
         for workload in &workloads {
             for round in 0..self.rounds {
                 comparison.round(workload, &peers, round, &mut report);
-                ground.interrupt.check().map_err(|error| error.to_string())?;
             }
+        }
+        if ground.interrupt.is_told() {
+            // What was measured took long enough to be kept.
+            let why = "interrupted".to_owned();
+            report.left_out.push(LeftOut { what: "what would have come then".to_owned(), why });
         }
         Ok(report)
     }
@@ -230,6 +234,9 @@ struct Comparison<'c> {
 impl Comparison<'_> {
     /// All peers, another one first each time.
     fn round(&self, workload: &Workload, peers: &[Peer], round: usize, report: &mut Report) {
+        if self.ground.interrupt.is_told() {
+            return;
+        }
         let mut order = peers.to_vec();
         order.rotate_left(round % peers.len().max(1));
         let name = |peer: Peer| format!("leasehold-bench-{}-{round}-{}", workload.name, peer.name());
