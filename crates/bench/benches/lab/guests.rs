@@ -87,6 +87,13 @@ impl Guests {
         Ok(SocketAddr::new(guest.address(), NFS_PORT))
     }
 
+    /// Ends that, while the origin is still there to take leave of: without it the unmount would wait for ever.
+    pub fn end_reexport(&self) -> Result<(), String> {
+        let Some(guest) = &self.reexport else { return Ok(()) };
+        sh(guest, "if mountpoint -q /mnt/origin; then rpc.nfsd 0; exportfs -ua; umount /mnt/origin; fi")
+            .map(drop)
+    }
+
     /// One pass, on as many clients as the workload is for; all begin together, on mounts of their own.
     pub fn run(&self, mounting: &Mounting, work: &Work<'_>) -> Result<Passed, String> {
         let clients = &self.clients[..work.workload.clients.min(self.clients.len())];

@@ -278,12 +278,26 @@ impl Comparison<'_> {
         let one_line = |error: system::Error| error.to_string();
         let mut system =
             System::start(self.ground, self.origin, peer.kind(), name, workload.clients).map_err(one_line)?;
+        let measured = self.passes(workload, peer, (round, name), &mut system, into);
+        let ended = if peer == Peer::Reexport { self.guests.end_reexport() } else { Ok(()) };
+        measured.and(ended)
+    }
+
+    fn passes(
+        &self,
+        workload: &Workload,
+        peer: Peer,
+        (round, name): (usize, &str),
+        system: &mut System<'_>,
+        into: &mut Vec<Measurement>,
+    ) -> Result<(), String> {
+        let one_line = |error: system::Error| error.to_string();
         for &(pass, state) in peer.passes() {
             if pass > 0 && workload.restart {
                 system.restart().map_err(one_line)?;
             }
             let restarted = pass == 0 || workload.restart;
-            let mounting = self.mounting(peer, &system, restarted)?;
+            let mounting = self.mounting(peer, system, restarted)?;
             let before = system.observe();
             let work = guests::Work { workload, plan: self.arguments.plan(), pass, name };
             let passed = self.guests.run(&mounting, &work)?;
