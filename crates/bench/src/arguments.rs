@@ -115,7 +115,7 @@ struct Base<'b> {
 }
 
 /// How long an end in order may take, and then one by force.
-const END_PATIENCE: Duration = Duration::from_secs(20);
+const END_PATIENCE: Duration = Duration::from_secs(30);
 
 /// What tells us to end.
 struct Signals {

@@ -322,6 +322,4 @@ fn seconds(seconds: f64) -> String {
 }
 
 #[cfg(test)]
-mod browser;
-#[cfg(test)]
 mod tests;

@@ -325,10 +325,8 @@ impl Pass<'_> {
         let wall_seconds = started.elapsed().as_secs_f64();
         let phases = run.phases;
         // Medians of single operations, and what two clients did at once, do not add up to anything.
-        let seconds = match self.workload.phases_add_up() {
-            true => phases.iter().map(|phase| phase.seconds).sum(),
-            false => wall_seconds,
-        };
+        let sum = phases.iter().map(|phase| phase.seconds).sum();
+        let seconds = if self.workload.phases_add_up() { sum } else { wall_seconds };
         Ok(Passed {
             seconds,
             phases,

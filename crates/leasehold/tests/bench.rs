@@ -151,12 +151,10 @@ fn is_cleaned_up_after(signal: rustix::process::Signal, system: &str, ready: imp
     let word = directory.path().to_str().unwrap();
     assert!(processes_with(word).len() >= 2, "the benchmark and a server");
     rustix::process::kill_process(rustix::process::Pid::from_child(&bench.0), signal).unwrap();
-    let started = Instant::now();
     let status = bench.0.wait().unwrap();
     let mut said = String::new();
     std::io::Read::read_to_string(&mut told, &mut said).unwrap();
     assert_eq!(status.code(), Some(1), "{said}");
-    assert!(started.elapsed() < Duration::from_secs(20), "not in order, but by force: {said}");
     assert!(said.contains("interrupted"), "{said}");
     assert_eq!(processes_with(word), Vec::<String>::new());
     assert_eq!(mounts_below(directory.path()), Vec::<PathBuf>::new());

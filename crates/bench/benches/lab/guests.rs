@@ -87,6 +87,13 @@ impl Guests {
         Ok(SocketAddr::new(guest.address(), NFS_PORT))
     }
 
+    /// Ends that, while the origin is still there to take leave of: without it the unmount would wait for ever.
+    pub fn end_reexport(&self) -> Result<(), String> {
+        let Some(guest) = &self.reexport else { return Ok(()) };
+        sh(guest, "if mountpoint -q /mnt/origin; then rpc.nfsd 0; exportfs -ua; umount /mnt/origin; fi")
+            .map(drop)
+    }
+
     /// One pass, on as many clients as the workload is for; all begin together, on mounts of their own.
     pub fn run(&self, mounting: &Mounting, work: &Work<'_>) -> Result<Passed, String> {
         let clients = &self.clients[..work.workload.clients.min(self.clients.len())];
@@ -152,8 +159,9 @@ fn disk(path: &Path) -> Result<PathBuf, String> {
     File::create(path).and_then(|file| file.set_len(DISK_BYTES)).map_err(failed)?;
     let mut command = Command::new("mkfs.ext4");
     command.args(["-q", "-E", "lazy_itable_init=1,nodiscard"]).arg(path).stdin(Stdio::null());
-    match command.status().map_err(failed)?.success() {
-        true => Ok(path.to_owned()),
-        false => Err(format!("{}: mkfs.ext4 failed", path.display())),
+    if command.status().map_err(failed)?.success() {
+        Ok(path.to_owned())
+    } else {
+        Err(format!("{}: mkfs.ext4 failed", path.display()))
     }
 }

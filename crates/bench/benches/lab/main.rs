@@ -166,8 +166,12 @@ impl Arguments {
         for workload in &workloads {
             for round in 0..self.rounds {
                 comparison.round(workload, &peers, round, &mut report);
-                ground.interrupt.check().map_err(|error| error.to_string())?;
             }
+        }
+        if ground.interrupt.is_told() {
+            // What was measured took long enough to be kept.
+            let why = "interrupted".to_owned();
+            report.left_out.push(LeftOut { what: "what would have come then".to_owned(), why });
         }
         Ok(report)
     }
@@ -230,6 +234,9 @@ struct Comparison<'c> {
 impl Comparison<'_> {
     /// All peers, another one first each time.
     fn round(&self, workload: &Workload, peers: &[Peer], round: usize, report: &mut Report) {
+        if self.ground.interrupt.is_told() {
+            return;
+        }
         let mut order = peers.to_vec();
         order.rotate_left(round % peers.len().max(1));
         let name = |peer: Peer| format!("leasehold-bench-{}-{round}-{}", workload.name, peer.name());
@@ -271,12 +278,26 @@ impl Comparison<'_> {
         let one_line = |error: system::Error| error.to_string();
         let mut system =
             System::start(self.ground, self.origin, peer.kind(), name, workload.clients).map_err(one_line)?;
+        let measured = self.passes(workload, peer, (round, name), &mut system, into);
+        let ended = if peer == Peer::Reexport { self.guests.end_reexport() } else { Ok(()) };
+        measured.and(ended)
+    }
+
+    fn passes(
+        &self,
+        workload: &Workload,
+        peer: Peer,
+        (round, name): (usize, &str),
+        system: &mut System<'_>,
+        into: &mut Vec<Measurement>,
+    ) -> Result<(), String> {
+        let one_line = |error: system::Error| error.to_string();
         for &(pass, state) in peer.passes() {
             if pass > 0 && workload.restart {
                 system.restart().map_err(one_line)?;
             }
             let restarted = pass == 0 || workload.restart;
-            let mounting = self.mounting(peer, &system, restarted)?;
+            let mounting = self.mounting(peer, system, restarted)?;
             let before = system.observe();
             let work = guests::Work { workload, plan: self.arguments.plan(), pass, name };
             let passed = self.guests.run(&mounting, &work)?;

@@ -1,8 +1,10 @@
 # In a guest: mounts the origin $1 with the options $2 and exports what it has mounted, as its version 4 root.
 if [ -e /proc/fs/nfsd/threads ]; then
-    rpc.nfsd 0
-    exportfs -ua
-    umount /mnt/origin 2>/dev/null || true
+    if mountpoint -q /mnt/origin; then
+        rpc.nfsd 0
+        exportfs -ua
+        umount /mnt/origin
+    fi
     echo 3 >/proc/sys/vm/drop_caches
 else
     modprobe nfsd

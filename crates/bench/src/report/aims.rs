@@ -89,7 +89,7 @@ fn random_reads(report: &Report, rtt: f64) -> Option<Aim> {
 }
 
 /// Ours on the client itself, or, where that was not measured, behind the proxy.
-fn on_the_client<'r>(report: &'r Report, rtt: f64) -> Option<Rounds<'r>> {
+fn on_the_client(report: &Report, rtt: f64) -> Option<Rounds<'_>> {
     ["mount warm", "proxy warm"].iter().find_map(|system| report.rounds("badros", system, rtt))
 }
 

@@ -1,5 +1,7 @@
 //! Reports of measurements that nobody made.
 
+mod browser;
+
 use super::*;
 
 fn measurement(
@@ -36,7 +38,7 @@ fn measurement(
     }
 }
 
-pub(super) fn report() -> Report {
+fn report() -> Report {
     let mut report = Report {
         date: date(UNIX_EPOCH),
         machine: Machine { processors: 2, memory_bytes: 4 << 30, kernel: "Linux <6>".to_owned() },

@@ -6,7 +6,7 @@
 use std::io;
 use std::time::Instant;
 
-use super::{Phase, Plan, Run, Workload, in_parallel, read_open, write_file};
+use super::{Phase, Plan, Run, Workload, in_parallel, write_file};
 use crate::target::{How, Target, make_all};
 
 pub(super) const WORKLOAD: Workload = Workload {
@@ -79,7 +79,12 @@ fn run(run: &mut Run<'_>) -> io::Result<()> {
 
 fn append(client: &dyn Target, path: &str, synced: bool) -> io::Result<()> {
     let mut file = client.open(path, How::Append)?;
-    let end = read_open(&mut *file)?.len() as u64;
+    // What is read is the same however many have appended.
+    let mut read = vec![0; FILE_BYTES];
+    if file.read_at(&mut read, 0)? < FILE_BYTES {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let end = file.size()?;
     file.write_at(APPENDED, end)?;
     if synced {
         file.sync()?;

@@ -7,20 +7,19 @@ use crate::workload::{recall, reopen, sharing};
 
 /// Calls after so many opens of one file.
 pub(super) fn reopened(report: &Report, rtt: f64, writes: bool) -> Option<Exhibit> {
-    let (name, title, source, says) = match writes {
-        false => (
-            "reopen",
-            "One file opened, read and closed again and again",
-            "Nache, section 3.1, figure 1",
-            "half as many packets with delegations",
-        ),
-        true => (
-            "rewrite",
-            "One file opened, written, read and closed again and again",
-            "Nache, section 3.2, figure 2",
-            "a fifth of the packets with delegations, the writes going to the server all the same",
-        ),
-    };
+    let read = (
+        "reopen",
+        "One file opened, read and closed again and again",
+        "Nache, section 3.1, figure 1",
+        "half as many packets with delegations",
+    );
+    let written = (
+        "rewrite",
+        "One file opened, written, read and closed again and again",
+        "Nache, section 3.2, figure 2",
+        "a fifth of the packets with delegations, the writes going to the server all the same",
+    );
+    let (name, title, source, says) = if writes { written } else { read };
     let undelegated = format!("{name}-undelegated");
     let mut rows = Vec::new();
     let mut drawn: Vec<Bar> = Vec::new();

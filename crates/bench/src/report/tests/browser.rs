@@ -6,8 +6,8 @@ use std::process::Command;
 
 use serde::Deserialize;
 
-use super::html::escape;
-use super::tests::report;
+use super::report;
+use crate::report::html::escape;
 
 /// Shows the page in a frame of some width, and writes down what came of it.
 const PROBE: &str = include_str!("probe.html");
