@@ -3,10 +3,11 @@
 //! [`relay`] is a network with a round trip: what a wide-area link does to a protocol can be seen on one machine.
 //! [`workload`] has what the papers ran, on a [`target`]: a mounted directory, or our own client without a mount.
 //! [`system`] has what is compared, [`run`](mod@run) compares, [`report`] tells. [`quick`] holds counts to a baseline.
-//! [`wire`] asks NFSv3 servers one thing at a time, as fast as they answer.
+//! [`macklem`] repeats the measurements of NQNFS, with mounts of ours. [`wire`] asks NFSv3 servers one thing at a time, as fast as they answer.
 
 mod arguments;
 mod histogram;
+pub mod macklem;
 pub mod quick;
 pub mod random;
 pub mod relay;

@@ -22,7 +22,7 @@ use crate::relay::{self, Calls, Relay, Traffic};
 use crate::target::{Habits, Mounted, Target, Unmounted};
 
 pub use leasehold::Hits;
-use program::Program;
+pub(crate) use program::Program;
 pub use program::Usage;
 
 /// A kind of system.
@@ -488,7 +488,7 @@ pub fn missing(ground: &Ground, kind: Kind, against: bool) -> Option<String> {
 }
 
 /// A free port of loopback for TCP.
-fn free_port() -> Result<SocketAddr, Error> {
+pub(crate) fn free_port() -> Result<SocketAddr, Error> {
     let bound =
         std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
     bound.map_err(Error::io("no free port on loopback"))

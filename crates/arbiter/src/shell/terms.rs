@@ -38,7 +38,8 @@ impl Shell {
                 Renewal::NonCaching => return Ok(None),
                 Renewal::Open => break,
                 Renewal::Full(until) if until < limit => sleep_until(until).await,
-                Renewal::Full(_) => return Err(Status::Delay.into()),
+                // Nobody waits longer than that for a promise that he can do without.
+                Renewal::Full(_) => return Ok(None),
             }
         }
         // To its end even if the asker goes away: what is opened must be closed.

@@ -58,7 +58,7 @@ fn peak_kilobytes(status: &str) -> Option<u64> {
 
 /// A process of ours; dropping it kills it.
 #[derive(Debug)]
-pub(super) struct Program {
+pub(crate) struct Program {
     name: String,
     child: Child,
     server: SocketAddr,
@@ -67,7 +67,7 @@ pub(super) struct Program {
 
 impl Program {
     /// Starts a server that will listen at `server`, and waits until it does. What it says goes to `log`.
-    pub(super) fn start(
+    pub(crate) fn start(
         name: &str,
         mut command: Command,
         server: SocketAddr,
@@ -86,7 +86,7 @@ impl Program {
     }
 
     /// Starts a program that is ready when `ready` says so.
-    pub(super) fn start_until(
+    pub(crate) fn start_until(
         name: &str,
         mut command: Command,
         log: &Path,
@@ -143,8 +143,14 @@ impl Program {
         Usage::of(&self.name, self.child.id())
     }
 
+    /// Ends it with SIGKILL.
+    pub(crate) fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
     /// Ends it in order.
-    pub(super) fn end(mut self) {
+    pub(crate) fn end(mut self) {
         self.signal(rustix::process::Signal::TERM);
         let started = Instant::now();
         while started.elapsed() < END_PATIENCE {
@@ -165,8 +171,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.kill();
     }
 }
 

@@ -88,14 +88,23 @@ fn a_renewal_that_is_not_answered_is_tried_again_and_then_it_is_lost() {
     assert_eq!(stage.wait(Duration::from_secs(1)), [Effect::Renew(file(), LeaseKind::Write)]);
     let effects = stage.wait(Duration::from_secs(5));
     assert!(matches!(effects[..], [Effect::Recall(..)]), "{effects:?}");
-    assert!(stage.leases.pushes(stage.now, &file()));
+    assert!(stage.leases.write_begins(stage.now, &file()));
     assert_eq!(stage.wait(Duration::from_secs(5)), [Effect::Lost(lease.id, file())]);
     assert_eq!(stage.held(), None);
     // What was written under it is pushed late, and known for what it is.
-    assert!(stage.leases.pushes(stage.now, &file()));
     stage.leases.unanswered(stage.now, &file());
-    stage.wait(LATE_MAX + Duration::from_secs(1));
-    assert!(!stage.leases.pushes(stage.now, &file()));
+    stage.wait(LATE_MAX * 3);
+    assert!(stage.leases.write_begins(stage.now, &file()), "another is on its way since before the end");
+    stage.leases.write_ended(stage.now, &file(), true);
+    stage.leases.write_ended(stage.now, &file(), true);
+    stage.wait(LATE_MAX.saturating_sub(Duration::from_secs(1)));
+    assert!(stage.leases.write_begins(stage.now, &file()), "one was a moment ago");
+    stage.leases.write_ended(stage.now, &file(), true);
+    // Later than that somebody else may have been let in: it is a write like any other.
+    stage.wait(LATE_MAX);
+    assert!(!stage.leases.write_begins(stage.now, &file()));
+    stage.leases.write_ended(stage.now, &file(), false);
+    assert_eq!(stage.leases.len(), 0, "and nothing is remembered");
 }
 
 #[test]
