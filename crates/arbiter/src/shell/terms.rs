@@ -35,11 +35,10 @@ impl Shell {
             });
             match renewal {
                 Renewal::Held(lease) => return Ok(Some(lease)),
-                Renewal::NonCaching => return Ok(None),
                 Renewal::Open => break,
                 Renewal::Full(until) if until < limit => sleep_until(until).await,
                 // Nobody waits longer than that for a promise that he can do without.
-                Renewal::Full(_) => return Ok(None),
+                Renewal::NonCaching | Renewal::Full(_) => return Ok(None),
             }
         }
         // To its end even if the asker goes away: what is opened must be closed.

@@ -365,7 +365,7 @@ impl Service for Back {
                     if let (Some(inner), Some(handle)) =
                         (self.0.get().and_then(Weak::upgrade), Handle::new(&file))
                     {
-                        inner.with(|leases, _| leases.evicted(&handle));
+                        inner.with(|leases, now| leases.evicted(now, &handle));
                     }
                     Outcome::Reply(call.reply().finish())
                 }

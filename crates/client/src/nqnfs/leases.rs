@@ -95,6 +95,13 @@ struct File {
     alarm: Option<Instant>,
 }
 
+impl File {
+    /// Is what was written under a lease that has ended being pushed still, as far as can be told?
+    fn is_late(&self, now: Instant) -> bool {
+        self.pushing > 0 || self.writer_until.is_some_and(|until| now < until + LATE_MAX)
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Leases {
@@ -197,14 +204,15 @@ impl Leases {
         }
     }
 
-    /// EVICTED came, perhaps not for the first time.
-    pub(crate) fn evicted(&mut self, handle: &Handle) {
+    /// EVICTED came, perhaps not for the first time. One that finds the lease ended, and writes of it on their way still, is not
+    /// answered: VACATED would let others in before them. The server sends it again, or waits as long as they take.
+    pub(crate) fn evicted(&mut self, now: Instant, handle: &Handle) {
         self.next += 1;
         let barrier = self.next;
         let file = self.files.entry(*handle).or_default();
         file.barrier = barrier;
-        if file.vacating {
-            return;
+        if file.vacating || (file.held.is_none() && file.is_late(now)) {
+            return self.forget_if_unused(handle);
         }
         file.evicted = true;
         match &mut file.held {
@@ -221,11 +229,18 @@ impl Leases {
     pub(crate) fn returned(&mut self, id: LeaseId) {
         let Some(handle) = self.ids.remove(&id) else { return };
         let Some(file) = self.files.get_mut(&handle) else { return };
-        if file.held.take_if(|held| held.id == id).is_some() {
+        if let Some(held) = file.held.take_if(|held| held.id == id) {
             self.next += 1;
             file.barrier = self.next;
+            let late = file.pushing > 0;
+            if late {
+                // It had no more time. The server is not told while its last bytes are on their way.
+                (file.evicted, file.writer_until) = (false, Some(held.until));
+            }
             self.set_alarm(&handle);
-            self.vacate(&handle);
+            if !late {
+                self.vacate(&handle);
+            }
         }
     }
 
@@ -273,8 +288,7 @@ impl Leases {
     /// as long as the server would wait: while such writes are under way, and [`LATE_MAX`] after the last.
     pub(crate) fn write_begins(&mut self, now: Instant, handle: &Handle) -> bool {
         let Some(file) = self.files.get_mut(handle) else { return false };
-        let late = file.pushing > 0 || file.writer_until.is_some_and(|until| now < until + LATE_MAX);
-        let pushes = late || file.held.is_some_and(|held| held.kind == LeaseKind::Write);
+        let pushes = file.is_late(now) || file.held.is_some_and(|held| held.kind == LeaseKind::Write);
         file.pushing += u32::from(pushes);
         pushes
     }
@@ -353,7 +367,8 @@ impl Leases {
             }
             self.ids.remove(&held.id);
             self.effects.push(Effect::Lost(held.id, *handle));
-            let evicted = file.evicted;
+            // Of a lease for writing not all may have been pushed yet.
+            let evicted = std::mem::take(&mut file.evicted) && held.kind != LeaseKind::Write;
             self.set_alarm(handle);
             if evicted {
                 self.vacate(handle);

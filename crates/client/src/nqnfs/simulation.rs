@@ -83,6 +83,14 @@ fn a_write_long_after_a_lost_lease_is_no_push() {
     run(seed, Faults::of(seed)).unwrap_or_else(|fault| panic!("seed {seed}: {fault}"));
 }
 
+/// Found here: an EVICTED that came after the lease had ended was answered with VACATED while the last push was on its way,
+/// which then came after the next client's write.
+#[test]
+fn nothing_is_vacated_before_a_late_push_has_come() {
+    let seed = 2337;
+    run(seed, Faults::of(seed)).unwrap_or_else(|fault| panic!("seed {seed}: {fault}"));
+}
+
 /// The same faults as ever, and a server that serves at once after a crash.
 #[test]
 fn a_restart_without_recovery_is_found() {

@@ -7,6 +7,8 @@ use super::network::Random;
 pub(super) struct Faults {
     pub(super) clients: usize,
     pub(super) files: usize,
+    /// The longest term that clients ask for, in seconds.
+    pub(super) term_max_s: u64,
     /// Between two things that a client does, at most, in milliseconds.
     pub(super) pause_ms: u64,
     /// One thing in so many is a write.
@@ -51,6 +53,7 @@ impl Faults {
         Faults {
             clients: one_of(&[2, 3, 3]) as usize,
             files: one_of(&[1, 2, 4]) as usize,
+            term_max_s: 60,
             pause_ms: one_of(&[800, 3_000, 6_000]),
             writes_of: one_of(&[2, 4, 8]),
             others_of: one_of(&[1, 3, 10]),
@@ -79,10 +82,11 @@ impl Faults {
         Faults { thin: true, cut_ms, slowest_clock: 0.75, clock_skew_ms: 20_000, ..faults }
     }
 
-    /// The same on exact clocks, cut off as long as their writes may be late.
+    /// The same on exact clocks, with short leases, cut off as long as their writes may be late.
     pub(super) fn late(seed: u64) -> Faults {
         let faults = Faults::of(seed);
-        Faults { thin: true, cut_ms: THIN_CUT_MAX, slowest_clock: 1.0, clock_skew_ms: 500, ..faults }
+        let (thin, cut_ms, term_max_s) = (true, THIN_CUT_MAX, 6);
+        Faults { thin, cut_ms, term_max_s, slowest_clock: 1.0, clock_skew_ms: 500, ..faults }
     }
 
     /// Ten clients that write under leases, each mostly to a file of its own, when the server crashes among them.

@@ -80,6 +80,8 @@ pub(super) struct Host {
     pub(super) leases: Leases,
     pub(super) files: Vec<Known>,
     pub(super) waiting: BTreeMap<u64, Waiting>,
+    /// The longest term that is asked for, in seconds.
+    term_max_s: u64,
     next: u64,
 }
 
@@ -91,6 +93,7 @@ impl Host {
             leases: Leases::new(margin),
             files: vec![Known::default(); faults.files],
             waiting: BTreeMap::new(),
+            term_max_s: faults.term_max_s,
             next: life << 32,
         }
     }
@@ -105,7 +108,7 @@ impl Host {
             return Some(Told::Read { file, value, began: at, hit: true });
         }
         if known.dirty.is_none() {
-            let seconds = 1 + random.below(60) as u32;
+            let seconds = 1 + random.below(self.term_max_s) as u32;
             self.ask(now, at, Question::Read { file, seconds }, Purpose::Read);
         }
         None
@@ -134,7 +137,7 @@ impl Host {
         if random.once_in(2) {
             self.write_through(now, at, file, value, Purpose::Write);
         } else {
-            let seconds = 1 + random.below(60) as u32;
+            let seconds = 1 + random.below(self.term_max_s) as u32;
             let question = Question::Getlease { file, kind: LeaseKind::Write, seconds };
             let before = self.next;
             self.ask(now, at, question, Purpose::Lease);
@@ -284,8 +287,8 @@ impl Host {
         }
     }
 
-    pub(super) fn evicted(&mut self, file: usize) {
-        self.leases.evicted(&handle(file));
+    pub(super) fn evicted(&mut self, now: Instant, file: usize) {
+        self.leases.evicted(now, &handle(file));
         self.files[file].generation += 1;
     }
 
@@ -300,7 +303,7 @@ impl Host {
             for effect in effects {
                 match effect {
                     Effect::Renew(of, kind) => {
-                        let (file, seconds) = (file_of(&of), 1 + random.below(60) as u32);
+                        let (file, seconds) = (file_of(&of), 1 + random.below(self.term_max_s) as u32);
                         self.ask(now, at, Question::Getlease { file, kind, seconds }, Purpose::Own);
                     }
                     Effect::Recall(id, of, _) => {

@@ -433,7 +433,8 @@ impl World {
                 self.settle(client);
             }
             Message::Evicted { client, file } => {
-                self.hosts[client].evicted(file);
+                let now = self.clock(client);
+                self.hosts[client].evicted(now, file);
                 self.settle(client);
             }
         }
