@@ -4,12 +4,14 @@
 //! [`workload`] has what the papers ran, on a [`target`]: a mounted directory, or our own client without a mount.
 //! [`system`] has what is compared, [`run`](mod@run) compares, [`report`] tells. [`quick`] holds counts to a baseline.
 //! [`wire`] asks NFSv3 servers one thing at a time, as fast as they answer. [`native`] holds a mount against the machine's own disk.
+//! [`macklem`] repeats the measurements of NQNFS, with mounts of ours.
 
 mod arguments;
 mod histogram;
 pub mod interrupt;
-mod pass;
+pub mod macklem;
 pub mod native;
+mod pass;
 pub mod quick;
 pub mod random;
 pub mod relay;

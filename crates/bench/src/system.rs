@@ -23,7 +23,7 @@ use crate::target::{Forgetting, Habits, Mounted, Target, Unmounted};
 
 pub use kind::Kind;
 pub use leasehold::Hits;
-use program::Program;
+pub(crate) use program::Program;
 pub use program::Usage;
 
 /// Why a system does not run.

@@ -5,7 +5,7 @@
 //! as far as the paper says), so that operations can be counted and compared. Each pass works through clients that have
 //! just been mounted.
 
-mod andrew;
+pub(crate) mod andrew;
 mod badros;
 mod build;
 mod compile;

@@ -4,7 +4,7 @@
 //! for with an open of the layer above and renewed here, so that to the layer above it lasts until it is recalled: by an
 //! EVICTED, or because it was not renewed in time. Without a layer above that can be called back there are none.
 //!
-//! The protocol has no opens, locks or commits: an open is a LOOKUP and a GETLEASE, what is denied to others and locked is
+//! The protocol has no opens, locks or commits: an open is a LOOKUP and an ACCESS that asks for the lease, what is denied to others and locked is
 //! between the layers above, and every WRITE is stable.
 
 mod calls;

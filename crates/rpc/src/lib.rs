@@ -10,6 +10,7 @@
 //! [`connection::Limits`]; a message that cannot be decoded ends its connection and nothing else.
 
 pub mod auth;
+pub mod congestion;
 pub mod connection;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;

@@ -2,7 +2,7 @@
 //!
 //! A call is sent until it is answered or its caller's patience ends, always with the same xid, so that a server with
 //! a reply cache carries it out once. Over TCP it is sent again only on a new connection; one that has answered nothing
-//! for `timeo` while calls wait is given up. Over UDP a timer that adapts to the path sends it again.
+//! for `timeo` while calls wait is given up. Over UDP [`crate::congestion`] says when it is sent, and sent again.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,15 +15,15 @@ use parking_lot::Mutex;
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use xdr::{Decoder, Message};
 
 use crate::auth::Credential;
+use crate::congestion::{Congestion, Due};
 use crate::connection::{Connection, Limits, encode_call};
 use crate::message::{self, CallHeader, Incoming, Refusal};
-use crate::pending::{Pending, Ticket};
+use crate::pending::{Pending, Reply, Ticket};
 use crate::replay::ReplyCache;
-use crate::rtt::Estimator;
 use crate::server::Dispatcher;
 use crate::service::{Call, Service};
 use crate::udp::{self, DATAGRAM_MAX_BYTES};
@@ -151,7 +151,7 @@ struct Shared {
     pending: Arc<Pending>,
     way: Mutex<Option<Way>>,
     wanted: Notify,
-    estimator: Mutex<Estimator>,
+    congestion: Mutex<Congestion>,
     answering: AtomicBool,
     dispatcher: Option<Arc<Dispatcher>>,
     connected: watch::Sender<Connected>,
@@ -197,7 +197,7 @@ impl Link {
             pending: Arc::default(),
             way: Mutex::default(),
             wanted: Notify::new(),
-            estimator: Mutex::new(Estimator::new(options.timeo)),
+            congestion: Mutex::new(Congestion::new(options.timeo)),
             answering: AtomicBool::new(true),
             dispatcher,
             connected: watch::Sender::default(),
@@ -241,29 +241,26 @@ impl Link {
             return Err(CallError::TooLarge(message.len()));
         }
         let mut ticket = shared.pending.enter(header.xid, message);
-        shared.send(header.xid);
-        let reply = self.wait(&mut ticket, patience).await?;
+        let reply = match shared.options.transport {
+            Transport::Tcp => {
+                shared.send(header.xid);
+                self.wait_for_stream(&mut ticket, patience).await?
+            }
+            Transport::Udp => {
+                let _entered = Entered::new(shared, header.xid, (program, procedure));
+                wait_for_reply(&mut ticket, patience).await?
+            }
+        };
         if !shared.answering.swap(true, Ordering::Relaxed) {
             tracing::warn!("server {} OK", shared.options.server);
-        }
-        if reply.sends == 1 {
-            shared.estimator.lock().sample(reply.last_sent.elapsed());
         }
         let results = message::parse_reply(reply.rest)??;
         Ok(Answer { results, retransmitted: reply.sends > 1 })
     }
 
-    async fn wait(
-        &self,
-        ticket: &mut Ticket,
-        patience: Patience,
-    ) -> Result<crate::pending::Reply, CallError> {
-        let shared = &self.shared;
-        for sends in 1u32.. {
-            let timer = match shared.options.transport {
-                Transport::Tcp => shared.options.timeo,
-                Transport::Udp => shared.estimator.lock().timer(sends),
-            };
+    async fn wait_for_stream(&self, ticket: &mut Ticket, patience: Patience) -> Result<Reply, CallError> {
+        let timer = self.shared.options.timeo;
+        loop {
             let left = match patience {
                 Patience::Hard => timer,
                 Patience::Until(deadline) => deadline.saturating_duration_since(Instant::now()).min(timer),
@@ -271,17 +268,46 @@ impl Link {
             match timeout(left, &mut ticket.reply).await {
                 Ok(Ok(reply)) => return Ok(reply),
                 Ok(Err(_)) => return Err(CallError::Closed),
-                Err(_) if left < timer || patience == Patience::Until(Instant::now()) => break,
-                Err(_) => {}
-            }
-            if sends > 2 || shared.options.transport == Transport::Tcp {
-                shared.not_answering();
-            }
-            if shared.options.transport == Transport::Udp {
-                shared.send(ticket.xid);
+                Err(_) if left < timer || patience == Patience::Until(Instant::now()) => {
+                    return Err(CallError::TimedOut);
+                }
+                Err(_) => self.shared.not_answering(),
             }
         }
-        Err(CallError::TimedOut)
+    }
+}
+
+/// A call in datagrams: who sends it again is the task of the link.
+async fn wait_for_reply(ticket: &mut Ticket, patience: Patience) -> Result<Reply, CallError> {
+    let reply = match patience {
+        Patience::Hard => (&mut ticket.reply).await,
+        Patience::Until(deadline) => {
+            timeout_at(deadline, &mut ticket.reply).await.map_err(|_| CallError::TimedOut)?
+        }
+    };
+    reply.map_err(|_| CallError::Closed)
+}
+
+/// A call counted against the window, for as long as somebody waits for it.
+struct Entered<'s> {
+    shared: &'s Shared,
+    xid: u32,
+}
+
+impl<'s> Entered<'s> {
+    fn new(shared: &'s Shared, xid: u32, kind: crate::congestion::Kind) -> Entered<'s> {
+        shared.congestion.lock().enter(xid, kind);
+        shared.pump();
+        // Its timer may be the next.
+        shared.wanted.notify_one();
+        Entered { shared, xid }
+    }
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        self.shared.congestion.lock().forget(self.xid);
+        self.shared.pump();
     }
 }
 
@@ -304,6 +330,20 @@ impl Shared {
                     let _ = socket.try_send(&bytes);
                 }
             }
+        }
+    }
+
+    /// Sends in datagrams what is due.
+    fn pump(&self) {
+        if self.way.lock().is_none() {
+            return;
+        }
+        let due = self.congestion.lock().poll(Instant::now());
+        for Due { xid, sends } in due {
+            if sends > 3 {
+                self.not_answering();
+            }
+            self.send(xid);
         }
     }
 
@@ -429,16 +469,27 @@ fn reserved_ports() -> impl Iterator<Item = u16> {
 async fn receive_datagrams(shared: Arc<Shared>) {
     let Some(socket) = datagram_socket(&shared.options).await else { return shared.pending.abandon() };
     let socket = Arc::new(socket);
-    shared.adopt(Way::Datagrams(socket.clone()));
+    *shared.way.lock() = Some(Way::Datagrams(socket.clone()));
     let mut buffer = BytesMut::new();
     let places = Arc::new(Semaphore::new(shared.options.limits.calls_in_flight));
     loop {
         buffer.resize(DATAGRAM_MAX_BYTES, 0);
+        shared.pump();
+        let due = shared.congestion.lock().next_due();
+        let received = tokio::select! {
+            received = socket.recv(&mut buffer) => received,
+            () = until(due) => continue,
+            // A timer that runs out before that.
+            () = shared.wanted.notified() => continue,
+        };
         // An error is an ICMP message about an earlier datagram: its call's timer takes care.
-        let Ok(length) = socket.recv(&mut buffer).await else { continue };
+        let Ok(length) = received else { continue };
         let datagram = buffer.split_to(length).freeze();
         match (Incoming::parse(datagram), &shared.dispatcher) {
-            (Ok(Incoming::Reply { xid, rest }), _) => shared.pending.complete(xid, rest),
+            (Ok(Incoming::Reply { xid, rest }), _) => {
+                shared.congestion.lock().answered(Instant::now(), xid);
+                shared.pending.complete(xid, rest);
+            }
             (Ok(Incoming::Call(header, arguments)), Some(dispatcher)) => {
                 // More than these at once are lost, as datagrams are: the server sends again.
                 let Ok(place) = places.clone().try_acquire_owned() else { continue };
@@ -448,6 +499,13 @@ async fn receive_datagrams(shared: Arc<Shared>) {
             }
             _ => {}
         }
+    }
+}
+
+async fn until(due: Option<Instant>) {
+    match due {
+        Some(due) => sleep_until(due).await,
+        None => std::future::pending().await,
     }
 }
 

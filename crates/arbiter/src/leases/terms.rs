@@ -216,9 +216,14 @@ impl Leases {
 /// Between two looks at a lease that would have ended if the workers were not all busy.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// What a record of a lease with a term takes here, in bytes, without the tables' own room: the paper's has 64.
-pub const RECORD_BYTES: usize =
-    size_of::<Grant>() + 2 * size_of::<(Instant, LeaseId)>() + size_of::<Handle>();
+/// What a lease with a term takes here, in bytes, with its places in all tables of the arbiter and with the file's, if it is the
+/// only one of the file; without the tables' spare room. The paper's record has 64, of a kernel that has the handle elsewhere.
+pub const RECORD_BYTES: usize = size_of::<(LeaseId, Grant)>()
+    + size_of::<(u64, LeaseId)>()
+    + size_of::<(Instant, LeaseId)>()
+    + size_of::<(Handle, super::file::File)>()
+    + size_of::<LeaseId>()
+    + size_of::<(LeaseId, Handle)>();
 
 #[cfg(test)]
 mod tests;

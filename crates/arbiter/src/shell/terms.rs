@@ -35,10 +35,10 @@ impl Shell {
             });
             match renewal {
                 Renewal::Held(lease) => return Ok(Some(lease)),
-                Renewal::NonCaching => return Ok(None),
                 Renewal::Open => break,
                 Renewal::Full(until) if until < limit => sleep_until(until).await,
-                Renewal::Full(_) => return Err(Status::Delay.into()),
+                // Nobody waits longer than that for a promise that he can do without.
+                Renewal::NonCaching | Renewal::Full(_) => return Ok(None),
             }
         }
         // To its end even if the asker goes away: what is opened must be closed.

@@ -19,6 +19,8 @@ enum Benchmark {
     Pass(bench::PassArguments),
     /// Compare `leasehold mount` with the native file system
     Mount(bench::native::Arguments),
+    /// Repeat the measurements of NQNFS (Macklem 1994): NFSv3 with close-to-open beside leases
+    Macklem(bench::macklem::Arguments),
 }
 
 // The load has threads of its own: what is left needs no more than one.
@@ -28,6 +30,7 @@ async fn main() -> ExitCode {
         Benchmark::Wire(arguments) => arguments.run().await.map(drop).map_err(|error| error.to_string()),
         Benchmark::Pass(arguments) => arguments.run(),
         Benchmark::Mount(arguments) => arguments.run().await.map(drop),
+        Benchmark::Macklem(arguments) => arguments.run().await.map(|table| println!("{table}")),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,6 +1,6 @@
 //! What passes is read along: which NFS calls go to the target, by kind, whoever sends and whoever answers them.
 //!
-//! Calls of version 2 and 3 are counted by procedure. A compound of version 4 is one call, counted by the operation that
+//! Calls of version 2, 3 and NQNFS are counted by procedure. A compound of version 4 is one call, counted by the operation that
 //! it was made for; besides, each of its operations is counted. A stream that is no RPC is given up and passes uncounted.
 
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use protocol::nfs4::{CompoundHeader, Operation};
-use protocol::{nfs2, nfs3, nfs4};
+use protocol::{nfs2, nfs3, nfs4, nqnfs};
 use rpc::message::Incoming;
 use rpc::record::Assembler;
 use xdr::Decode;
@@ -102,6 +102,9 @@ impl Calls {
             }
             (nfs2::PROGRAM, nfs2::VERSION) => {
                 nfs2::Procedure::ALL.iter().find(|it| **it as u32 == header.procedure).map(|it| it.name())
+            }
+            (nqnfs::PROGRAM, nqnfs::VERSION) => {
+                nqnfs::Procedure::ALL.iter().find(|it| **it as u32 == header.procedure).map(|it| it.name())
             }
             (nfs4::PROGRAM, nfs4::VERSION) if header.procedure == 1 => return self.take_compound(rest),
             _ => None,

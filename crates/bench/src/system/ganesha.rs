@@ -52,5 +52,5 @@ fn start(ground: &Ground, name: &str, text: &str, directory: &Path) -> Result<Pr
     let mut command = Command::new("ganesha.nfsd");
     let log = directory.join("ganesha.log");
     command.arg("-F").arg("-f").arg(&file).arg("-p").arg(directory.join("ganesha.pid")).arg("-L").arg(&log);
-    Program::start(ground, name, command, listen, &directory.join("ganesha.out"))
+    Program::start(&ground.interrupt, name, command, listen, &directory.join("ganesha.out"))
 }

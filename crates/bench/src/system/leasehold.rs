@@ -86,7 +86,7 @@ pub(super) fn serve(ground: &Ground, directory: &Path) -> Result<Program, Error>
     let mut process = command(ground, "serve");
     process.arg(directory).args(["--export", EXPORT, "--state"]).arg(&state);
     serving(&mut process, listen);
-    Program::start(ground, "serve", process, listen, &ground.directory.join("serve.log"))
+    Program::start(&ground.interrupt, "serve", process, listen, &ground.directory.join("serve.log"))
 }
 
 /// Where a system of ours has the cache of a client, in its directory.
@@ -101,7 +101,7 @@ pub(super) fn proxy(ground: &Ground, origin: &Address, directory: &Path) -> Resu
     process.arg(origin.url(&ground.vers, ground.actimeo)).arg("--cache").arg(cache_directory(directory, 0));
     process.args(["--min-free", "0"]);
     serving(&mut process, listen);
-    Program::start(ground, "proxy", process, listen, &directory.join("proxy.log"))
+    Program::start(&ground.interrupt, "proxy", process, listen, &directory.join("proxy.log"))
 }
 
 /// Can this build mount?
@@ -128,7 +128,7 @@ pub(super) fn mount(
     let is_mounted = || device(&mounted).is_some_and(|inside| Some(inside) != device(directory));
     let name = if client == 0 { "mount".to_owned() } else { format!("mount {}", client + 1) };
     let log = directory.join(format!("mount{client}.log"));
-    let program = Program::start_until(ground, &name, process, &log, is_mounted)?;
+    let program = Program::start_until(&ground.interrupt, &name, process, &log, is_mounted)?;
     Ok((program, mounted))
 }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::{Address, Error, Ground};
+use super::{Address, Error};
 use crate::interrupt::Interrupt;
 
 /// How long a start may take.
@@ -60,7 +60,7 @@ fn peak_kilobytes(status: &str) -> Option<u64> {
 
 /// A process of ours; dropping it kills it.
 #[derive(Debug)]
-pub(super) struct Program {
+pub(crate) struct Program {
     name: String,
     child: Child,
     server: SocketAddr,
@@ -70,14 +70,14 @@ pub(super) struct Program {
 
 impl Program {
     /// Starts a server that will listen at `server`, and waits until it does. What it says goes to `log`.
-    pub(super) fn start(
-        ground: &Ground,
+    pub(crate) fn start(
+        interrupt: &Interrupt,
         name: &str,
         command: Command,
         server: SocketAddr,
         log: &Path,
     ) -> Result<Program, Error> {
-        let mut program = Program::spawn(&ground.interrupt, name, command, server, log)?;
+        let mut program = Program::spawn(interrupt, name, command, server, log)?;
         program.wait_until("answered", |program| {
             TcpStream::connect_timeout(&program.server, Duration::from_secs(1)).is_ok()
         })?;
@@ -85,15 +85,15 @@ impl Program {
     }
 
     /// Starts a program that is ready when `ready` says so.
-    pub(super) fn start_until(
-        ground: &Ground,
+    pub(crate) fn start_until(
+        interrupt: &Interrupt,
         name: &str,
         command: Command,
         log: &Path,
         ready: impl Fn() -> bool,
     ) -> Result<Program, Error> {
         let server = SocketAddr::from(([0, 0, 0, 0], 0));
-        let mut program = Program::spawn(&ground.interrupt, name, command, server, log)?;
+        let mut program = Program::spawn(interrupt, name, command, server, log)?;
         program.wait_until("was ready", |_| ready())?;
         Ok(program)
     }
@@ -158,8 +158,14 @@ impl Program {
         Usage::of(&self.name, self.child.id())
     }
 
+    /// Ends it with SIGKILL.
+    pub(crate) fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
     /// Ends it in order.
-    pub(super) fn end(mut self) {
+    pub(crate) fn end(mut self) {
         self.signal(rustix::process::Signal::TERM);
         let started = Instant::now();
         while started.elapsed() < END_PATIENCE {
@@ -180,8 +186,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.kill();
         self.interrupt.forget(&self.child);
     }
 }

@@ -10,7 +10,7 @@ use super::tree::{put_source, walk};
 use super::{Plan, Run, STEP_BYTES, Workload, read_file, write_file};
 use crate::target::{Target, make_all};
 
-pub(super) const WORKLOAD: Workload = Workload {
+pub(crate) const WORKLOAD: Workload = Workload {
     name: "andrew",
     paper: "NQNFS, Badros",
     section: "NQNFS 7, tables 1, 2 and 4; Badros, table 1",
@@ -56,7 +56,7 @@ fn run(run: &mut Run<'_>) -> io::Result<()> {
 }
 
 /// One phase, in a copy of the tree.
-pub(super) fn phase(target: &dyn Target, plan: &Plan, number: usize, copy: &str) -> io::Result<()> {
+pub(crate) fn phase(target: &dyn Target, plan: &Plan, number: usize, copy: &str) -> io::Result<()> {
     let source = source(plan);
     match number {
         0 => {

@@ -5,14 +5,15 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use protocol::nqnfs::{
-    self, GetleaseArgs, Granted, LeaseRequest, Leased, Plain, Procedure, Reply, Stat, call,
+    self, AccessArgs, GetleaseArgs, Granted, LeaseRequest, LeaseResult, Leased, Plain, Procedure, Promise,
+    Reply, Stat, call,
 };
 use protocol::{Call, nqnfs::Cachetype};
 use rpc::message::Refusal;
 use rpc::service::Answering;
 use rpc::{CallError, Credential, Outcome, Outgoing, Patience, Remember, Service};
 use tokio::time::{Instant, sleep_until};
-use vfs::{Callback, Caller, Handle, Lease, LeaseKind, Principal, Recall, Result, Status};
+use vfs::{Callback, Caller, Handle, Lease, LeaseKind, Principal, Recall, Result, Share, Status};
 use xdr::{Decode, Decoder, Encode, Encoder};
 
 use super::leases::{Effect, Leases};
@@ -44,7 +45,7 @@ impl Inner {
 
     /// Makes a call until its answer is another than NQNFS_TRYLATER, or the caller's patience ends.
     pub(super) async fn ask<C: Call>(&self, caller: &Caller, args: &C::Args) -> Result<C::Results> {
-        let mut pause = TRYLATER_MIN;
+        let mut pauses = Pauses::new();
         loop {
             let results = self.once::<C>(caller, args).await?;
             let status = results.clone().u32().map(Stat::from);
@@ -52,15 +53,7 @@ impl Inner {
                 return C::Results::decode(&mut results.clone())
                     .map_err(|error| self.nonsense.heard(C::NAME, error));
             }
-            let until = Instant::now() + pause;
-            pause = (pause * 2).min(TRYLATER_MAX);
-            match caller.deadline {
-                Some(deadline) if deadline <= until => {
-                    sleep_until(deadline).await;
-                    return Err(Status::Delay.into());
-                }
-                _ => sleep_until(until).await,
-            }
+            pauses.pause(caller).await?;
         }
     }
 
@@ -112,8 +105,8 @@ impl Inner {
         handle: &Handle,
         args: nqnfs::WriteArgs,
     ) -> Result<nqnfs::Fattr> {
-        let pushes = self.leases.lock().pushes(Instant::now(), handle);
-        let lease = if pushes { LeaseRequest::None } else { LeaseRequest::Write(1) };
+        let writing = Writing::begin(self, handle);
+        let lease = if writing.pushes { LeaseRequest::None } else { LeaseRequest::Write(1) };
         Ok(self.call::<call::Write, _, _>(caller, &Leased { lease, args }).await?.results)
     }
 
@@ -125,34 +118,93 @@ impl Inner {
         kind: LeaseKind,
     ) -> Result<(Option<Lease>, vfs::Attributes)> {
         let file = convert::to_wire(handle)?;
-        let asked = self.with(|leases, now| leases.ask(now, handle));
-        let rw = match (asked, kind) {
-            (None, _) => Cachetype::None,
-            (_, LeaseKind::Write) => Cachetype::Write,
-            _ => Cachetype::Read,
+        let args = |asked: bool| {
+            let rw = match kind {
+                _ if !asked => Cachetype::None,
+                LeaseKind::Write => Cachetype::Write,
+                _ => Cachetype::Read,
+            };
+            GetleaseArgs { file, rw, duration: TERM }
         };
-        let answer = self.ask::<call::Getlease>(caller, &GetleaseArgs { file, rw, duration: TERM }).await;
-        let answer = match answer {
-            Ok(Plain::Ok(ok)) => Ok(ok),
-            Ok(Plain::Fail(Stat::Expired, ())) => {
-                self.with(|leases, _| leases.expired(handle));
-                Err(Status::Delay.into())
-            }
-            Ok(Plain::Fail(status, ())) => Err(convert::status(status).into()),
-            Err(error) => Err(error),
+        let promise = |ok: &nqnfs::GetleaseOk| Some(ok.promise);
+        let asking = self.ask_with_lease::<call::Getlease, _>(caller, handle, Some(kind), args, promise);
+        let (lease, ok) = asking.await?;
+        Ok((lease, convert::attributes(&ok.attributes)))
+    }
+
+    /// ACCESS, with a request for a lease: the lease, and at which `modifyrev` it was given or refused, if it was asked for.
+    ///
+    /// # Errors
+    /// `Access`: the caller may not open the file so.
+    pub(super) async fn access_with_lease(
+        self: &Arc<Inner>,
+        caller: &Caller,
+        handle: &Handle,
+        kind: Option<LeaseKind>,
+        access: Share,
+    ) -> Result<(Option<Lease>, Option<u64>)> {
+        let file = convert::to_wire(handle)?;
+        let (read, write) = (access.contains(Share::READ), access.contains(Share::WRITE));
+        let args = |asked: bool| {
+            let lease = match kind {
+                Some(LeaseKind::Write) if asked => LeaseRequest::Write(TERM),
+                Some(_) if asked => LeaseRequest::Read(TERM),
+                _ => LeaseRequest::None,
+            };
+            Leased { lease, args: AccessArgs { file, read, write, exec: false } }
         };
-        let Some(asked) = asked else { return answer.map(|ok| (None, convert::attributes(&ok.attributes))) };
-        match answer {
-            Ok(ok) => {
-                let term = Duration::from_secs(ok.promise.duration.into());
-                let granted = ok.promise.cachable.then_some((kind, term));
-                let change = ok.promise.rev;
+        let promise = |granted: &Granted<()>| match granted.lease {
+            LeaseResult::Read(promise) | LeaseResult::Write(promise) => Some(promise),
+            LeaseResult::None => None,
+        };
+        let (lease, granted) =
+            self.ask_with_lease::<call::Access, _>(caller, handle, kind, args, promise).await?;
+        Ok((lease, promise(&granted).map(|promise| promise.rev)))
+    }
+
+    /// A call that may bring a lease, again while the server says NQNFS_TRYLATER. `args` are those with or without a request
+    /// for one, `promise` finds it in the results. Each try counts from when it is sent: a lease that was long waited for is
+    /// not over when it comes.
+    async fn ask_with_lease<C, T>(
+        self: &Arc<Inner>,
+        caller: &Caller,
+        handle: &Handle,
+        kind: Option<LeaseKind>,
+        args: impl Fn(bool) -> C::Args,
+        promise: fn(&T) -> Option<Promise>,
+    ) -> Result<(Option<Lease>, T)>
+    where
+        C: Call<Results = Plain<T>>,
+        T: Decode,
+    {
+        let mut pauses = Pauses::new();
+        loop {
+            let asked = kind.and_then(|kind| Some((kind, self.with(|leases, now| leases.ask(now, handle))?)));
+            let answer = self.once::<C>(caller, &args(asked.is_some())).await.and_then(|results| {
+                C::Results::decode(&mut results.clone()).map_err(|error| self.nonsense.heard(C::NAME, error))
+            });
+            if let (Some((kind, asked)), Ok(Plain::Ok(ok))) = (asked, &answer) {
+                let promise = promise(ok);
+                let term = |promise: Promise| (kind, Duration::from_secs(promise.duration.into()));
+                let granted = promise.filter(|promise| promise.cachable).map(term);
+                let change = promise.map_or(0, |promise| promise.rev);
                 let lease = self.with(|leases, now| leases.answered(now, handle, asked, granted, change));
-                Ok((lease, convert::attributes(&ok.attributes)))
+                return answer.and_then(|answer| match answer {
+                    Plain::Ok(ok) => Ok((lease, ok)),
+                    Plain::Fail(status, ()) => Err(convert::status(status).into()),
+                });
             }
-            Err(error) => {
+            if asked.is_some() {
                 self.with(|leases, now| leases.unanswered(now, handle));
-                Err(error)
+            }
+            match answer? {
+                Plain::Ok(ok) => return Ok((None, ok)),
+                Plain::Fail(Stat::Trylater, ()) => pauses.pause(caller).await?,
+                Plain::Fail(Stat::Expired, ()) => {
+                    self.with(|leases, _| leases.expired(handle));
+                    return Err(Status::Delay.into());
+                }
+                Plain::Fail(status, ()) => return Err(convert::status(status).into()),
             }
         }
     }
@@ -217,6 +269,55 @@ impl Inner {
     }
 }
 
+/// The pauses after NQNFS_TRYLATER.
+struct Pauses(Duration);
+
+impl Pauses {
+    fn new() -> Pauses {
+        Pauses(TRYLATER_MIN)
+    }
+
+    /// Waits; each time twice as long.
+    ///
+    /// # Errors
+    /// `Delay` when the caller's patience is over.
+    async fn pause(&mut self, caller: &Caller) -> Result<()> {
+        let until = Instant::now() + self.0;
+        self.0 = (self.0 * 2).min(TRYLATER_MAX);
+        match caller.deadline {
+            Some(deadline) if deadline <= until => {
+                sleep_until(deadline).await;
+                Err(Status::Delay.into())
+            }
+            _ => {
+                sleep_until(until).await;
+                Ok(())
+            }
+        }
+    }
+}
+
+/// A WRITE under way, to its end however it ends.
+struct Writing<'w> {
+    inner: &'w Inner,
+    handle: &'w Handle,
+    pushes: bool,
+}
+
+impl<'w> Writing<'w> {
+    fn begin(inner: &'w Inner, handle: &'w Handle) -> Writing<'w> {
+        let pushes = inner.leases.lock().write_begins(Instant::now(), handle);
+        Writing { inner, handle, pushes }
+    }
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        self.inner.leases.lock().write_ended(Instant::now(), self.handle, self.pushes);
+        self.inner.changed.notify_one();
+    }
+}
+
 /// Leasehold itself, until then.
 fn machine(deadline: Instant) -> Caller {
     Caller { principal: Principal::Machine, deadline: Some(deadline), ..Caller::machine() }
@@ -264,7 +365,7 @@ impl Service for Back {
                     if let (Some(inner), Some(handle)) =
                         (self.0.get().and_then(Weak::upgrade), Handle::new(&file))
                     {
-                        inner.with(|leases, _| leases.evicted(&handle));
+                        inner.with(|leases, now| leases.evicted(now, &handle));
                     }
                     Outcome::Reply(call.reply().finish())
                 }

@@ -37,8 +37,9 @@ impl Default for Margin {
     }
 }
 
-/// For how long after the end of a lease for writing writes count as written under it.
-const LATE_MAX: Duration = Duration::from_secs(120);
+/// For so long after the end of a lease for writing, and after each write that was pushed then, a write counts as pushed. No
+/// longer than servers' `write_slack`, in which they let nobody else in.
+const LATE_MAX: Duration = Duration::from_secs(5);
 
 /// Between a renewal that was not answered and the next.
 const RENEW_AGAIN: Duration = Duration::from_secs(1);
@@ -77,8 +78,10 @@ struct Held {
 #[derive(Debug, Default)]
 struct File {
     held: Option<Held>,
-    /// A lease for writing ended then, and what was written under it may not have been pushed yet.
+    /// A lease for writing ended then, or the last write that was pushed after that; more may be to be pushed.
     writer_until: Option<Instant>,
+    /// Writes that are being pushed.
+    pushing: u32,
     /// The server waits for VACATED.
     evicted: bool,
     vacating: bool,
@@ -90,6 +93,13 @@ struct File {
     not_before: Option<Instant>,
     /// When there is something to do.
     alarm: Option<Instant>,
+}
+
+impl File {
+    /// Is what was written under a lease that has ended being pushed still, as far as can be told?
+    fn is_late(&self, now: Instant) -> bool {
+        self.pushing > 0 || self.writer_until.is_some_and(|until| now < until + LATE_MAX)
+    }
 }
 
 /// See the module.
@@ -194,14 +204,15 @@ impl Leases {
         }
     }
 
-    /// EVICTED came, perhaps not for the first time.
-    pub(crate) fn evicted(&mut self, handle: &Handle) {
+    /// EVICTED came, perhaps not for the first time. One that finds the lease ended, and writes of it on their way still, is not
+    /// answered: VACATED would let others in before them. The server sends it again, or waits as long as they take.
+    pub(crate) fn evicted(&mut self, now: Instant, handle: &Handle) {
         self.next += 1;
         let barrier = self.next;
         let file = self.files.entry(*handle).or_default();
         file.barrier = barrier;
-        if file.vacating {
-            return;
+        if file.vacating || (file.held.is_none() && file.is_late(now)) {
+            return self.forget_if_unused(handle);
         }
         file.evicted = true;
         match &mut file.held {
@@ -218,11 +229,18 @@ impl Leases {
     pub(crate) fn returned(&mut self, id: LeaseId) {
         let Some(handle) = self.ids.remove(&id) else { return };
         let Some(file) = self.files.get_mut(&handle) else { return };
-        if file.held.take_if(|held| held.id == id).is_some() {
+        if let Some(held) = file.held.take_if(|held| held.id == id) {
             self.next += 1;
             file.barrier = self.next;
+            let late = file.pushing > 0;
+            if late {
+                // It had no more time. The server is not told while its last bytes are on their way.
+                (file.evicted, file.writer_until) = (false, Some(held.until));
+            }
             self.set_alarm(&handle);
-            self.vacate(&handle);
+            if !late {
+                self.vacate(&handle);
+            }
         }
     }
 
@@ -265,12 +283,25 @@ impl Leases {
         Some(held.kind)
     }
 
-    /// Is a write of this file what was written under a lease for writing, as far as can be told here? Others ask for such a
-    /// lease, so that a server that recovers can tell them apart.
-    pub(crate) fn pushes(&self, now: Instant, handle: &Handle) -> bool {
-        let Some(file) = self.files.get(handle) else { return false };
-        let late = file.writer_until.is_some_and(|until| now < until + LATE_MAX);
-        late || file.held.is_some_and(|held| held.kind == LeaseKind::Write)
+    /// A WRITE is about to be sent. Is it the push of what was written under a lease for writing, as far as can be told here?
+    /// Others ask for such a lease, so that a server that recovers can tell them apart. After the lease has ended that goes on
+    /// as long as the server would wait: while such writes are under way, and [`LATE_MAX`] after the last.
+    pub(crate) fn write_begins(&mut self, now: Instant, handle: &Handle) -> bool {
+        let Some(file) = self.files.get_mut(handle) else { return false };
+        let pushes = file.is_late(now) || file.held.is_some_and(|held| held.kind == LeaseKind::Write);
+        file.pushing += u32::from(pushes);
+        pushes
+    }
+
+    /// It was answered, or given up; `pushed` is what was said when it began.
+    pub(crate) fn write_ended(&mut self, now: Instant, handle: &Handle, pushed: bool) {
+        let Some(file) = self.files.get_mut(handle).filter(|_| pushed) else { return };
+        file.pushing = file.pushing.saturating_sub(1);
+        if file.held.is_none() && !file.vacating {
+            file.writer_until = Some(now);
+        }
+        self.set_alarm(handle);
+        self.forget_if_unused(handle);
     }
 
     /// Files of which anything is known.
@@ -336,7 +367,8 @@ impl Leases {
             }
             self.ids.remove(&held.id);
             self.effects.push(Effect::Lost(held.id, *handle));
-            let evicted = file.evicted;
+            // Of a lease for writing not all may have been pushed yet.
+            let evicted = std::mem::take(&mut file.evicted) && held.kind != LeaseKind::Write;
             self.set_alarm(handle);
             if evicted {
                 self.vacate(handle);
@@ -361,6 +393,7 @@ impl Leases {
                 && !file.evicted
                 && file.flights == 0
                 && file.writer_until.is_none()
+                && file.pushing == 0
         };
         if self.files.get(handle).is_some_and(unused) {
             self.files.remove(handle);

@@ -1,4 +1,4 @@
-//! LOOKUP, ACCESS, READDIR and READDIRLOOK; and opens, which are a LOOKUP and a GETLEASE.
+//! LOOKUP, ACCESS, READDIR and READDIRLOOK; and opens, which are a LOOKUP and an ACCESS that asks for the lease along.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -106,28 +106,44 @@ impl Inner {
         Ok(Some(Entry { name, fileid: fileid.into(), cookie, node: node.copied() }))
     }
 
-    /// An open. What it denies to others the server cannot be told.
+    /// An open. What it denies to others the server cannot be told. Who did not make the file is asked for, in the name of
+    /// the caller: the layer above takes an open as the proof that he may.
     pub(super) async fn open(self: &Arc<Inner>, caller: &Caller, request: &OpenRequest) -> Result<Opened> {
-        let (handle, created) = match (&request.name, &request.create) {
-            (None, _) => (request.handle, false),
+        let (handle, created, seen) = match (&request.name, &request.create) {
+            (None, _) => (request.handle, false, None),
             (Some(name), None) => {
-                (self.look_up(caller, &request.handle, name.as_bytes()).await?.node.handle, false)
+                let node = self.look_up(caller, &request.handle, name.as_bytes()).await?.node;
+                (node.handle, false, node.attributes)
             }
             (Some(name), Some((how, set))) => {
-                self.open_or_make(caller, &request.handle, name, *how, set).await?
+                let (handle, created) = self.open_or_make(caller, &request.handle, name, *how, set).await?;
+                (handle, created, None)
             }
         };
         self.used(&handle);
         let kind = if request.access.contains(Share::WRITE) { LeaseKind::Write } else { LeaseKind::Read };
-        let (lease, attributes) = if request.want == Want::None || !self.is_listening() {
-            let args = plain(convert::to_wire(&handle)?);
-            let fattr = self.call::<call::Getattr, _, _>(caller, &args).await?.results;
-            (None, convert::attributes(&fattr))
-        } else {
-            self.get_lease(caller, &handle, kind).await?
+        let leased = request.want != Want::None && self.is_listening();
+        let (lease, attributes) = match (created, leased) {
+            (true, true) => self.get_lease(caller, &handle, kind).await?,
+            (true, false) => (None, self.attributes_of(caller, &handle).await?),
+            (false, _) => {
+                let kind = Some(kind).filter(|_| leased);
+                let (lease, rev) = self.access_with_lease(caller, &handle, kind, request.access).await?;
+                // What was seen before the lease is what it vouches for, if nothing has happened in between.
+                match seen.filter(|seen| rev == Some(seen.change) || !leased) {
+                    Some(seen) => (lease, seen),
+                    None => (lease, self.attributes_of(caller, &handle).await?),
+                }
+            }
         };
         let id = OpenId(self.next_open.fetch_add(1, Ordering::Relaxed));
         Ok(Opened { id, handle, attributes, lease, directory: Wcc::default(), created, granted: None })
+    }
+
+    async fn attributes_of(&self, caller: &Caller, handle: &Handle) -> Result<vfs::Attributes> {
+        let args = plain(convert::to_wire(handle)?);
+        let fattr = self.call::<call::Getattr, _, _>(caller, &args).await?.results;
+        Ok(convert::attributes(&fattr))
     }
 
     async fn open_or_make(

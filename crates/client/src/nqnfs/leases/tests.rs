@@ -88,14 +88,23 @@ fn a_renewal_that_is_not_answered_is_tried_again_and_then_it_is_lost() {
     assert_eq!(stage.wait(Duration::from_secs(1)), [Effect::Renew(file(), LeaseKind::Write)]);
     let effects = stage.wait(Duration::from_secs(5));
     assert!(matches!(effects[..], [Effect::Recall(..)]), "{effects:?}");
-    assert!(stage.leases.pushes(stage.now, &file()));
+    assert!(stage.leases.write_begins(stage.now, &file()));
     assert_eq!(stage.wait(Duration::from_secs(5)), [Effect::Lost(lease.id, file())]);
     assert_eq!(stage.held(), None);
     // What was written under it is pushed late, and known for what it is.
-    assert!(stage.leases.pushes(stage.now, &file()));
     stage.leases.unanswered(stage.now, &file());
-    stage.wait(LATE_MAX + Duration::from_secs(1));
-    assert!(!stage.leases.pushes(stage.now, &file()));
+    stage.wait(LATE_MAX * 3);
+    assert!(stage.leases.write_begins(stage.now, &file()), "another is on its way since before the end");
+    stage.leases.write_ended(stage.now, &file(), true);
+    stage.leases.write_ended(stage.now, &file(), true);
+    stage.wait(LATE_MAX.saturating_sub(Duration::from_secs(1)));
+    assert!(stage.leases.write_begins(stage.now, &file()), "one was a moment ago");
+    stage.leases.write_ended(stage.now, &file(), true);
+    // Later than that somebody else may have been let in: it is a write like any other.
+    stage.wait(LATE_MAX);
+    assert!(!stage.leases.write_begins(stage.now, &file()));
+    stage.leases.write_ended(stage.now, &file(), false);
+    assert_eq!(stage.leases.len(), 0, "and nothing is remembered");
 }
 
 #[test]
@@ -103,8 +112,8 @@ fn an_eviction_ends_it_and_whatever_was_asked_for_before() {
     let mut stage = Stage::new();
     let lease = stage.grant(LeaseKind::Read);
     let before = stage.leases.ask(stage.now, &file()).unwrap();
-    stage.leases.evicted(&file());
-    stage.leases.evicted(&file());
+    stage.leases.evicted(stage.now, &file());
+    stage.leases.evicted(stage.now, &file());
     assert!(matches!(stage.leases.effects()[..], [Effect::Recall(id, ..)] if id == lease.id), "once");
     assert_eq!(stage.held(), None);
     assert_eq!(stage.leases.ask(stage.now, &file()), None, "nothing is asked for until it is vacated");
@@ -117,12 +126,31 @@ fn an_eviction_ends_it_and_whatever_was_asked_for_before() {
     assert_ne!(stage.grant(LeaseKind::Read).id, lease.id);
 }
 
+/// VACATED lets others in: it must not be there before the last byte.
+#[test]
+fn nothing_is_vacated_while_it_is_pushed() {
+    let mut stage = Stage::new();
+    let lease = stage.grant(LeaseKind::Write);
+    stage.leases.evicted(stage.now, &file());
+    assert!(stage.leases.write_begins(stage.now, &file()));
+    assert!(matches!(stage.leases.effects()[..], [Effect::Recall(..)]));
+    stage.leases.returned(lease.id);
+    stage.leases.evicted(stage.now, &file());
+    assert_eq!(stage.leases.effects(), [], "the layer above had no more time, and the write is on its way");
+    stage.leases.write_ended(stage.now, &file(), true);
+    stage.leases.evicted(stage.now, &file());
+    assert_eq!(stage.leases.effects(), [], "there may be more");
+    stage.now += LATE_MAX;
+    stage.leases.evicted(stage.now, &file());
+    assert_eq!(stage.leases.effects(), [Effect::Vacate(file())]);
+}
+
 #[test]
 fn an_eviction_of_what_is_not_held_is_answered_at_once_and_nothing_is_kept() {
     let mut stage = Stage::new();
-    stage.leases.evicted(&file());
+    stage.leases.evicted(stage.now, &file());
     assert_eq!(stage.leases.effects(), [Effect::Vacate(file())]);
-    stage.leases.evicted(&file());
+    stage.leases.evicted(stage.now, &file());
     assert_eq!(stage.leases.effects(), []);
     stage.leases.vacated(&file());
     assert_eq!(stage.leases.len(), 0);

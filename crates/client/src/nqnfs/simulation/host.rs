@@ -1,13 +1,14 @@
 //! A client: the machine of [`crate::nqnfs::leases`], and a cache above it as simple as can be.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use tokio::time::Instant;
 use vfs::{LeaseId, LeaseKind};
 
+use super::faults::Faults;
 use super::network::{Answer, Question, Random};
 use super::server::handle;
-use super::world::FILES;
 use crate::nqnfs::leases::{Asked, Effect, Leases, Margin};
 
 /// What is known of one file.
@@ -24,6 +25,13 @@ pub(super) struct Known {
     writing: u32,
 }
 
+impl Known {
+    /// Nothing of its own is to be written, or on its way.
+    pub(super) fn is_settled(&self) -> bool {
+        self.dirty.is_none() && self.writing == 0
+    }
+}
+
 /// A call that has not been answered.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiting {
@@ -33,6 +41,10 @@ pub(super) struct Waiting {
     generation: u64,
     /// What the application does.
     pub(super) purpose: Purpose,
+    /// What it will write when it has the lease.
+    value: u64,
+    /// It is sent so long after it was made, in milliseconds.
+    pub(super) pause: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,23 +63,37 @@ pub(super) enum Purpose {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Told {
     Read { file: usize, value: u64, began: u64, hit: bool },
-    Wrote { file: usize, value: u64, began: u64 },
+    Wrote { file: usize, value: u64, began: u64, delayed: bool },
 }
+
+/// No earlier than it must be.
+const THIN: Margin = Margin {
+    end: Duration::ZERO,
+    renew: Duration::from_millis(1000),
+    push: Duration::from_millis(100),
+    idle: Duration::from_secs(120),
+};
+/// The first pause after an NQNFS_TRYLATER, and the longest, in milliseconds.
+const TRYLATER: (u64, u64) = (100, 2000);
 
 pub(super) struct Host {
     pub(super) leases: Leases,
-    pub(super) files: [Known; FILES],
+    pub(super) files: Vec<Known>,
     pub(super) waiting: BTreeMap<u64, Waiting>,
+    /// The longest term that is asked for, in seconds.
+    term_max_s: u64,
     next: u64,
 }
 
 impl Host {
     /// `life` tells the calls of one life from those of the next.
-    pub(super) fn new(life: u64) -> Host {
+    pub(super) fn new(life: u64, faults: &Faults) -> Host {
+        let margin = if faults.thin { THIN } else { Margin::default() };
         Host {
-            leases: Leases::new(Margin::default()),
-            files: [Known::default(); FILES],
+            leases: Leases::new(margin),
+            files: vec![Known::default(); faults.files],
             waiting: BTreeMap::new(),
+            term_max_s: faults.term_max_s,
             next: life << 32,
         }
     }
@@ -82,10 +108,15 @@ impl Host {
             return Some(Told::Read { file, value, began: at, hit: true });
         }
         if known.dirty.is_none() {
-            let seconds = 1 + random.below(60) as u32;
+            let seconds = 1 + random.below(self.term_max_s) as u32;
             self.ask(now, at, Question::Read { file, seconds }, Purpose::Read);
         }
         None
+    }
+
+    /// An application reads past its cache, and caches nothing.
+    pub(super) fn audit(&mut self, now: Instant, at: u64, file: usize) {
+        self.ask(now, at, Question::Read { file, seconds: 0 }, Purpose::Read);
     }
 
     /// An application writes.
@@ -97,13 +128,7 @@ impl Host {
         random: &mut Random,
     ) -> Option<Told> {
         if self.leases.held(now, &handle(file)) == Some(LeaseKind::Write) {
-            let known = &mut self.files[file];
-            if known.writing > 0 {
-                return None;
-            }
-            (known.dirty, known.cached) = (Some(value), Some(value));
-            known.generation += 1;
-            return Some(Told::Wrote { file, value, began: at });
+            return self.write_under_lease(file, value, at);
         }
         let known = &mut self.files[file];
         if known.dirty.is_some() || known.writing > 0 {
@@ -112,11 +137,25 @@ impl Host {
         if random.once_in(2) {
             self.write_through(now, at, file, value, Purpose::Write);
         } else {
-            let seconds = 1 + random.below(60) as u32;
+            let seconds = 1 + random.below(self.term_max_s) as u32;
             let question = Question::Getlease { file, kind: LeaseKind::Write, seconds };
+            let before = self.next;
             self.ask(now, at, question, Purpose::Lease);
+            if let Some(asking) = self.waiting.get_mut(&self.next).filter(|_| self.next > before) {
+                asking.value = value;
+            }
         }
         None
+    }
+
+    fn write_under_lease(&mut self, file: usize, value: u64, began: u64) -> Option<Told> {
+        let known = &mut self.files[file];
+        if known.writing > 0 {
+            return None;
+        }
+        (known.dirty, known.cached) = (Some(value), Some(value));
+        known.generation += 1;
+        Some(Told::Wrote { file, value, began, delayed: true })
     }
 
     fn write_through(&mut self, now: Instant, at: u64, file: usize, value: u64, purpose: Purpose) {
@@ -126,7 +165,7 @@ impl Host {
         if purpose == Purpose::Write {
             known.cached = None;
         }
-        let through = purpose == Purpose::Write;
+        let through = !self.leases.write_begins(now, &handle(file));
         self.ask(now, at, Question::Write { file, value, through }, purpose);
     }
 
@@ -147,6 +186,7 @@ impl Host {
 
     fn ask(&mut self, now: Instant, at: u64, question: Question, purpose: Purpose) {
         let asked = match question {
+            Question::Read { seconds: 0, .. } => None,
             Question::Read { file, .. } | Question::Getlease { file, .. } => {
                 match self.leases.ask(now, &handle(file)) {
                     Some(asked) => Some(asked),
@@ -160,7 +200,8 @@ impl Host {
         let file = question.file();
         self.next += 1;
         let generation = self.files[file].generation;
-        self.waiting.insert(self.next, Waiting { question, began: at, asked, generation, purpose });
+        let fresh = Waiting { question, began: at, asked, generation, purpose, value: 0, pause: 0 };
+        self.waiting.insert(self.next, fresh);
     }
 
     /// A call is answered.
@@ -176,7 +217,8 @@ impl Host {
                 self.leases.vacated(&handle(file));
                 None
             }
-            Question::Write { value, .. } => {
+            Question::Write { value, through, .. } => {
+                self.leases.write_ended(now, &handle(file), !through);
                 let known = &mut self.files[file];
                 known.writing -= 1;
                 known.generation += 1;
@@ -186,11 +228,9 @@ impl Host {
                 if known.recalled.is_some() {
                     self.flush(now, at, file);
                 }
-                (waiting.purpose == Purpose::Write).then_some(Told::Wrote {
-                    file,
-                    value,
-                    began: waiting.began,
-                })
+                let delayed = false;
+                let began = waiting.began;
+                (waiting.purpose == Purpose::Write).then_some(Told::Wrote { file, value, began, delayed })
             }
             Question::Read { .. } | Question::Getlease { .. } => {
                 if let Some(asked) = waiting.asked {
@@ -203,6 +243,10 @@ impl Host {
                     known.generation == waiting.generation && known.writing == 0 && known.dirty.is_none();
                 if fresh && waiting.asked.is_some() && self.leases.held(now, &handle(file)).is_some() {
                     self.files[file].cached = Some(value);
+                }
+                let writer = self.leases.held(now, &handle(file)) == Some(LeaseKind::Write);
+                if waiting.purpose == Purpose::Lease && writer {
+                    return self.write_under_lease(file, waiting.value, waiting.began);
                 }
                 (waiting.purpose == Purpose::Read).then_some(Told::Read {
                     file,
@@ -221,18 +265,30 @@ impl Host {
             self.leases.unanswered(now, &handle(file));
         }
         // Who reads tries again by itself.
-        if let Question::Write { value, .. } = waiting.question {
-            self.files[file].writing -= 1;
-            self.write_through(now, at, file, value, waiting.purpose);
-            let latest = self.next;
-            if let Some(fresh) = self.waiting.get_mut(&latest) {
-                fresh.began = waiting.began;
+        match waiting.question {
+            Question::Write { value, through, .. } => {
+                self.leases.write_ended(now, &handle(file), !through);
+                self.files[file].writing -= 1;
+                self.write_through(now, at, file, value, waiting.purpose);
             }
+            Question::Getlease { .. } if waiting.purpose == Purpose::Lease => {
+                let before = self.next;
+                self.ask(now, at, waiting.question, Purpose::Lease);
+                if self.next == before {
+                    return;
+                }
+            }
+            _ => return,
+        }
+        let latest = self.next;
+        if let Some(fresh) = self.waiting.get_mut(&latest) {
+            (fresh.began, fresh.value) = (waiting.began, waiting.value);
+            fresh.pause = (waiting.pause * 2).clamp(TRYLATER.0, TRYLATER.1);
         }
     }
 
-    pub(super) fn evicted(&mut self, file: usize) {
-        self.leases.evicted(&handle(file));
+    pub(super) fn evicted(&mut self, now: Instant, file: usize) {
+        self.leases.evicted(now, &handle(file));
         self.files[file].generation += 1;
     }
 
@@ -247,7 +303,7 @@ impl Host {
             for effect in effects {
                 match effect {
                     Effect::Renew(of, kind) => {
-                        let (file, seconds) = (file_of(&of), 1 + random.below(60) as u32);
+                        let (file, seconds) = (file_of(&of), 1 + random.below(self.term_max_s) as u32);
                         self.ask(now, at, Question::Getlease { file, kind, seconds }, Purpose::Own);
                     }
                     Effect::Recall(id, of, _) => {

@@ -5,7 +5,7 @@ use vfs::LeaseKind;
 /// What a client asks of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Question {
-    /// READ, with a request for a lease for reading of so many seconds.
+    /// READ, with a request for a lease for reading of so many seconds; without one if that is 0.
     Read { file: usize, seconds: u32 },
     /// GETLEASE.
     Getlease { file: usize, kind: LeaseKind, seconds: u32 },

@@ -9,17 +9,20 @@ use arbiter::shares::Others;
 use tokio::time::Instant;
 use vfs::{Handle, HolderId, Lease, LeaseId, LeaseKind, Recovery, Share, Want};
 
+use super::faults::Faults;
 use super::network::{Answer, Question};
-use super::world::{FILES, Faults};
 
 pub(super) struct Server {
     options: Options,
     leases: Leases,
     recovery: Recovery,
     /// Survives crashes, as does what was answered to calls that must not be carried out twice.
-    values: [u64; FILES],
+    values: Vec<u64>,
     answered: HashMap<(usize, u64), Answer>,
     below: u64,
+    recovers: bool,
+    /// When somebody who does not push was served for the first time in this life.
+    pub(super) served_first: Option<Instant>,
     /// Leases that are called back, by name: whose, and of which file.
     pub(super) evicting: BTreeMap<LeaseId, (usize, usize)>,
     holders: HashMap<LeaseId, (usize, usize)>,
@@ -42,9 +45,11 @@ impl Server {
             leases: Leases::new(&options),
             options,
             recovery: Recovery::default(),
-            values: [0; FILES],
+            values: vec![0; faults.files],
             answered: HashMap::new(),
             below: 1 << 40,
+            recovers: faults.recovers,
+            served_first: None,
             evicting: BTreeMap::new(),
             holders: HashMap::new(),
         }
@@ -54,7 +59,10 @@ impl Server {
     pub(super) fn crash(&mut self, now: Instant) {
         let terms = self.options.terms;
         self.leases = Leases::new(&self.options);
-        self.recovery = Recovery::begin(now, terms.longest + terms.clock_skew, terms.write_slack);
+        if self.recovers {
+            self.recovery = Recovery::begin(now, terms.longest + terms.clock_skew, terms.write_slack);
+        }
+        self.served_first = None;
         self.evicting.clear();
         self.holders.clear();
     }
@@ -66,6 +74,11 @@ impl Server {
     pub(super) fn tick(&mut self, now: Instant) {
         self.leases.expire(now);
         self.settle(now);
+    }
+
+    /// When the recovery that is on ends at the earliest.
+    pub(super) fn recovers_until(&self) -> Option<Instant> {
+        self.recovery.ends()
     }
 
     pub(super) fn answer(&mut self, now: Instant, client: usize, xid: u64, question: Question) -> Answer {
@@ -111,6 +124,13 @@ impl Server {
                 Answer::Done { value, granted: None }
             }
             _ if recovering => Answer::Trylater,
+            Question::Read { file, seconds: 0 } => {
+                self.served_first.get_or_insert(now);
+                if !self.leases.clear(now, &handle(file), Some(holder(client)), Use::Read) {
+                    return Answer::Trylater;
+                }
+                Answer::Done { value: self.values[file], granted: None }
+            }
             Question::Getlease { file, kind, seconds } => self.with_lease(now, client, (file, kind, seconds)),
             Question::Read { file, seconds } => {
                 self.with_lease(now, client, (file, LeaseKind::Read, seconds))
@@ -120,6 +140,7 @@ impl Server {
 
     fn with_lease(&mut self, now: Instant, client: usize, asked: (usize, LeaseKind, u32)) -> Answer {
         let (file, kind, seconds) = asked;
+        self.served_first.get_or_insert(now);
         let granted = match self.lease(now, client, asked) {
             Ok(lease) => lease.map(|lease| {
                 self.holders.insert(lease.id, (client, file));
@@ -145,8 +166,7 @@ impl Server {
         let termed = Termed { holder, kind, term, others: Others::default() };
         match self.leases.renew(now, &of, &termed) {
             Renewal::Held(lease) => return Ok(Some(lease)),
-            Renewal::NonCaching => return Ok(None),
-            Renewal::Full(_) => return Err(()),
+            Renewal::NonCaching | Renewal::Full(_) => return Ok(None),
             Renewal::Open => {}
         }
         let flight = self.leases.begin_open();

@@ -6,60 +6,23 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::checker::{Op, check};
+use super::faults::Faults;
 use super::host::{Host, Purpose, Told};
-use super::network::{Message, Question, Random};
+use super::network::{Answer, Message, Question, Random};
 use super::server::Server;
 
-pub(super) const FILES: usize = 2;
-const CLIENTS: usize = 3;
-/// A run, in simulated milliseconds; for the last part of it nothing new is begun.
-const END: u64 = 125_000;
-const QUIET_FROM: u64 = 45_000;
+/// Simulated milliseconds. From then on nothing new is begun, what was written is pushed, and all is read.
+const QUIET_FROM: u64 = 90_000;
+/// All is read once more, when nothing can be on its way.
+const AUDIT_FROM: u64 = 200_000;
+/// By then everybody has been answered.
+const END: u64 = 215_000;
 /// A call that was not answered is sent again after this.
 const AGAIN: u64 = 300;
-
-/// What goes wrong in one run.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Faults {
-    /// One message in so many is lost; none if 0.
-    pub(super) lost_of: u64,
-    /// One in so many comes twice.
-    pub(super) twice_of: u64,
-    /// How long a message is under way at most, in milliseconds.
-    pub(super) delay_ms: u64,
-    /// The rate of the slowest clock of a client.
-    pub(super) slowest_clock: f64,
-    pub(super) server_crashes: bool,
-    pub(super) client_crashes: bool,
-    /// A client is cut off from the server for a while.
-    pub(super) cut_off: bool,
-    pub(super) clock_skew_ms: u64,
-    pub(super) write_slack_ms: u64,
-    pub(super) quiet_s: u64,
-    pub(super) records: usize,
-    pub(super) tell: bool,
-}
-
-impl Faults {
-    /// Those of a seed, within what the protocol assumes.
-    pub(super) fn of(seed: u64) -> Faults {
-        let mut random = Random::new(seed ^ 0x6e71);
-        Faults {
-            lost_of: [0, 20, 10, 5][random.below(4) as usize],
-            twice_of: [0, 20, 5][random.below(3) as usize],
-            delay_ms: [5, 100, 400][random.below(3) as usize],
-            slowest_clock: [1.0, 0.97, 0.955][random.below(3) as usize],
-            server_crashes: random.once_in(3),
-            client_crashes: random.once_in(3),
-            cut_off: false,
-            clock_skew_ms: 3000,
-            write_slack_ms: 8000,
-            quiet_s: [0, 0, 5, 30][random.below(4) as usize],
-            records: [1, 2, 100][random.below(3) as usize],
-            tell: false,
-        }
-    }
-}
+/// EVICTED is.
+const EVICT_AGAIN: u64 = 250;
+/// Between two cuts: what is pushed before a lease ends, and was cut off, gets through before the next.
+const BETWEEN_CUTS: u64 = 12_000;
 
 #[derive(Clone, Copy, Debug)]
 enum Event {
@@ -68,8 +31,29 @@ enum Event {
     Again(usize, u64, u64),
     Evict,
     Wake(usize),
+    Push(usize),
+    Audit(usize, usize, u64),
+    Cut,
     CrashServer,
+    RestartServer,
     CrashClient(usize),
+}
+
+/// What came of a run.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Outcome {
+    /// Reads that were answered from caches.
+    pub(super) hits: u64,
+    /// Writes under leases.
+    pub(super) delayed: u64,
+    /// When the server was back, in simulated milliseconds.
+    pub(super) restarted: Option<u64>,
+    /// When its recovery was to end, by what it had seen last of writes.
+    pub(super) recovered: Option<u64>,
+    /// When it first served something that is no write after that.
+    pub(super) served: Option<u64>,
+    /// Calls to it in that time.
+    pub(super) asked_meanwhile: u64,
 }
 
 pub(super) struct World {
@@ -80,73 +64,87 @@ pub(super) struct World {
     events: BTreeMap<(u64, u64), Event>,
     order: u64,
     server: Server,
+    down: bool,
+    evicting: bool,
     hosts: Vec<Host>,
-    clocks: [f64; CLIENTS],
-    lives: [u64; CLIENTS],
-    cut: Option<(usize, u64, u64)>,
+    clocks: Vec<f64>,
+    lives: Vec<u64>,
+    /// When each client's machine is to be woken, if that is planned.
+    wakes: Vec<Option<u64>>,
+    cut: Option<(usize, u64)>,
     values: u64,
-    ops: [Vec<Op>; FILES],
+    ops: Vec<Vec<Op>>,
     /// Writes that a crash has made nobody's: they took place if the server has had them.
     orphans: BTreeSet<(usize, u64)>,
     stored: BTreeSet<(usize, u64)>,
-    /// What each client has written under leases.
-    local: [BTreeSet<(usize, u64)>; CLIENTS],
+    /// What each client has written under leases and has not been told to be at the server.
+    local: Vec<BTreeSet<(usize, u64)>>,
     sent: Vec<BTreeSet<u64>>,
-    hits: u64,
+    audited: BTreeSet<(usize, usize, u64)>,
+    outcome: Outcome,
 }
 
 impl World {
     pub(super) fn new(seed: u64, faults: Faults) -> World {
         let mut random = Random::new(seed);
-        let mut clocks = [1.0; CLIENTS];
-        for clock in &mut clocks {
-            *clock = 1.0 - (1.0 - faults.slowest_clock) * random.below(101) as f64 / 100.0;
-        }
+        let clients = faults.clients;
+        let slow = 1.0 - faults.slowest_clock;
+        let clocks = (0..clients).map(|_| 1.0 - slow * random.below(101) as f64 / 100.0).collect();
         let mut world = World {
             server: Server::new(&faults),
-            hosts: (0..CLIENTS).map(|_| Host::new(1)).collect(),
+            hosts: (0..clients).map(|_| Host::new(1, &faults)).collect(),
             faults,
             start: Instant::now(),
             at: 0,
             events: BTreeMap::new(),
             order: 0,
+            down: false,
+            evicting: false,
             clocks,
-            lives: [1; CLIENTS],
+            lives: vec![1; clients],
+            wakes: vec![None; clients],
             cut: None,
             values: 0,
-            ops: Default::default(),
+            ops: vec![Vec::new(); faults.files],
             orphans: BTreeSet::new(),
             stored: BTreeSet::new(),
-            local: Default::default(),
-            sent: vec![BTreeSet::new(); CLIENTS],
-            hits: 0,
+            local: vec![BTreeSet::new(); clients],
+            sent: vec![BTreeSet::new(); clients],
+            audited: BTreeSet::new(),
+            outcome: Outcome::default(),
             random,
         };
-        for client in 0..CLIENTS {
+        for client in 0..clients {
             let at = world.random.below(2000);
             world.plan(at, Event::Act(client));
-            world.plan(0, Event::Wake(client));
+            world.plan(QUIET_FROM + 1000, Event::Push(client));
+            for file in 0..faults.files {
+                world.plan(QUIET_FROM + 1000, Event::Audit(client, file, QUIET_FROM));
+                world.plan(AUDIT_FROM, Event::Audit(client, file, AUDIT_FROM));
+            }
         }
-        world.plan(0, Event::Evict);
         world.plan_faults();
         world
     }
 
     fn plan_faults(&mut self) {
         let within = |random: &mut Random| 5_000 + random.below(QUIET_FROM - 10_000);
-        if self.faults.server_crashes {
+        if self.faults.server_crash.is_some() {
             let at = within(&mut self.random);
             self.plan(at, Event::CrashServer);
         }
         if self.faults.client_crashes {
-            let (at, client) = (within(&mut self.random), self.random.below(CLIENTS as u64) as usize);
+            let (at, client) = (within(&mut self.random), self.any_client());
             self.plan(at, Event::CrashClient(client));
         }
-        if self.faults.cut_off {
-            let (from, client) =
-                (3_000 + self.random.below(5_000), self.random.below(CLIENTS as u64) as usize);
-            self.cut = Some((client, from, from + 20_000 + self.random.below(30_000)));
+        if self.faults.cut_ms > 0 {
+            let at = self.random.below(15_000);
+            self.plan(at, Event::Cut);
         }
+    }
+
+    fn any_client(&mut self) -> usize {
+        self.random.below(self.faults.clients as u64) as usize
     }
 
     fn plan(&mut self, after: u64, event: Event) {
@@ -163,8 +161,8 @@ impl World {
         self.start + Duration::from_micros((self.at as f64 * 1000.0 * self.clocks[client]) as u64)
     }
 
-    /// Runs to the end. Gives how many reads were answered from caches, or what was wrong.
-    pub(super) fn run(mut self) -> Result<u64, String> {
+    /// Runs to the end; an error says what was wrong.
+    pub(super) fn run(mut self) -> Result<Outcome, String> {
         while let Some(((at, _), event)) = self.events.pop_first() {
             if at > END {
                 break;
@@ -172,34 +170,45 @@ impl World {
             self.at = at;
             self.happen(event);
         }
+        self.check_histories()?;
+        self.check_ends()?;
+        Ok(self.outcome)
+    }
+
+    fn check_histories(&self) -> Result<(), String> {
         for (file, ops) in self.ops.iter().enumerate() {
             // What a crash lost before it reached the server was never there.
-            let gone = |op: &&Op| {
-                !self.orphans.contains(&(file, op.value)) || self.stored.contains(&(file, op.value))
-            };
-            let mut real: Vec<Op> = ops.iter().filter(gone).copied().collect();
-            for op in real.iter_mut().filter(|op| op.write && self.orphans.contains(&(file, op.value))) {
+            let orphan = |op: &Op| self.orphans.contains(&(file, op.value));
+            let there = |op: &&Op| !orphan(op) || self.stored.contains(&(file, op.value));
+            let mut real: Vec<Op> = ops.iter().filter(there).copied().collect();
+            for op in real.iter_mut().filter(|op| op.write && orphan(op)) {
                 op.ended = u64::MAX;
             }
             check(&real).map_err(|fault| format!("file {file}: {fault}"))?;
         }
-        if self.faults.lost_of != 5 && !self.faults.cut_off {
-            for (client, host) in self.hosts.iter().enumerate() {
-                let dirty = host.files.iter().any(|known| known.dirty.is_some());
-                let silent = host.waiting.values().any(|waiting| waiting.purpose != Purpose::Read);
-                if dirty && silent && self.at + 1000 < END {
-                    return Err(format!("client {client} never got rid of what it wrote"));
-                }
-                if host.leases.len() > FILES {
-                    return Err(format!("client {client} remembers {} files", host.leases.len()));
-                }
+        Ok(())
+    }
+
+    /// In the end nobody waits, and nothing is left over.
+    fn check_ends(&self) -> Result<(), String> {
+        for (client, host) in self.hosts.iter().enumerate() {
+            if let Some(file) = host.files.iter().position(|known| known.dirty.is_some()) {
+                return Err(format!("client {client} never got rid of what it wrote to file {file}"));
+            }
+            let lacks = |file: &usize| !self.audited.contains(&(client, *file, AUDIT_FROM));
+            if let Some(file) = (0..self.faults.files).find(lacks) {
+                return Err(format!("client {client} could not read file {file} in the end"));
+            }
+            if host.leases.len() > self.faults.files {
+                return Err(format!("client {client} remembers {} files", host.leases.len()));
             }
         }
-        Ok(self.hits)
+        Ok(())
     }
 
     fn happen(&mut self, event: Event) {
-        if self.faults.tell && !matches!(event, Event::Wake(_) | Event::Evict | Event::Again(..)) {
+        let dull = matches!(event, Event::Wake(_) | Event::Evict | Event::Again(..) | Event::Audit(..));
+        if self.faults.tell && !dull {
             println!("{:>7} {event:?}", self.at);
         }
         match event {
@@ -210,29 +219,60 @@ impl World {
                     self.send_call(client, xid);
                 }
             }
-            Event::Evict => {
-                self.server.tick(self.now());
-                let evicting: Vec<(usize, usize)> = self.server.evicting.values().copied().collect();
-                for (client, file) in evicting {
-                    self.send(client, Message::Evicted { client, file });
-                }
-                self.plan(250, Event::Evict);
-            }
+            Event::Evict => self.evict(),
             Event::Wake(client) => {
+                self.wakes[client] = None;
                 self.settle(client);
-                self.plan(200, Event::Wake(client));
             }
+            Event::Push(client) => self.push(client),
+            Event::Audit(client, file, round) => self.audit(client, file, round),
+            Event::Cut => self.cut(),
             Event::CrashServer => {
-                let now = self.now();
-                self.server.crash(now);
+                self.down = true;
+                self.plan(self.faults.server_crash.unwrap_or(0), Event::RestartServer);
+            }
+            Event::RestartServer => {
+                self.down = false;
+                self.server.crash(self.now());
+                self.outcome.restarted = Some(self.at);
             }
             Event::CrashClient(client) => self.crash_client(client),
         }
     }
 
+    fn cut(&mut self) {
+        if self.at > QUIET_FROM {
+            return;
+        }
+        let client = self.any_client();
+        let length = self.random.below(self.faults.cut_ms);
+        self.cut = Some((client, self.at + length));
+        let next = length + BETWEEN_CUTS + self.random.below(15_000);
+        self.plan(next, Event::Cut);
+    }
+
+    /// Again and again, as long as somebody has not vacated.
+    fn evict(&mut self) {
+        self.evicting = false;
+        self.server.tick(self.now());
+        let evicting: Vec<(usize, usize)> = self.server.evicting.values().copied().collect();
+        for (client, file) in evicting {
+            self.send(client, Message::Evicted { client, file });
+        }
+        self.evict_if_needed(EVICT_AGAIN);
+    }
+
+    fn evict_if_needed(&mut self, after: u64) {
+        if !self.evicting && !self.server.evicting.is_empty() {
+            self.evicting = true;
+            self.plan(after, Event::Evict);
+        }
+    }
+
     fn crash_client(&mut self, client: usize) {
         self.lives[client] += 1;
-        let host = std::mem::replace(&mut self.hosts[client], Host::new(self.lives[client]));
+        let fresh = Host::new(self.lives[client], &self.faults);
+        let host = std::mem::replace(&mut self.hosts[client], fresh);
         self.orphans.append(&mut self.local[client]);
         for waiting in host.waiting.values() {
             if let (Question::Write { file, value, .. }, Purpose::Write) = (waiting.question, waiting.purpose)
@@ -247,42 +287,79 @@ impl World {
         if self.at > QUIET_FROM {
             return;
         }
-        let (now, at, file) = (self.clock(client), self.at, self.random.below(FILES as u64) as usize);
-        let told = if self.random.once_in(4) {
+        let (now, at) = (self.clock(client), self.at);
+        let any = self.random.once_in(self.faults.others_of);
+        let files = self.faults.files;
+        let file = if any { self.random.below(files as u64) as usize } else { client % files };
+        self.hosts[client].leases.used(now, &super::server::handle(file));
+        let told = if self.random.once_in(self.faults.writes_of) {
             self.values += 1;
             let value = self.values;
-            let told = self.hosts[client].write(now, at, (file, value), &mut self.random);
-            if told.is_some() {
-                self.local[client].insert((file, value));
-            }
-            told
+            self.hosts[client].write(now, at, (file, value), &mut self.random)
         } else if self.random.once_in(8) {
             self.hosts[client].flush(now, at, file);
             None
         } else {
-            self.hosts[client].leases.used(now, &super::server::handle(file));
             self.hosts[client].read(now, at, file, &mut self.random)
         };
-        self.told(told);
+        self.told(client, told);
         self.settle(client);
-        let pause = 20 + self.random.below(800);
+        let pause = 20 + self.random.below(self.faults.pause_ms);
         self.plan(pause, Event::Act(client));
     }
 
-    fn told(&mut self, told: Option<Told>) {
+    /// As an fsync of everything.
+    fn push(&mut self, client: usize) {
+        let (now, at) = (self.clock(client), self.at);
+        let dirty = |host: &Host, file: usize| host.files[file].dirty.is_some();
+        for file in 0..self.faults.files {
+            if dirty(&self.hosts[client], file) {
+                self.hosts[client].flush(now, at, file);
+            }
+        }
+        self.settle(client);
+        if (0..self.faults.files).any(|file| dirty(&self.hosts[client], file)) {
+            self.plan(1000, Event::Push(client));
+        }
+    }
+
+    /// Reads a file at the server, until that is answered.
+    fn audit(&mut self, client: usize, file: usize, round: u64) {
+        if self.audited.contains(&(client, file, round)) {
+            return;
+        }
+        let question = Question::Read { file, seconds: 0 };
+        // What it has not pushed itself it would not ask the server for.
+        let settled = self.hosts[client].files[file].is_settled();
+        if settled && self.hosts[client].waiting.values().all(|waiting| waiting.question != question) {
+            let (now, at) = (self.clock(client), self.at);
+            self.hosts[client].audit(now, at, file);
+            self.settle(client);
+        }
+        self.plan(500, Event::Audit(client, file, round));
+    }
+
+    fn told(&mut self, client: usize, told: Option<Told>) {
         let ended = self.at;
         match told {
             Some(Told::Read { file, value, began, hit }) => {
-                self.hits += u64::from(hit);
+                self.outcome.hits += u64::from(hit);
                 self.ops[file].push(Op { value, write: false, began, ended });
+                for round in [QUIET_FROM, AUDIT_FROM].into_iter().filter(|round| began > *round) {
+                    self.audited.insert((client, file, round));
+                }
             }
-            Some(Told::Wrote { file, value, began }) => {
+            Some(Told::Wrote { file, value, began, delayed }) => {
+                if delayed {
+                    self.local[client].insert((file, value));
+                    self.outcome.delayed += 1;
+                }
                 self.ops[file].push(Op { value, write: true, began, ended });
             }
             None => {}
         }
         if self.faults.tell && told.is_some() {
-            println!("{:>7} {told:?}", self.at);
+            println!("{:>7} {client} {told:?}", self.at);
         }
     }
 
@@ -290,15 +367,28 @@ impl World {
     fn settle(&mut self, client: usize) {
         let (now, at) = (self.clock(client), self.at);
         self.hosts[client].settle(now, at, &mut self.random);
-        let fresh: Vec<u64> = self.hosts[client]
-            .waiting
-            .keys()
-            .filter(|xid| !self.sent[client].contains(xid))
-            .copied()
-            .collect();
+        let sent = &self.sent[client];
+        let waiting = self.hosts[client].waiting.keys();
+        let fresh: Vec<u64> = waiting.filter(|xid| !sent.contains(xid)).copied().collect();
+        let life = self.lives[client];
         for xid in fresh {
             self.sent[client].insert(xid);
-            self.send_call(client, xid);
+            // The next after an NQNFS_TRYLATER has a pause before it.
+            match self.hosts[client].waiting.get(&xid).map_or(0, |waiting| waiting.pause) {
+                0 => self.send_call(client, xid),
+                pause => self.plan(pause, Event::Again(client, life, xid)),
+            }
+        }
+        self.plan_wake(client);
+    }
+
+    fn plan_wake(&mut self, client: usize) {
+        let Some(tick) = self.hosts[client].leases.next_tick() else { return };
+        let passed = tick.saturating_duration_since(self.start).as_secs_f64() * 1000.0;
+        let at = ((passed / self.clocks[client]).ceil() as u64 + 1).max(self.at + 1);
+        if self.wakes[client].is_none_or(|planned| at < planned) {
+            self.wakes[client] = Some(at);
+            self.plan(at - self.at, Event::Wake(client));
         }
     }
 
@@ -311,7 +401,7 @@ impl World {
     }
 
     fn send(&mut self, client: usize, message: Message) {
-        let cut = self.cut.is_some_and(|(who, from, to)| who == client && (from..to).contains(&self.at));
+        let cut = self.cut.is_some_and(|(who, until)| who == client && self.at < until);
         if cut || self.random.once_in(self.faults.lost_of) {
             return;
         }
@@ -325,25 +415,46 @@ impl World {
     fn deliver(&mut self, message: Message) {
         match message {
             Message::Call { client, xid, question } => {
-                let now = self.now();
-                let answer = self.server.answer(now, client, xid, question);
-                if let Question::Write { file, value, .. } = question
-                    && self.server.value(file) == value
-                {
-                    self.stored.insert((file, value));
+                if !self.down {
+                    self.call(client, xid, question);
                 }
-                self.send(client, Message::Reply { client, xid, answer });
             }
             Message::Reply { client, xid, answer } => {
                 let (now, at) = (self.clock(client), self.at);
+                if let Some(waiting) = self.hosts[client].waiting.get(&xid)
+                    && let (Question::Write { file, value, .. }, Purpose::Own, Answer::Done { .. }) =
+                        (waiting.question, waiting.purpose, answer)
+                {
+                    // Whatever it had written to the file before is settled with it.
+                    self.local[client].retain(|(of, written)| *of != file || *written > value);
+                }
                 let told = self.hosts[client].reply(now, at, xid, answer);
-                self.told(told);
+                self.told(client, told);
                 self.settle(client);
             }
             Message::Evicted { client, file } => {
-                self.hosts[client].evicted(file);
+                let now = self.clock(client);
+                self.hosts[client].evicted(now, file);
                 self.settle(client);
             }
         }
+    }
+
+    fn call(&mut self, client: usize, xid: u64, question: Question) {
+        let now = self.now();
+        let answer = self.server.answer(now, client, xid, question);
+        if let Question::Write { file, value, .. } = question
+            && self.server.value(file) == value
+        {
+            self.stored.insert((file, value));
+        }
+        if let Some(ends) = self.server.recovers_until() {
+            self.outcome.recovered = Some(ends.duration_since(self.start).as_millis() as u64);
+            self.outcome.asked_meanwhile += 1;
+        }
+        let served = self.server.served_first;
+        self.outcome.served = served.map(|at| at.duration_since(self.start).as_millis() as u64);
+        self.send(client, Message::Reply { client, xid, answer });
+        self.evict_if_needed(0);
     }
 }

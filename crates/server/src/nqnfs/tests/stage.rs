@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arbiter::leases::Terms;
 use arbiter::{Arbiter, Options};
 use bytes::Bytes;
 use protocol::nqnfs::{
@@ -46,9 +47,19 @@ impl Stage {
         Stage::with(below, Nqnfs::open(&options).unwrap())
     }
 
+    /// A server with room for so many leases.
+    pub fn with_records(leases_max: usize) -> Stage {
+        let terms = Terms { leases_max, ..Terms::default() };
+        Stage::over(&Below::new(true), Nqnfs::default(), Options { terms, ..Options::default() })
+    }
+
     fn with(below: &Arc<Below>, nqnfs: Nqnfs) -> Stage {
-        let inner = below.add("file");
         let options = Options { recovery: nqnfs.recovery(), ..Options::default() };
+        Stage::over(below, nqnfs, options)
+    }
+
+    fn over(below: &Arc<Below>, nqnfs: Nqnfs, options: Options) -> Stage {
+        let inner = below.add("file");
         let fs = Arc::new(Arbiter::with_options(below.clone(), options));
         let id = ExportId(1);
         let options = ExportOptions { secure: false, squash: Squash::None, ..ExportOptions::default() };

@@ -82,6 +82,25 @@ async fn after_a_restart_only_writes_are_served_until_all_is_over() {
     assert!(promise.cachable && read.attributes.rev == written.rev);
 }
 
+/// Section 4.1: one waits for a lease to end and its record to be free; longer than a few seconds nobody waits, but is served
+/// without a lease.
+#[tokio::test(start_paused = true)]
+async fn when_all_records_are_taken_one_waits_a_little_or_goes_without() {
+    let stage = Stage::with_records(1);
+    let (one, two) = (stage.client("one").await, stage.client("two").await);
+    assert!(one.read(READ).await.unwrap().0.cachable);
+    let start = Instant::now();
+    let (promise, read) = two.read(READ).await.unwrap();
+    assert!(!promise.cachable && read.attributes.rev > 0 && start.elapsed().as_secs() == 0);
+    // The first asks for no more: its record is free when its lease has truly ended.
+    advance((TERM + SKEW).saturating_sub(Duration::from_secs(2))).await;
+    let start = Instant::now();
+    assert!(two.read(READ).await.unwrap().0.cachable);
+    let waited = start.elapsed();
+    assert!(waited >= Duration::from_secs(2) && waited < Duration::from_secs(3), "{waited:?}");
+    assert!(!one.read(READ).await.unwrap().0.cachable);
+}
+
 /// A message that is none gets an error and nothing more.
 #[tokio::test(start_paused = true)]
 async fn what_is_malformed_is_refused() {
