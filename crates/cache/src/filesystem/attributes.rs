@@ -49,6 +49,7 @@ impl Core {
     /// Asks the origin for all rights at once, so that the answer serves later questions.
     pub async fn ask_access(&self, caller: &Caller, object: &Arc<Object>) -> Result<Accessed> {
         self.know_limits(caller, &object.handle).await;
+        self.tell_rights(object).await;
         let (epoch, generation) = self.with(object, |state| (state.epoch(), state.rights_generation));
         let sent = self.policy.sending();
         self.counters.access_calls.bump();
