@@ -34,7 +34,7 @@ enum Task {
     Lab(guest::Options),
     /// Run a benchmark. `papers` is `leasehold bench` in release mode; `quick` holds counts to the committed baseline
     /// (`--accept` makes a new one); `wire` without servers compares nfs-ganesha, `leasehold serve` and a warm `leasehold
-    /// proxy` over one directory
+    /// proxy` over one directory; `mount` compares `leasehold mount` with the native file system
     Bench {
         /// Which benchmark, and its options
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]

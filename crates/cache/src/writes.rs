@@ -28,8 +28,8 @@ mod cut;
 mod file;
 mod flush;
 mod limits;
-mod runs;
 mod pending;
+mod runs;
 
 pub use cut::{Cut, Hold};
 pub use file::Writes;

@@ -13,8 +13,8 @@ use origin::durability::Came;
 use origin::state::{Policy, unchecked};
 use origin::{Bench, name, open_handle, open_request, opener, read, root, until, v4, v4_opener, write};
 use vfs::{
-    AccessMask, By, Callback, Caller, FileSystem, Handle, LeaseKind, OpenId, OpenRequest, Query, SetAttributes, SetTime,
-    Share, Stability, Status, Timestamp,
+    AccessMask, By, Callback, Caller, FileSystem, Handle, LeaseKind, OpenId, OpenRequest, Query,
+    SetAttributes, SetTime, Share, Stability, Status, Timestamp,
 };
 
 const SECOND: Duration = Duration::from_secs(1);

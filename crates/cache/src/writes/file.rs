@@ -19,8 +19,8 @@ use tokio::time::Instant;
 use vfs::{Caller, Stability, Status, Timestamp, Verifier};
 
 use super::flush::Level;
-use super::runs::{Joins, Runs};
 use super::pending::Pending;
+use super::runs::{Joins, Runs};
 use crate::ranges::overlap;
 
 /// What a run costs besides its bytes, counted against the limits.

@@ -181,13 +181,17 @@ mod tests {
     #[test]
     fn what_is_asked_for_last_counts() {
         let caller = Caller::machine();
-        let first = SetAttributes { mode: Some(0o640), mtime: Some(SetTime::Server), ..SetAttributes::default() };
+        let first =
+            SetAttributes { mode: Some(0o640), mtime: Some(SetTime::Server), ..SetAttributes::default() };
         let first = Pending::asked(&caller, &first, Timestamp::new(9, 0), &shown(0o600)).unwrap();
         let then = SetAttributes { mode: Some(0o644), uid: Some(1), ..SetAttributes::default() };
         let then = Pending::asked(&caller, &then, Timestamp::new(9, 0), &shown(0o640)).unwrap();
         let both = then.after(Some(first)).set();
         let mtime = Some(SetTime::Client(Timestamp::new(9, 0)));
-        assert_eq!(both, SetAttributes { mode: Some(0o644), uid: Some(1), mtime, ..SetAttributes::default() });
+        assert_eq!(
+            both,
+            SetAttributes { mode: Some(0o644), uid: Some(1), mtime, ..SetAttributes::default() }
+        );
         assert!(Pending::of(&caller).is_empty());
     }
 }
