@@ -1,4 +1,5 @@
-//! `cargo xtask bench`: the program `bench`, and the servers that it measures if none are named; `papers`, which is
+//! `cargo xtask bench`: the program `bench`, and the servers that it measures if none are named; `mount`,
+//! which holds `leasehold mount` against the native file system; `papers`, which is
 //! `leasehold bench` as it is released; `lab`, which measures the kernel's clients in guests; and `quick`, which holds
 //! counts to the committed baseline.
 
@@ -25,6 +26,7 @@ pub fn run(arguments: &[String]) -> bool {
             let fixed = ["run", "--release", "--package", "leasehold", "--", "bench"];
             return steps::run("cargo", fixed.into_iter().chain(rest.iter().map(String::as_str)), &[]);
         }
+        Some((name, _)) if name == "mount" => return mount(arguments),
         _ => {}
     }
     let names_servers = arguments.iter().any(|argument| argument.contains("nfs://"));
@@ -42,6 +44,13 @@ fn kernels(options: &[String]) -> bool {
     let fixed = ["bench", "--package", "bench", "--bench", "lab", "--"];
     steps::run("cargo", build, &[])
         && steps::run("cargo", fixed.into_iter().chain(options.iter().map(String::as_str)), &[])
+}
+
+/// `leasehold mount` beside the native file system, both programs released.
+fn mount(arguments: &[String]) -> bool {
+    let build = ["build", "--release", "--package", "bench", "--package", "leasehold"];
+    steps::run("cargo", build, &[])
+        && steps::run(&path(&release("bench")), arguments.iter().map(String::as_str), &[])
 }
 
 /// Counts and ratios against the baseline, with the programs that the tests have built already: what is compared does not

@@ -35,7 +35,7 @@ enum Task {
     /// Run a benchmark. `papers` is `leasehold bench` in release mode; `lab` measures the kernel's clients
     /// and caches in guests; `quick` holds counts to the committed baseline
     /// (`--accept` makes a new one); `wire` without servers compares nfs-ganesha, `leasehold serve` and a warm `leasehold
-    /// proxy` over one directory
+    /// proxy` over one directory; `mount` compares `leasehold mount` with the native file system
     Bench {
         /// Which benchmark, and its options
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]

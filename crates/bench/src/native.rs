@@ -69,7 +69,14 @@ pub struct Size {
 
 impl Default for Size {
     fn default() -> Size {
-        Size { big_bytes: 256 << 20, reads: 200_000, files: 20_000, sources: 600, appends: 2000, far_part: 20 }
+        Size {
+            big_bytes: 256 << 20,
+            reads: 200_000,
+            files: 20_000,
+            sources: 600,
+            appends: 2000,
+            far_part: 20,
+        }
     }
 }
 

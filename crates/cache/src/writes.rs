@@ -6,7 +6,7 @@
 //! | `file` | what is delayed of one file, and what is to be sent next: pure bookkeeping |
 //! | `flush` | the calls: WRITEs in flight, COMMITs, and those who wait for them |
 //! | `limits` | how much may wait, how long, and who is made to |
-//! | `times` | times that are set once everything is at the origin |
+//! | `pending` | attributes that are set once everything is at the origin |
 //! | `cut` | truncation and removal, in order with what is delayed |
 //!
 //! A byte passes through three stages. It is **dirty** until a WRITE takes it; **in flight** until the reply; then
@@ -28,11 +28,11 @@ mod cut;
 mod file;
 mod flush;
 mod limits;
+mod pending;
 mod runs;
-mod times;
 
 pub use cut::{Cut, Hold};
 pub use file::Writes;
 pub use flush::Level;
 pub use limits::{Delayed, writer};
-pub use times::Times;
+pub use pending::Pending;

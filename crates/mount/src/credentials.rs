@@ -64,14 +64,14 @@ fn groups_of(pid: u32) -> Vec<u32> {
     }
     let mut head = [0; HEAD_BYTES];
     let length = KEPT.with_borrow_mut(|kept| read_head(kept, pid, &mut head)).unwrap_or_default();
-    String::from_utf8_lossy(&head[..length]).lines().find_map(|line| line.strip_prefix("Groups:")).map_or_else(
-        Vec::new,
-        |groups| {
+    String::from_utf8_lossy(&head[..length])
+        .lines()
+        .find_map(|line| line.strip_prefix("Groups:"))
+        .map_or_else(Vec::new, |groups| {
             // The last word may be cut off.
             let words = groups.split_whitespace().take(GROUPS_MAX + 1);
             words.filter_map(|word| word.parse().ok()).collect()
-        },
-    )
+        })
 }
 
 /// Reads the beginning of a thread's `status`, which says something new each time that it is read from the start.
@@ -142,7 +142,8 @@ mod tests {
     #[test]
     fn the_groups_are_those_of_now_and_of_this_thread() {
         let own = status_of(std::process::id()).unwrap();
-        let own: Vec<u32> = field(&own, "Groups:").unwrap().split(' ').filter_map(|w| w.parse().ok()).collect();
+        let own: Vec<u32> =
+            field(&own, "Groups:").unwrap().split(' ').filter_map(|w| w.parse().ok()).collect();
         for _ in 0..2 {
             assert_eq!(groups_of(std::process::id()), own);
         }

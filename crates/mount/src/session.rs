@@ -1,5 +1,9 @@
 //! The conversation with the kernel: who reads requests, who answers them, and who stops waiting.
 //!
+//! One thread reads at a time, and goes on reading as long as what it reads is soon answered: the kernel would wake the
+//! others in turn, for a request each, and each would find its caches cold. Before it copies much it lets another one
+//! read.
+//!
 //! A request is begun on the thread that read it: an answer that needs no waiting needs no other thread. What has to
 //! wait goes on as a task, to its end, whoever waits for it. A process that has been killed gets its answer before that
 //! (`hard` or not, a mount must not keep anybody from being killed), and what it would have got is taken back: an open
@@ -29,6 +33,8 @@ use crate::wire::request::{self, Header, Request};
 const LOOK: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(250));
 /// Signals for requests that have not begun, at most.
 const EARLY_MAX: usize = 1024;
+/// Bytes of file data that take longer to copy than it takes to wake up another thread.
+const MUCH_BYTES: usize = 32 << 10;
 /// Requests of the kernel itself (read-ahead, write-back) at a time.
 const BACKGROUND_MAX: u16 = 64;
 
@@ -96,6 +102,8 @@ pub struct Session {
     front: Arc<Front>,
     runtime: Handle,
     waiting: Arc<Mutex<Waiting>>,
+    /// Held by the thread that reads.
+    turn: Arc<Mutex<()>>,
     ended: watch::Sender<bool>,
 }
 
@@ -103,7 +111,8 @@ impl Session {
     /// Starts the readers.
     pub fn start(front: Arc<Front>, agreed: Agreed, threads: usize) -> std::io::Result<Session> {
         let (ended, _) = watch::channel(false);
-        let session = Session { front, runtime: Handle::current(), waiting: Arc::default(), ended };
+        let (waiting, turn) = (Arc::default(), Arc::default());
+        let session = Session { front, runtime: Handle::current(), waiting, turn, ended };
         for number in 0..threads.max(1) {
             let device =
                 if number == 0 { session.front.device.clone() } else { session.front.device.another() };
@@ -130,9 +139,23 @@ impl Session {
     }
 
     fn run(self, mut reader: Reader) {
+        let mut turn = self.turn.lock();
         loop {
             match reader.next() {
-                Ok(Some(bytes)) => self.take(reader.device(), &bytes),
+                Ok(Some(bytes)) => {
+                    let Some((header, opcode)) = request::header(&bytes) else {
+                        tracing::error!("the kernel sent {} bytes that are no request", bytes.len());
+                        continue;
+                    };
+                    let parsed = bytes.get(IN_HEADER_BYTES..).and_then(|_| request::parse(opcode, &bytes));
+                    if parsed.as_ref().is_some_and(is_much) {
+                        drop(turn);
+                        self.take(reader.device(), header, parsed);
+                        turn = self.turn.lock();
+                    } else {
+                        self.take(reader.device(), header, parsed);
+                    }
+                }
                 Ok(None) => break,
                 Err(errno) => {
                     tracing::error!("cannot read requests of the kernel: {errno}");
@@ -143,13 +166,9 @@ impl Session {
         self.ended.send_replace(true);
     }
 
-    fn take(&self, device: &Device, bytes: &bytes::Bytes) {
-        let Some((header, opcode)) = request::header(bytes) else {
-            tracing::error!("the kernel sent {} bytes that are no request", bytes.len());
-            return;
-        };
+    fn take(&self, device: &Device, header: Header, parsed: Option<Request>) {
         self.front.counters.requests.fetch_add(1, Ordering::Relaxed);
-        match bytes.get(IN_HEADER_BYTES..).and_then(|_| request::parse(opcode, bytes)) {
+        match parsed {
             None => drop(device.reply(header.unique, &Err(Errno::INVAL))),
             Some(Request::Forget(nodes)) => {
                 nodes.into_iter().for_each(|(node, count)| self.front.forget(node, count));
@@ -233,5 +252,15 @@ impl Session {
             let front = self.front.clone();
             self.runtime.spawn(async move { front.abandon(answer).await });
         }
+    }
+}
+
+/// Does a request take long without waiting for anything?
+fn is_much(request: &Request) -> bool {
+    match request {
+        Request::Read { size, .. } => *size as usize > MUCH_BYTES,
+        Request::Write { data, .. } => data.len() > MUCH_BYTES,
+        Request::Readdir { .. } => true,
+        _ => false,
     }
 }

@@ -58,12 +58,7 @@ impl Arguments {
             vers: self.vers.clone(),
             serve: self.serve.clone(),
             mount: self.mount.clone(),
-            size: Size {
-                files: self.files,
-                appends: self.appends,
-                sources: self.sources,
-                ..Size::default()
-            },
+            size: Size { files: self.files, appends: self.appends, sources: self.sources, ..Size::default() },
             leasehold: self.leasehold.clone().unwrap_or_else(beside),
             directory: std::path::absolute(&self.directory).unwrap_or_else(|_| Path::new("/var/tmp").into()),
         }

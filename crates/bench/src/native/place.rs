@@ -143,17 +143,18 @@ impl Stand {
         task::archives(&archives, &options.size).map_err(failed(&archives))?;
         let listen = system::free_port()?;
         let serve = serve(options, &scratch.0, listen)?;
-        let mut stand = Stand { mounts: Vec::new(), _relay: None, _serve: serve, scratch };
-        stand.mount(options, Kind::Mount, listen)?;
+        let mut mounts = vec![mount(options, &scratch.0, Kind::Mount, listen)?];
+        let mut relay = None;
         if let Some(rtt) = options.far {
             let _entered = runtime.enter();
             let far = Relay::start(listen, relay::Options { udp: false, ..relay::Options::rtt(rtt) });
             let far = far.map_err(system::Error::io("cannot start the relay"))?;
-            stand.mount(options, Kind::Far, far.local_addr())?;
-            stand.mount(options, Kind::Sync, far.local_addr())?;
-            stand._relay = Some(far);
+            for kind in [Kind::Far, Kind::Sync] {
+                mounts.push(mount(options, &scratch.0, kind, far.local_addr())?);
+            }
+            relay = Some(far);
         }
-        Ok(stand)
+        Ok(Stand { mounts, _relay: relay, _serve: serve, scratch })
     }
 
     /// The places that there are.
@@ -183,25 +184,24 @@ impl Stand {
         let passed = || self.counters(Kind::Mount).passed > 0;
         (reads && !passed()).then(|| format!("{}: without passthrough", task.about()))
     }
+}
 
-    fn mount(&mut self, options: &Options, kind: Kind, server: SocketAddr) -> Result<(), Error> {
-        let directory = self.directory(kind);
-        let cache = self.scratch.0.join(format!("cache-{}", kind.name()));
-        std::fs::create_dir_all(&directory)
-            .map_err(system::Error::io(format!("cannot make {}", directory.display())))?;
-        let mut words = vec![format!("cache={},minfree=0,noresvport,vers={}", cache.display(), options.vers)];
-        words.extend(options.mount.iter().cloned());
-        words.extend((kind == Kind::Sync).then(|| "sync".to_owned()));
-        let mut command = Command::new(&options.leasehold);
-        command.arg("mount").arg("--foreground").arg("-o").arg(words.join(","));
-        command.arg(format!("nfs://{server}{EXPORT}")).arg(&directory);
-        let device = |path: &Path| path.metadata().map(|metadata| metadata.dev()).ok();
-        let outside = device(&self.scratch.0);
-        let mounted = || device(&directory).is_some_and(|inside| Some(inside) != outside);
-        let program = start("mount", command, mounted)?;
-        self.mounts.push(Mount { kind, _program: program, cache });
-        Ok(())
-    }
+fn mount(options: &Options, scratch: &Path, kind: Kind, server: SocketAddr) -> Result<Mount, Error> {
+    let directory = scratch.join(kind.name());
+    let cache = scratch.join(format!("cache-{}", kind.name()));
+    std::fs::create_dir_all(&directory)
+        .map_err(system::Error::io(format!("cannot make {}", directory.display())))?;
+    let mut words = vec![format!("cache={},minfree=0,noresvport,vers={}", cache.display(), options.vers)];
+    words.extend(options.mount.iter().cloned());
+    words.extend((kind == Kind::Sync).then(|| "sync".to_owned()));
+    let mut command = Command::new(&options.leasehold);
+    command.arg("mount").arg("--foreground").arg("-o").arg(words.join(","));
+    command.arg(format!("nfs://{server}{EXPORT}")).arg(&directory);
+    let device = |path: &Path| path.metadata().map(|metadata| metadata.dev()).ok();
+    let outside = device(scratch);
+    let mounted = || device(&directory).is_some_and(|inside| Some(inside) != outside);
+    let program = start("mount", command, mounted)?;
+    Ok(Mount { kind, _program: program, cache })
 }
 
 fn serve(options: &Options, scratch: &Path, listen: SocketAddr) -> Result<Program, Error> {

@@ -148,7 +148,10 @@ fn middle(mut numbers: Vec<f64>) -> Option<[f64; 3]> {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "| task | place | µs each (least to most) | times native (least to most) | aim | requests | calls |")?;
+        writeln!(
+            f,
+            "| task | place | µs each (least to most) | times native (least to most) | aim | requests | calls |"
+        )?;
         writeln!(f, "|---|---|---|---|---|---|---|")?;
         for row in &self.rows {
             let [median, least, most] = row.each_us;
@@ -168,7 +171,10 @@ impl fmt::Display for Report {
         for (task, times) in &self.times_faster_than_sync {
             let verdict = if *times >= 20.0 { "met" } else { "missed" };
             let far = self.far_ms.unwrap_or_default();
-            writeln!(f, "\n{task} at {far} ms: {times:.1} times faster than with synchronous writes (20: {verdict})")?;
+            writeln!(
+                f,
+                "\n{task} at {far} ms: {times:.1} times faster than with synchronous writes (20: {verdict})"
+            )?;
         }
         self.notes.iter().try_for_each(|note| writeln!(f, "\n{note}"))
     }
@@ -188,7 +194,8 @@ mod tests {
             units: 10,
             calls: Counters { origin: 5, kernel: 30, passed: 0 },
         };
-        let native = [sample(Kind::Native, 0, 1.0), sample(Kind::Native, 1, 4.0), sample(Kind::Native, 2, 1.0)];
+        let native =
+            [sample(Kind::Native, 0, 1.0), sample(Kind::Native, 1, 4.0), sample(Kind::Native, 2, 1.0)];
         let mount = [sample(Kind::Mount, 0, 2.0), sample(Kind::Mount, 1, 8.0), sample(Kind::Mount, 2, 3.0)];
         let row = row(Task::Appends, Kind::Mount, &mount, &native).unwrap();
         assert_eq!(row.times_native, Some([2.0, 2.0, 3.0]));

@@ -86,9 +86,10 @@ impl Task {
 impl std::str::FromStr for Task {
     type Err = String;
     fn from_str(text: &str) -> Result<Task, String> {
-        Task::ALL.into_iter().find(|task| task.name() == text).ok_or_else(|| {
-            format!("`{text}` is no task: known are {}", Task::ALL.map(Task::name).join(", "))
-        })
+        Task::ALL
+            .into_iter()
+            .find(|task| task.name() == text)
+            .ok_or_else(|| format!("`{text}` is no task: known are {}", Task::ALL.map(Task::name).join(", ")))
     }
 }
 

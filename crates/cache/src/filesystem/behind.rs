@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use vfs::{
     AccessMask, Attributes, By, Caller, Commit, Data, FileType, Handle, LeaseKind, Name, OpenId, Principal,
-    Read, Result, SetAttributes, Share, Stability, Status, Timestamp, Wcc, Written,
+    Read, Result, SetAttributes, Share, Stability, Status, Wcc, Written,
 };
 
 use super::overlay::overlay;
@@ -17,7 +17,7 @@ use crate::filler::to_bytes;
 use crate::names::{Leads, NameEntry};
 use crate::object::State;
 use crate::table::Object;
-use crate::writes::{Cut, Delayed, Hold, Level, Times, Writes};
+use crate::writes::{Cut, Delayed, Hold, Level, Pending, Writes};
 
 /// Where files of this machine end.
 const OFFSET_MAX: u64 = i64::MAX as u64;
@@ -201,37 +201,36 @@ impl Core {
     /// The time of modification that programs see now stays what it is, although the origin will stamp another one.
     fn keep_mtime(&self, caller: &Caller, object: &Arc<Object>) {
         let mtime = self.with(object, |state| {
-            let unset = |writes: &&Writes| writes.times().is_none_or(|times| times.mtime.is_none());
+            let unset = |writes: &&Writes| writes.pending().is_none_or(|pending| pending.mtime.is_none());
             let modified = state.writes.as_deref().filter(unset)?.modified()?;
             let known = state.attributes().filter(|known| owns(caller, known))?;
             Some(modified.max(known.mtime))
         });
         if mtime.is_some() {
-            self.put_times(caller, object, (None, mtime), false);
+            self.writes(object, |writes| writes.set_pending(Pending { mtime, ..Pending::of(caller) }));
         }
     }
 
-    /// SETATTR of times alone, by the owner, of a file of which something is delayed under a write lease: it waits with
-    /// that.
-    pub fn delay_times(&self, caller: &Caller, object: &Arc<Object>, set: &SetAttributes) -> Option<Wcc> {
-        let times = Times::of(set, self.policy.origin_wall()).filter(|_| !self.is_all_clean())?;
-        let may = self.with(object, |state| {
+    /// SETATTR, by the owner, of a file of which something is delayed under a write lease: it waits with that, if it
+    /// may.
+    pub fn delay_setattr(&self, caller: &Caller, object: &Arc<Object>, set: &SetAttributes) -> Option<Wcc> {
+        if self.is_all_clean() {
+            return None;
+        }
+        let now = self.policy.origin_wall();
+        let pending = self.with(object, |state| {
             let delayed = state.writes.as_ref().is_some_and(|w| w.modified().is_some() && !w.is_strict());
-            delayed && keeps_writes(state) && state.attributes().is_some_and(|known| owns(caller, known))
-        });
-        (may && self.put_times(caller, object, times, true)).then(|| self.written_wcc(object))
-    }
-
-    fn put_times(
-        &self,
-        caller: &Caller,
-        object: &Arc<Object>,
-        (atime, mtime): (Option<Timestamp>, Option<Timestamp>),
-        asked: bool,
-    ) -> bool {
-        let (caller, since) = (caller.clone(), tokio::time::Instant::now());
-        let times = Times { caller, atime, mtime, asked, first: 0, since };
-        self.writes(object, |writes| writes.set_times(times)).is_some()
+            let known = state.attributes().filter(|known| delayed && owns(caller, known))?;
+            let shown = overlay(state, *known, u64::MAX);
+            Pending::asked(caller, set, now, &shown).filter(|_| keeps_writes(state))
+        })?;
+        let gives = pending.sets_rights();
+        self.writes(object, |writes| writes.set_pending(pending))?;
+        if gives {
+            // Who was refused may be let in now, and whoever asks from now on is asked for with it.
+            self.with(object, |state| state.give_rights(&self.policy));
+        }
+        Some(self.written_wcc(object))
     }
 
     /// READ over what is delayed.
@@ -385,7 +384,7 @@ fn keeps_writes(state: &State) -> bool {
     state.lease.as_ref().is_some_and(|lease| lease.kind == LeaseKind::Write && lease.is_free())
 }
 
-/// Will the origin let the caller set any times?
+/// Will the origin let the caller set any times, and give rights?
 fn owns(caller: &Caller, known: &Attributes) -> bool {
     matches!(&caller.principal, Principal::Unix(credential) if credential.uid == known.uid)
 }

@@ -16,6 +16,7 @@ use crate::writes::Level;
 impl Core {
     /// The access control list.
     pub async fn acl(&self, caller: &Caller, handle: &Handle) -> Result<Acl> {
+        self.tell_rights(&self.object(handle)).await;
         self.counters.extended.bump();
         self.below.acl(caller, handle).await
     }
@@ -24,6 +25,7 @@ impl Core {
     pub async fn set_acl(&self, caller: &Caller, handle: &Handle, acl: &Acl) -> Result<Wcc> {
         let object = self.object(handle);
         self.flush_writes(&object, Level::Sent).await;
+        self.tell_rights(&object).await;
         self.with(&object, |state| state.touch_rights(&self.policy));
         let change = Change::begin(self, &object);
         self.counters.extended.bump();

@@ -247,7 +247,7 @@ impl Core {
     ) -> Result<Wcc> {
         let object = self.object(handle);
         if guard.is_none()
-            && let Some(wcc) = self.delay_times(caller, &object, set)
+            && let Some(wcc) = self.delay_setattr(caller, &object, set)
         {
             return Ok(wcc);
         }
@@ -294,8 +294,9 @@ impl Core {
         let sizes_only = SetAttributes { size: set.size, ..SetAttributes::default() };
         let times = set.atime.is_some() || set.mtime.is_some();
         if guarded || *set != sizes_only {
-            // Times that are to be set are older, too.
-            let level = if times { Level::Stable } else { Level::Sent };
+            // What was to be set before is older, too.
+            let waits = |state: &mut State| state.writes.as_ref().is_some_and(|w| w.pending().is_some());
+            let level = if times || self.with(object, waits) { Level::Stable } else { Level::Sent };
             self.flush_writes(object, level).await;
         }
         Cut::begin(self, object, set.size?).await

@@ -1,4 +1,4 @@
-//! Attributes with what the origin has not yet: sizes and times of delayed writes, in whatever answer they come.
+//! Attributes with what the origin has not yet: sizes, times and modes of delayed writes, in whatever answer they come.
 //!
 //! A write may reach the origin, and be forgotten here, while a call is on its way that was answered without it. So each
 //! answer is looked at with the event before it was asked for: `since`.
@@ -119,6 +119,6 @@ pub fn overlay(state: &State, attributes: Attributes, since: u64) -> Attributes 
         change: attributes.change.wrapping_add(1),
         ..attributes
     };
-    writes.times().into_iter().for_each(|times| times.show(&mut shown));
+    writes.pending().into_iter().for_each(|pending| pending.show(&mut shown));
     shown
 }

@@ -19,8 +19,8 @@ use tokio::time::Instant;
 use vfs::{Caller, Stability, Status, Timestamp, Verifier};
 
 use super::flush::Level;
+use super::pending::Pending;
 use super::runs::{Joins, Runs};
-use super::times::Times;
 use crate::ranges::overlap;
 
 /// What a run costs besides its bytes, counted against the limits.
@@ -103,8 +103,8 @@ pub enum Progress {
     Wait,
     /// A COMMIT is due.
     Commit,
-    /// Times are to be set.
-    SetTimes,
+    /// Attributes are to be set.
+    SetPending,
 }
 
 /// What is delayed of one file.
@@ -124,9 +124,9 @@ pub struct Writes {
     urgent: u64,
     /// The landings that the COMMIT under way speaks of.
     committing: Option<u64>,
-    times: Option<Times>,
-    /// They are being set.
-    timing: bool,
+    pending: Option<Pending>,
+    /// It is being set.
+    setting: bool,
     holds: u32,
     /// A chunk is full, and was the only one.
     full: bool,
@@ -161,8 +161,8 @@ impl Writes {
             events: first,
             urgent: 0,
             committing: None,
-            times: None,
-            timing: false,
+            pending: None,
+            setting: false,
             holds: 0,
             full: false,
             ripe: false,
@@ -217,9 +217,9 @@ impl Writes {
         if self.unstable.iter().any(|(_, run)| run.tag.mark.first <= upto) {
             return if self.committing.is_some() { Progress::Wait } else { Progress::Commit };
         }
-        match &self.times {
-            Some(times) if times.first <= upto && self.timing => Progress::Wait,
-            Some(times) if times.first <= upto => Progress::SetTimes,
+        match &self.pending {
+            Some(pending) if pending.first <= upto && self.setting => Progress::Wait,
+            Some(pending) if pending.first <= upto => Progress::SetPending,
             _ => Progress::Done,
         }
     }
@@ -341,50 +341,43 @@ impl Writes {
         self.doubtful &= !self.unstable.is_empty();
     }
 
-    /// Times are to be set when everything that was written before is durable.
-    pub fn set_times(&mut self, times: Times) {
+    /// This is to be set when everything that was written before is durable.
+    pub fn set_pending(&mut self, pending: Pending) {
         self.events += 1;
-        let before = self.times.take();
-        let kept = |time: fn(&Times) -> Option<Timestamp>| before.as_ref().and_then(time);
-        self.times = Some(Times {
-            atime: times.atime.or(kept(|before| before.atime)),
-            mtime: times.mtime.or(kept(|before| before.mtime)),
-            asked: times.asked || before.as_ref().is_some_and(|before| before.asked),
-            first: self.events,
-            ..times
-        });
+        let before = self.pending.take();
+        self.pending = Some(Pending { first: self.events, ..pending.after(before) });
     }
 
-    /// Those that are to be set.
-    pub fn times(&self) -> Option<&Times> {
-        self.times.as_ref()
+    /// What is to be set.
+    pub fn pending(&self) -> Option<&Pending> {
+        self.pending.as_ref()
     }
 
-    /// The SETATTR for them is about to be sent. None if there are none, or it is under way.
-    pub fn begin_times(&mut self) -> Option<Times> {
-        let times = self.times.clone().filter(|_| !self.timing)?;
-        self.timing = true;
-        Some(times)
+    /// The SETATTR for it is about to be sent. None if there is nothing, or it is under way.
+    pub fn begin_pending(&mut self) -> Option<Pending> {
+        let pending = self.pending.clone().filter(|_| !self.setting)?;
+        self.setting = true;
+        Some(pending)
     }
 
     /// It has been answered.
-    pub fn end_times(&mut self, set: &Times, result: Result<(), Status>) {
-        self.timing = false;
+    pub fn end_pending(&mut self, set: &Pending, result: Result<(), Status>) {
+        self.setting = false;
         if let Err(status) = result
             && set.asked
         {
             self.error.get_or_insert(status);
         }
         // New ones may have come meanwhile.
-        self.times.take_if(|times| times.first == set.first);
+        self.pending.take_if(|pending| pending.first == set.first);
     }
 
     /// The data has been changed since: its time of modification is the origin's to say.
     fn forget_mtime(&mut self) {
-        if let Some(times) = &mut self.times {
-            times.mtime = None;
+        if let Some(pending) = &mut self.pending {
+            pending.mtime = None;
         }
-        self.times.take_if(|times| times.atime.is_none());
+        self.pending.take_if(|pending| pending.is_empty());
     }
 
     /// Some of what was written is lost.
@@ -454,7 +447,7 @@ impl Writes {
         self.dirty = Runs::default();
         self.unstable = Runs::default();
         self.aside = Runs::default();
-        self.times = None;
+        self.pending = None;
         self.error = None;
         self.gone = true;
     }
@@ -508,7 +501,7 @@ impl Writes {
     /// What counts against the limits.
     pub fn cost(&self) -> u64 {
         let runs = self.dirty.len() + self.unstable.len() + self.aside.len() + self.flying.len();
-        self.bytes() + (runs + usize::from(self.times.is_some())) as u64 * RUN_BYTES
+        self.bytes() + (runs + usize::from(self.pending.is_some())) as u64 * RUN_BYTES
     }
 
     /// Since when the oldest of it waits.
@@ -516,7 +509,7 @@ impl Writes {
         let waiting = self.dirty.iter().chain(self.aside.iter()).map(|(_, run)| run.tag.since);
         let flying = self.flying.iter().map(|flight| flight.mark.since);
         let unstable = self.unstable.iter().map(|(_, run)| run.tag.mark.since);
-        waiting.chain(flying).chain(unstable).chain(self.times.iter().map(|times| times.since)).min()
+        waiting.chain(flying).chain(unstable).chain(self.pending.iter().map(|pending| pending.since)).min()
     }
 
     /// Is everything at the origin, and durable there?
@@ -529,7 +522,7 @@ impl Writes {
         let busy = self.draining
             || self.queued
             || self.pressed
-            || self.timing
+            || self.setting
             || self.holds > 0
             || self.committing.is_some();
         self.is_clean() && !busy && self.error.is_none() && !self.strict

@@ -10,10 +10,11 @@ use std::time::Duration;
 use vfs::{Caller, Commit, Error, Freshness, Result, Status, Wcc, Written};
 
 use super::file::{Flight, Landed, Progress, Writes};
+use super::pending::Pending;
 use crate::core::Core;
 use crate::filesystem::modify::Change;
 use crate::filler::OwnWrite;
-use crate::object::Opening;
+use crate::object::{Opening, State};
 use crate::table::Object;
 
 /// How long an origin that asks for patience is left alone, at first and at most.
@@ -166,7 +167,7 @@ impl Core {
             match self.writes(object, |writes| writes.progress(upto, level)) {
                 None | Some(Progress::Done) => return,
                 Some(Progress::Commit) => self.start_commit(object),
-                Some(Progress::SetTimes) => self.start_times(object),
+                Some(Progress::SetPending) => self.start_pending(object),
                 Some(Progress::Wait) => changed.await,
             }
         }
@@ -187,26 +188,37 @@ impl Core {
         });
     }
 
-    fn start_times(&self, object: &Arc<Object>) {
-        let Some(Some(times)) = self.writes(object, Writes::begin_times) else { return };
+    fn start_pending(&self, object: &Arc<Object>) {
+        let Some(Some(pending)) = self.writes(object, Writes::begin_pending) else { return };
         let Some(core) = self.share() else { return };
         let object = object.clone();
         tokio::spawn(async move {
-            let caller = messenger(&times.caller);
+            let caller = messenger(&pending.caller);
             let mut patience = PATIENCE_MIN;
             let result = loop {
-                match core.setattr_below(&caller, &object, &times.set(), None).await {
+                match core.setattr_below(&caller, &object, &pending.set(), None).await {
                     Err(error) if wants_patience(&error) => wait(&mut patience).await,
                     result => break result,
                 }
             };
             if let Err(error) = &result {
-                tracing::debug!("times of {}: {error}", object.handle);
+                tracing::debug!("attributes of {}: {error}", object.handle);
             }
             let result = result.map(|_| ()).map_err(|error| error.status);
-            core.writes(&object, |writes| writes.end_times(&times, result));
+            core.writes(&object, |writes| writes.end_pending(&pending, result));
             object.written.notify_waiters();
         });
+    }
+
+    /// Sends what is delayed if it gives somebody a right, who is about to ask for it.
+    pub async fn tell_rights(&self, object: &Arc<Object>) {
+        let waits = |state: &mut State| {
+            let pending = state.writes.as_ref().and_then(|writes| writes.pending());
+            pending.is_some_and(Pending::sets_rights)
+        };
+        if self.delayed.is_some() && self.with(object, waits) {
+            self.flush_writes(object, Level::Stable).await;
+        }
     }
 
     pub async fn commit_below(&self, writer: &Caller, object: &Arc<Object>) -> Result<Commit> {

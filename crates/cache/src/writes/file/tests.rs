@@ -55,7 +55,7 @@ enum Step {
         length: usize,
     },
     Demand,
-    Times {
+    Pending {
         seconds: i64,
     },
     Send,
@@ -84,7 +84,7 @@ fn step() -> impl Strategy<Value = Step> {
         8 => (0..2u32, 0..SPAN - 24, 1..24usize)
             .prop_map(|(writer, at, length)| Step::Write { writer, at, length }),
         2 => Just(Step::Demand),
-        1 => (1..1000i64).prop_map(|seconds| Step::Times { seconds }),
+        1 => (1..1000i64).prop_map(|seconds| Step::Pending { seconds }),
         5 => Just(Step::Send),
         4 => (0..4usize, any::<bool>(), any::<bool>())
             .prop_map(|(which, short, better)| Step::Do { which, short, better }),
@@ -144,9 +144,9 @@ impl World {
                     put(cut, at, &data);
                 }
             }
-            Step::Times { seconds } => {
+            Step::Pending { seconds } => {
                 self.mtime = Some(Timestamp::new(seconds, 0));
-                self.writes.set_times(times(seconds));
+                self.writes.set_pending(times(seconds));
             }
             Step::Demand => {
                 self.writes.demand();
@@ -253,11 +253,11 @@ impl World {
                         self.step(&step);
                     }
                 }
-                Progress::SetTimes => {
-                    let times = self.writes.begin_times().unwrap();
-                    assert!(self.writes.begin_times().is_none());
+                Progress::SetPending => {
+                    let times = self.writes.begin_pending().unwrap();
+                    assert!(self.writes.begin_pending().is_none());
                     self.origin.mtime = times.mtime;
-                    self.writes.end_times(&times, Ok(()));
+                    self.writes.end_pending(&times, Ok(()));
                 }
                 Progress::Wait => {
                     for step in [Step::CommitDone, Step::Committed, Step::Send] {
@@ -297,9 +297,9 @@ proptest! {
     }
 }
 
-fn times(seconds: i64) -> Times {
+fn times(seconds: i64) -> Pending {
     let mtime = Some(Timestamp::new(seconds, 0));
-    Times { caller: user(), atime: None, mtime, asked: true, first: 0, since: Instant::now() }
+    Pending { mtime, asked: true, ..Pending::of(&user()) }
 }
 
 fn user() -> Caller {

@@ -1,0 +1,197 @@
+//! Attributes that are to be set once what is delayed is at the origin.
+//!
+//! The origin stamps a file when a WRITE arrives. Under a write lease that may be long after the program has closed the
+//! file, and after it looked at its times: they are what they were then, so they are set when everything is durable. A
+//! program that sets times itself while something is delayed under a write lease need not wait for either.
+//!
+//! Nor need one that unpacks an archive, which makes a file, writes it, and then says whose it is and who may use it:
+//! what the owner sets of these waits too, as long as it takes no right from anybody. Whoever opens the file elsewhere
+//! recalls the lease first, and an open here with other rights is asked for after it has been sent.
+//!
+//! Newer writes make a time of modification void.
+
+use tokio::time::Instant;
+use vfs::{Attributes, Caller, SetAttributes, SetTime, Timestamp};
+
+/// The bits of a mode that do not change what a program may do that is run.
+const PERMISSIONS: u32 = 0o777;
+
+/// What is to be set.
+#[derive(Clone, Debug)]
+pub struct Pending {
+    /// In whose name.
+    pub caller: Caller,
+    /// Last access, if it is to be set.
+    pub atime: Option<Timestamp>,
+    /// Last change of the data, if it is to be set.
+    pub mtime: Option<Timestamp>,
+    /// Permission bits, if they are to be set: none are taken away.
+    pub mode: Option<u32>,
+    /// The owner, if it is to be set: to who it is.
+    pub uid: Option<u32>,
+    /// The group, if it is to be set: to what it is.
+    pub gid: Option<u32>,
+    /// A program has asked for it, and is told if it fails.
+    pub asked: bool,
+    /// The number of the asking.
+    pub first: u64,
+    /// When that was.
+    pub since: Instant,
+}
+
+impl Pending {
+    /// Nothing yet, on behalf of this caller.
+    pub fn of(caller: &Caller) -> Pending {
+        Pending {
+            caller: caller.clone(),
+            atime: None,
+            mtime: None,
+            mode: None,
+            uid: None,
+            gid: None,
+            asked: false,
+            first: 0,
+            since: Instant::now(),
+        }
+    }
+
+    /// What a program asks for, with the origin's time for "now"; none if it may not wait, for a file that looks like
+    /// this.
+    pub fn asked(
+        caller: &Caller,
+        set: &SetAttributes,
+        now: Timestamp,
+        shown: &Attributes,
+    ) -> Option<Pending> {
+        let SetAttributes { atime, mtime, mode, uid, gid, .. } = *set;
+        let known = SetAttributes { atime, mtime, mode, uid, gid, ..SetAttributes::default() };
+        if *set != known || *set == SetAttributes::default() {
+            return None;
+        }
+        let rights = mode.is_some() || uid.is_some() || gid.is_some();
+        // Set-id bits go at a change of owner or of data, as the origin sees fit.
+        if rights && shown.mode & !PERMISSIONS != 0 {
+            return None;
+        }
+        let takes = |mode: u32| mode & !PERMISSIONS != 0 || shown.mode & !mode != 0;
+        if mode.is_some_and(takes)
+            || uid.is_some_and(|uid| uid != shown.uid)
+            || gid.is_some_and(|gid| gid != shown.gid)
+        {
+            return None;
+        }
+        let stamp = |time: SetTime| match time {
+            SetTime::Server => now,
+            SetTime::Client(time) => time,
+        };
+        let (atime, mtime) = (atime.map(stamp), mtime.map(stamp));
+        Some(Pending { atime, mtime, mode, uid, gid, asked: true, ..Pending::of(caller) })
+    }
+
+    /// These, asked for after `before`.
+    #[must_use]
+    pub fn after(self, before: Option<Pending>) -> Pending {
+        let Some(before) = before else { return self };
+        Pending {
+            atime: self.atime.or(before.atime),
+            mtime: self.mtime.or(before.mtime),
+            mode: self.mode.or(before.mode),
+            uid: self.uid.or(before.uid),
+            gid: self.gid.or(before.gid),
+            asked: self.asked || before.asked,
+            ..self
+        }
+    }
+
+    /// Is there nothing to be set any more?
+    pub fn is_empty(&self) -> bool {
+        self.atime.is_none() && self.mtime.is_none() && !self.sets_rights()
+    }
+
+    /// Does it give anybody a right?
+    pub fn sets_rights(&self) -> bool {
+        self.mode.is_some() || self.uid.is_some() || self.gid.is_some()
+    }
+
+    /// The SETATTR for it.
+    pub fn set(&self) -> SetAttributes {
+        let time = |time: Option<Timestamp>| time.map(SetTime::Client);
+        SetAttributes {
+            atime: time(self.atime),
+            mtime: time(self.mtime),
+            mode: self.mode,
+            uid: self.uid,
+            gid: self.gid,
+            ..SetAttributes::default()
+        }
+    }
+
+    /// What the file looks like with it.
+    pub fn show(&self, attributes: &mut Attributes) {
+        attributes.atime = self.atime.unwrap_or(attributes.atime);
+        attributes.mtime = self.mtime.unwrap_or(attributes.mtime);
+        attributes.mode = self.mode.unwrap_or(attributes.mode);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vfs::{Device, FileType, Fsid};
+
+    fn shown(mode: u32) -> Attributes {
+        let zero = Timestamp::default();
+        Attributes {
+            file_type: FileType::Regular,
+            mode,
+            nlink: 1,
+            uid: 1,
+            gid: 2,
+            size: 0,
+            used: 0,
+            rdev: Device::default(),
+            fsid: Fsid::default(),
+            fileid: 5,
+            atime: zero,
+            mtime: zero,
+            ctime: zero,
+            change: 0,
+        }
+    }
+
+    fn waits(set: SetAttributes, mode: u32) -> bool {
+        Pending::asked(&Caller::machine(), &set, Timestamp::new(9, 0), &shown(mode)).is_some()
+    }
+
+    #[test]
+    fn what_takes_nothing_from_anybody_may_wait() {
+        let none = SetAttributes::default();
+        let mode = |mode| SetAttributes { mode: Some(mode), ..none };
+        assert!(waits(mode(0o644), 0o600) && waits(mode(0o600), 0o600));
+        assert!(!waits(mode(0o600), 0o644), "somebody may read it and shall not");
+        assert!(!waits(mode(0o4755), 0o600) && !waits(mode(0o755), 0o4700) && !waits(mode(0o1777), 0o777));
+        let owner = |uid, gid| SetAttributes { uid: Some(uid), gid: Some(gid), ..none };
+        assert!(waits(owner(1, 2), 0o600));
+        assert!(!waits(owner(3, 2), 0o600) && !waits(owner(1, 3), 0o600) && !waits(owner(1, 2), 0o2600));
+        let time = Some(SetTime::Server);
+        assert!(waits(SetAttributes { mtime: time, ..none }, 0o6755), "times alone");
+        assert!(!waits(SetAttributes { mtime: time, size: Some(0), ..none }, 0o600) && !waits(none, 0o600));
+    }
+
+    #[test]
+    fn what_is_asked_for_last_counts() {
+        let caller = Caller::machine();
+        let first =
+            SetAttributes { mode: Some(0o640), mtime: Some(SetTime::Server), ..SetAttributes::default() };
+        let first = Pending::asked(&caller, &first, Timestamp::new(9, 0), &shown(0o600)).unwrap();
+        let then = SetAttributes { mode: Some(0o644), uid: Some(1), ..SetAttributes::default() };
+        let then = Pending::asked(&caller, &then, Timestamp::new(9, 0), &shown(0o640)).unwrap();
+        let both = then.after(Some(first)).set();
+        let mtime = Some(SetTime::Client(Timestamp::new(9, 0)));
+        assert_eq!(
+            both,
+            SetAttributes { mode: Some(0o644), uid: Some(1), mtime, ..SetAttributes::default() }
+        );
+        assert!(Pending::of(&caller).is_empty());
+    }
+}
