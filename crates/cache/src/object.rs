@@ -509,14 +509,6 @@ impl State {
         self.changed |= self.rights.clear();
     }
 
-    /// We are about to let somebody do what it could not: what was refused, or is being asked, is asked again.
-    pub fn give_rights(&mut self, policy: &Policy) {
-        self.rights_generation += 1;
-        self.rights_touched = policy.event();
-        self.rights.forget_refusals();
-        self.changed = true;
-    }
-
     /// Drops the data alone, to make room.
     pub fn drop_data(&mut self) {
         if let Some(file) = self.data.discard() {

@@ -100,13 +100,6 @@ impl Rights {
         self.entries.retain(|right| !right.young);
     }
 
-    /// Forgets what anybody was told not to have. What it has, it has still.
-    pub fn forget_refusals(&mut self) {
-        for right in &mut self.entries {
-            right.proven |= right.granted.take().unwrap_or(AccessMask::empty());
-        }
-    }
-
     /// Forgets everything. True if there was anything.
     pub fn clear(&mut self) -> bool {
         let any = !self.entries.is_empty();

@@ -98,17 +98,6 @@ impl Core {
     }
 
     async fn run_open(&self, caller: &Caller, request: &OpenRequest) -> Result<Granted> {
-        if !self.is_all_clean() {
-            let child = match &request.name {
-                Some(name) => self.name_entry(&request.handle, name).map(|entry| entry.leads),
-                None => Some(Leads::To(request.handle)),
-            };
-            if let Some(Leads::To(child)) = child
-                && let Some(object) = self.table.peek(&child)
-            {
-                self.tell_rights(&object).await;
-            }
-        }
         let cut = match (&request.name, &request.create) {
             (Some(name), Some((_, set))) => self.cut_named(caller, &request.handle, name, set.size).await,
             _ => None,

@@ -51,7 +51,6 @@ impl Core {
     /// Asks the origin for all rights at once, so that the answer serves later questions.
     pub async fn ask_access(&self, caller: &Caller, object: &Arc<Object>) -> Result<Accessed> {
         self.know_limits(caller, &object.handle).await;
-        self.tell_rights(object).await;
         if self.wants_directory(object) {
             return self.ask_delegated(caller, object).await;
         }

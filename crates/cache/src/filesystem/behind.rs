@@ -224,12 +224,7 @@ impl Core {
             let shown = overlay(state, *known, u64::MAX);
             Pending::asked(caller, set, now, &shown).filter(|_| keeps_writes(state))
         })?;
-        let gives = pending.sets_rights();
         self.writes(object, |writes| writes.set_pending(pending))?;
-        if gives {
-            // Who was refused may be let in now, and whoever asks from now on is asked for with it.
-            self.with(object, |state| state.give_rights(&self.policy));
-        }
         Some(self.written_wcc(object))
     }
 

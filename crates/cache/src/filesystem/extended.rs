@@ -16,7 +16,6 @@ use crate::writes::Level;
 impl Core {
     /// The access control list.
     pub async fn acl(&self, caller: &Caller, handle: &Handle) -> Result<Acl> {
-        self.tell_rights(&self.object(handle)).await;
         self.counters.extended.bump();
         self.below.acl(caller, handle).await
     }
@@ -24,8 +23,8 @@ impl Core {
     /// Sets the access control list.
     pub async fn set_acl(&self, caller: &Caller, handle: &Handle, acl: &Acl) -> Result<Wcc> {
         let object = self.object(handle);
-        self.flush_writes(&object, Level::Sent).await;
-        self.tell_rights(&object).await;
+        // A mode that waits must not come after the list: it would change it.
+        self.flush_writes(&object, Level::Stable).await;
         self.with(&object, |state| state.touch_rights(&self.policy));
         let change = Change::begin(self, &object);
         self.counters.extended.bump();

@@ -210,17 +210,6 @@ impl Core {
         });
     }
 
-    /// Sends what is delayed if it gives somebody a right, who is about to ask for it.
-    pub async fn tell_rights(&self, object: &Arc<Object>) {
-        let waits = |state: &mut State| {
-            let pending = state.writes.as_ref().and_then(|writes| writes.pending());
-            pending.is_some_and(Pending::sets_rights)
-        };
-        if self.delayed.is_some() && self.with(object, waits) {
-            self.flush_writes(object, Level::Stable).await;
-        }
-    }
-
     pub async fn commit_below(&self, writer: &Caller, object: &Arc<Object>) -> Result<Commit> {
         let caller = messenger(writer);
         let mut patience = PATIENCE_MIN;

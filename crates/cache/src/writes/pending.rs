@@ -4,9 +4,9 @@
 //! file, and after it looked at its times: they are what they were then, so they are set when everything is durable. A
 //! program that sets times itself while something is delayed under a write lease need not wait for either.
 //!
-//! Nor need one that unpacks an archive, which makes a file, writes it, and then says whose it is and who may use it:
-//! what the owner sets of these waits too, as long as it takes no right from anybody. Whoever opens the file elsewhere
-//! recalls the lease first, and an open here with other rights is asked for after it has been sent.
+//! Nor need one that unpacks an archive, which makes a file, writes it, and then says whose it is and who may use it,
+//! where that is what the file has already. A change of who may use it does not wait: nobody elsewhere recalls the lease
+//! to ask for that.
 //!
 //! Newer writes make a time of modification void.
 
@@ -25,7 +25,7 @@ pub struct Pending {
     pub atime: Option<Timestamp>,
     /// Last change of the data, if it is to be set.
     pub mtime: Option<Timestamp>,
-    /// Permission bits, if they are to be set: none are taken away.
+    /// Permission bits, if they are to be set: to what they are.
     pub mode: Option<u32>,
     /// The owner, if it is to be set: to who it is.
     pub uid: Option<u32>,
@@ -73,8 +73,7 @@ impl Pending {
         if rights && shown.mode & !PERMISSIONS != 0 {
             return None;
         }
-        let takes = |mode: u32| mode & !PERMISSIONS != 0 || shown.mode & !mode != 0;
-        if mode.is_some_and(takes)
+        if mode.is_some_and(|mode| mode != shown.mode)
             || uid.is_some_and(|uid| uid != shown.uid)
             || gid.is_some_and(|gid| gid != shown.gid)
         {
@@ -108,8 +107,8 @@ impl Pending {
         self.atime.is_none() && self.mtime.is_none() && !self.sets_rights()
     }
 
-    /// Does it give anybody a right?
-    pub fn sets_rights(&self) -> bool {
+    /// Does it say who may use it?
+    fn sets_rights(&self) -> bool {
         self.mode.is_some() || self.uid.is_some() || self.gid.is_some()
     }
 
@@ -164,12 +163,13 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_nothing_from_anybody_may_wait() {
+    fn what_nobody_else_can_miss_may_wait() {
         let none = SetAttributes::default();
         let mode = |mode| SetAttributes { mode: Some(mode), ..none };
-        assert!(waits(mode(0o644), 0o600) && waits(mode(0o600), 0o600));
+        assert!(waits(mode(0o600), 0o600));
+        assert!(!waits(mode(0o644), 0o600), "somebody may not read it yet, and would be refused");
         assert!(!waits(mode(0o600), 0o644), "somebody may read it and shall not");
-        assert!(!waits(mode(0o4755), 0o600) && !waits(mode(0o755), 0o4700) && !waits(mode(0o1777), 0o777));
+        assert!(!waits(mode(0o4755), 0o4755) && !waits(mode(0o755), 0o4700) && !waits(mode(0o1777), 0o777));
         let owner = |uid, gid| SetAttributes { uid: Some(uid), gid: Some(gid), ..none };
         assert!(waits(owner(1, 2), 0o600));
         assert!(!waits(owner(3, 2), 0o600) && !waits(owner(1, 3), 0o600) && !waits(owner(1, 2), 0o2600));
@@ -183,14 +183,14 @@ mod tests {
         let caller = Caller::machine();
         let first =
             SetAttributes { mode: Some(0o640), mtime: Some(SetTime::Server), ..SetAttributes::default() };
-        let first = Pending::asked(&caller, &first, Timestamp::new(9, 0), &shown(0o600)).unwrap();
-        let then = SetAttributes { mode: Some(0o644), uid: Some(1), ..SetAttributes::default() };
+        let first = Pending::asked(&caller, &first, Timestamp::new(9, 0), &shown(0o640)).unwrap();
+        let then = SetAttributes { mode: Some(0o640), uid: Some(1), ..SetAttributes::default() };
         let then = Pending::asked(&caller, &then, Timestamp::new(9, 0), &shown(0o640)).unwrap();
         let both = then.after(Some(first)).set();
         let mtime = Some(SetTime::Client(Timestamp::new(9, 0)));
         assert_eq!(
             both,
-            SetAttributes { mode: Some(0o644), uid: Some(1), mtime, ..SetAttributes::default() }
+            SetAttributes { mode: Some(0o640), uid: Some(1), mtime, ..SetAttributes::default() }
         );
         assert!(Pending::of(&caller).is_empty());
     }
