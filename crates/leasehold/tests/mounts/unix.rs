@@ -130,7 +130,7 @@ fn size_there(setting: &Setting, name: &str) -> u64 {
 fn what_is_removed_is_read_while_it_is_open_and_not_sent() {
     each(|setting, _| {
         let file = open(setting, "scratch");
-        file.write_all_at(&[b'x'; 100_000], 0).unwrap();
+        file.write_all_at(&vec![b'x'; 100_000], 0).unwrap();
         fs::remove_file(setting.at("a", "scratch")).unwrap();
         file.write_all_at(b"more", 100_000).unwrap();
         assert_eq!(part(&file, 99_999, 9), b"xmore");
