@@ -75,7 +75,7 @@ impl Work<'_> {
     /// Appends in small pieces.
     fn appends(mut self) -> Vec<Left> {
         let (path, mut model) = (self.directory.join("appends"), Model::default());
-        let file = OpenOptions::new().append(true).create(true).open(&path);
+        let file = File::create(&path).and_then(|_| OpenOptions::new().append(true).open(&path));
         self.play(|rng| {
             let data = bytes(rng, 150);
             model.write(model.now().len(), &data);

