@@ -41,7 +41,8 @@ fn look(page: &str, width: u32, dark: bool) -> Option<Seen> {
     let mut command = Command::new("timeout");
     command.args(["120", "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]);
     command.arg(format!("--user-data-dir={}", directory.path().join("profile").display()));
-    command.arg(format!("--blink-settings=preferredColorScheme={}", if dark { 0 } else { 1 }));
+    let scheme = if dark { "0" } else { "1" };
+    command.arg(format!("--blink-settings=preferredColorScheme={scheme}"));
     command.args(["--window-size=1600,1000", "--virtual-time-budget=20000"]);
     let output = command.arg(format!("file://{}", file.display())).output().unwrap();
     if output.status.code() == Some(127) {
