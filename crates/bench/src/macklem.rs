@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use crate::interrupt::Interrupt;
 use crate::relay::{self, Calls, Relay};
 use crate::system::{Error, Program, free_port};
-use crate::target::Mounted;
+use crate::target::{Forgetting, Mounted};
 use crate::workload::{Plan, andrew};
 
 /// The phase that compiles.
@@ -169,7 +169,7 @@ impl<'a> Site<'a> {
         for name in names {
             let there = self.directory.join("export").join(name);
             std::fs::create_dir_all(&there).map_err(|error| error.to_string())?;
-            (andrew::WORKLOAD.prepare)(&self.plan, &Mounted::new(there))
+            (andrew::WORKLOAD.prepare)(&self.plan, &Mounted::new(there, Forgetting::Everything))
                 .map_err(|error| error.to_string())?;
         }
         std::thread::sleep(Duration::from_millis(3200));
@@ -200,7 +200,7 @@ impl<'a> Site<'a> {
 
     /// Runs phases as a client and gives their times; ends the client, and gives its calls from the first of these phases on.
     fn run(&self, client: Client, name: &str, phases: &[usize]) -> Result<(Vec<f64>, Calls), String> {
-        let target = Mounted::new(client.mounted.join(name));
+        let target = Mounted::new(client.mounted.join(name), Forgetting::Everything);
         let mut times = Vec::new();
         let mut before = client.relay.calls();
         for number in 0..=COMPILE {

@@ -10,11 +10,10 @@ use std::time::Duration;
 use vfs::{Caller, Commit, Error, Freshness, Result, Status, Wcc, Written};
 
 use super::file::{Flight, Landed, Progress, Writes};
-use super::pending::Pending;
 use crate::core::Core;
 use crate::filesystem::modify::Change;
 use crate::filler::OwnWrite;
-use crate::object::{Opening, State};
+use crate::object::Opening;
 use crate::table::Object;
 
 /// How long an origin that asks for patience is left alone, at first and at most.
