@@ -173,7 +173,9 @@ impl Path {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
-        if self.queue.len() >= self.queue_max || (self.lost_of > 0 && self.random % self.lost_of == 0) {
+        if self.queue.len() >= self.queue_max
+            || (self.lost_of > 0 && self.random.is_multiple_of(self.lost_of))
+        {
             return None;
         }
         let through = self.queue.back().map_or(now, |last| *last).max(now) + self.takes;

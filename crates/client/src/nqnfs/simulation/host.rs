@@ -69,7 +69,7 @@ pub(super) enum Told {
 /// No earlier than it must be.
 const THIN: Margin = Margin {
     end: Duration::ZERO,
-    renew: Duration::from_millis(1000),
+    renew: Duration::from_secs(1),
     push: Duration::from_millis(100),
     idle: Duration::from_secs(120),
 };
@@ -186,7 +186,7 @@ impl Host {
 
     fn ask(&mut self, now: Instant, at: u64, question: Question, purpose: Purpose) {
         let asked = match question {
-            Question::Read { seconds: 0, .. } => None,
+            Question::Read { seconds: 0, .. } | Question::Write { .. } | Question::Vacated { .. } => None,
             Question::Read { file, .. } | Question::Getlease { file, .. } => {
                 match self.leases.ask(now, &handle(file)) {
                     Some(asked) => Some(asked),
@@ -195,7 +195,6 @@ impl Host {
                     None => None,
                 }
             }
-            Question::Write { .. } | Question::Vacated { .. } => None,
         };
         let file = question.file();
         self.next += 1;
