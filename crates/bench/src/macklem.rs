@@ -194,7 +194,8 @@ impl<'a> Site<'a> {
             path.metadata().map(|metadata| metadata.dev()).ok()
         };
         let is_mounted = || device(&mounted).is_some_and(|inside| Some(inside) != device(&own));
-        let program = Program::start_until(&Interrupt::default(), "mount", process, &own.join("log"), is_mounted)?;
+        let program =
+            Program::start_until(&Interrupt::default(), "mount", process, &own.join("log"), is_mounted)?;
         Ok(Client { relay, program, mounted })
     }
 
