@@ -433,7 +433,7 @@ async fn what_the_owner_sets_to_what_it_is_waits_with_the_data_and_a_change_does
     let made = cache.getattr(&opener(0), &file).await.unwrap();
     bench.origin.calls();
     let owner = SetAttributes { uid: Some(made.uid), gid: Some(made.gid), ..SetAttributes::default() };
-    for set in [owner, private.clone()] {
+    for set in [owner, private] {
         let wcc = cache.setattr(&user(), &file, &set, None).await.unwrap();
         assert_eq!(wcc.after.unwrap().size, 4);
     }

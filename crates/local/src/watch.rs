@@ -70,10 +70,11 @@ impl Events {
         loop {
             let mut ready = self.0.readable().await?;
             let mut buffer = [0; BUFFER_BYTES];
-            match ready.try_io(|fd| rustix::io::read(fd.get_ref(), &mut buffer[..]).map_err(io::Error::from))
-            {
-                Ok(read) => return Ok(parse(&buffer[..read?], std::process::id())),
-                Err(_) => continue,
+            let read =
+                ready.try_io(|fd| rustix::io::read(fd.get_ref(), &mut buffer[..]).map_err(io::Error::from));
+            // Else it was not ready after all.
+            if let Ok(read) = read {
+                return Ok(parse(&buffer[..read?], std::process::id()));
             }
         }
     }

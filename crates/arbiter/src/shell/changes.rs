@@ -214,10 +214,8 @@ impl Shell {
                 made => return made,
             }
         }
-        let _truncation = match truncates {
-            true => Some(self.change_data(caller, (directory, name), None).await?),
-            false => None,
-        };
+        let _truncation =
+            if truncates { Some(self.change_data(caller, (directory, name), None).await?) } else { None };
         let mut created = self.below.create(caller, directory, name, how, set).await?;
         created.node.attributes = self.trusted(caller, &created.node.handle, created.node.attributes);
         Ok(created)

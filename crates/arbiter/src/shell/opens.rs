@@ -226,9 +226,10 @@ impl Shell {
         };
         let directory = self.change_directories(caller, &[&request.handle]).await?;
         let truncates = *how == CreateHow::Unchecked && set.size.is_some();
-        let file = match truncates {
-            true => Some(self.change_data(caller, (&request.handle, name), Some(opening)).await?),
-            false => None,
+        let file = if truncates {
+            Some(self.change_data(caller, (&request.handle, name), Some(opening)).await?)
+        } else {
+            None
         };
         Ok([Some(directory), file])
     }

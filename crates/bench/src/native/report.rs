@@ -199,7 +199,7 @@ mod tests {
         let mount = [sample(Kind::Mount, 0, 2.0), sample(Kind::Mount, 1, 8.0), sample(Kind::Mount, 2, 3.0)];
         let row = row(Task::Appends, Kind::Mount, &mount, &native).unwrap();
         assert_eq!(row.times_native, Some([2.0, 2.0, 3.0]));
-        assert_eq!(row.each_us, [3e5, 2e5, 8e5]);
+        assert_eq!(row.each_us.map(f64::round).map(|us| us as u64), [300_000, 200_000, 800_000]);
         assert!((row.requests_each - 3.0).abs() < 1e-9 && (row.calls_each - 0.5).abs() < 1e-9);
         assert_eq!(middle(vec![4.0, 1.0]), Some([2.5, 1.0, 4.0]));
         assert_eq!(middle(Vec::new()), None);

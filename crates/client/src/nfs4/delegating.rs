@@ -131,10 +131,7 @@ impl Inner {
         let mut results = self.run(caller, Plan::stateful(Operation::Access), build).await?.results;
         self.take::<op::Putfh>(&mut results)?;
         let granted = AccessMask::from_bits_truncate(self.take::<op::Access>(&mut results)?.access) & asked;
-        let before = match known {
-            true => None,
-            false => Some(self.take_attributes(&mut results, directory, None)?),
-        };
+        let before = if known { None } else { Some(self.take_attributes(&mut results, directory, None)?) };
         let given = results.take::<op::GetDirDelegation>();
         let went_on = given.is_ok();
         let held = self.prospective(given).and_then(|given| self.hold_directory(caller, directory, &given));
@@ -231,7 +228,7 @@ mod tests {
         }
         for pause in [PAUSE_MIN, PAUSE_MIN * 2, PAUSE_MIN * 4] {
             prospects.refused(Instant::now());
-            tokio::time::advance(pause - Duration::from_secs(1)).await;
+            tokio::time::advance(pause.saturating_sub(Duration::from_secs(1))).await;
             assert!(!prospects.are_good(Instant::now()));
             tokio::time::advance(Duration::from_secs(1)).await;
             assert!(prospects.are_good(Instant::now()));

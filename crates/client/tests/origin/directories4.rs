@@ -231,10 +231,8 @@ async fn the_next_life_goes_on_with_it() {
         let mut directory = directory(granted);
         let origin = Origin4::start(move |operation, all| match operation {
             ArgOp::TestStateid(args) => {
-                let outcome = match good {
-                    true => nfs4::Outcome::Ok(()),
-                    false => nfs4::Outcome::Fail(Status::DelegRevoked, ()),
-                };
+                let outcome =
+                    if good { nfs4::Outcome::Ok(()) } else { nfs4::Outcome::Fail(Status::DelegRevoked, ()) };
                 let codes = args.stateids.iter().map(|_| outcome).collect();
                 let status_codes = xdr::List::new(codes).unwrap();
                 say(ResOp::TestStateid(Ok(nfs4::TestStateidOk { status_codes })))
