@@ -108,7 +108,9 @@ impl Core {
         let listing = self.with(object, |state| {
             let may = self.may(state, &caller.principal, AccessMask::READ) == Some(true);
             let usable = |listing: &&KnownListing| {
-                may && !state.is_suspect() && !(open && listing.young) && listing.edits.is_empty()
+                // What one of us is changing may have taken effect already.
+                let as_read = listing.edits.is_empty() && !state.is_busy();
+                may && !state.is_suspect() && !(open && listing.young) && as_read
             };
             state.listing.as_ref().filter(usable).cloned()
         })?;

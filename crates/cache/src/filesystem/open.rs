@@ -48,6 +48,19 @@ impl Core {
             self.counters.opens_shared.bump();
             return Err(absent);
         }
+        for _ in 0..CROSSINGS_MAX {
+            match self.open_known(caller, request, arrived).await {
+                // What the name led to has just been removed: it leads elsewhere by now, or nowhere.
+                Err(error) if error.status == Status::Stale && may_look_again(request) => {}
+                opened => return opened,
+            }
+            let directory = self.object(&request.handle);
+            self.revalidate(caller, &directory, self.policy.event()).await?;
+        }
+        self.open_at_origin(caller, request, None, arrived).await
+    }
+
+    async fn open_known(&self, caller: &Caller, request: &OpenRequest, arrived: u64) -> Result<Opened> {
         let target = if may_share(request) { self.target(caller, request).await } else { None };
         let Some(object) = target else {
             return self.open_at_origin(caller, request, None, arrived).await;
@@ -327,6 +340,11 @@ impl Core {
             Err(error) => Err(error),
         }
     }
+}
+
+/// May the name be followed once more if it led to what is gone?
+fn may_look_again(request: &OpenRequest) -> bool {
+    request.name.is_some() && request.create.is_none()
 }
 
 /// May an open do without an OPEN of its own? Not if it may change something.

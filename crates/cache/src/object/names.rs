@@ -81,6 +81,11 @@ impl State {
         }
     }
 
+    /// Are we changing any name?
+    pub fn is_busy(&self) -> bool {
+        !self.busy_names.is_empty()
+    }
+
     /// Are we changing this name?
     pub fn is_busy_name(&self, name: &Name) -> bool {
         self.busy_names.iter().any(|busy| busy.name == *name)

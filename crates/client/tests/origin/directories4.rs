@@ -50,7 +50,10 @@ fn directory(given: Given) -> impl FnMut(&ArgOp, &[ArgOp]) -> Say + Send {
             }
             other => say(other),
         },
-        ArgOp::Getattr(args) if all.iter().any(|operation| matches!(operation, ArgOp::Access(_))) => {
+        ArgOp::Getattr(args)
+            if all.iter().any(|operation| matches!(operation, ArgOp::Access(_)))
+                && !all.iter().any(|operation| matches!(operation, ArgOp::Open(_))) =>
+        {
             let directory = Fattr { ftype: Some(Ftype::Dir), ..fattr(args.attr_request) };
             say(ResOp::Getattr(Ok(GetattrOk { obj_attributes: Box::new(directory) })))
         }
