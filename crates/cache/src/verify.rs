@@ -57,8 +57,15 @@ impl Cache {
         let valid: u64 = subject.valid.iter().map(|range| range.end - range.start).sum();
         let sums = subject.sums.clone();
         let file = subject.file.clone();
-        let checked = blocking(move || Ok(check(&file, &sums))).await;
-        let mut found = checked.unwrap_or_else(|_| Verified::default());
+        let mut found = match blocking(move || check(&file, &sums)).await {
+            Ok(found) => found,
+            // A process that was killed had taken it away, and the index did not hear of it: there is nothing there.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let dropped = repair && self.core.drop_subject(&subject).await;
+                return Verified { dropped, ..Verified::default() };
+            }
+            Err(_) => Verified { damaged: subject.valid.clone(), ..Verified::default() },
+        };
         let damaged: u64 = found.damaged.iter().map(|range| range.end - range.start).sum();
         found.unchecked_bytes = valid.saturating_sub(found.good_bytes + damaged);
         if repair && !found.damaged.is_empty() {
@@ -171,8 +178,16 @@ impl Core {
         Ok((still && there).then_some(same))
     }
 
-    /// Drops what was looked at, unless it has been already.
     async fn drop_damaged(&self, subject: &Subject) -> bool {
+        let dropped = self.drop_subject(subject).await;
+        if dropped {
+            self.counters.damaged.bump();
+        }
+        dropped
+    }
+
+    /// Drops what was looked at, unless it has been already.
+    async fn drop_subject(&self, subject: &Subject) -> bool {
         let dropped = self.with(&subject.object, |state| {
             let same = state.data.generation() == subject.generation;
             if same {
@@ -181,26 +196,23 @@ impl Core {
             same
         });
         self.empty_trash().await;
-        if dropped {
-            self.counters.damaged.bump();
-        }
         dropped
     }
 }
 
 /// Reads what has a sum back from the disk.
-fn check(file: &ObjectFile, sums: &[Sum]) -> Verified {
+fn check(file: &ObjectFile, sums: &[Sum]) -> io::Result<Verified> {
     let mut found = Verified::default();
-    let opened = file.open_again();
+    let opened = file.open_again()?;
     for Sum { range, crc } in sums {
-        let good = opened.as_ref().is_ok_and(|file| sum_of(file, range).is_ok_and(|sum| sum == *crc));
+        let good = sum_of(&opened, range).is_ok_and(|sum| sum == *crc);
         if good {
             found.good_bytes += range.end - range.start;
         } else {
             found.damaged.push(range.clone());
         }
     }
-    found
+    Ok(found)
 }
 
 fn sum_of(file: &File, range: &Range<u64>) -> io::Result<u32> {
