@@ -53,12 +53,14 @@ impl Drop for Mounted {
     }
 }
 
-fn play(lab: &Lab, origin: &Origin, versions: [&str; 2]) {
+/// The origin as version 3 and as version 4 know it.
+fn play(lab: &Lab, origins: [&Origin; 2]) {
     // Timeouts that no test outlasts: nothing but opens tells of changes.
-    let mounts = [("a", versions[0]), ("b", versions[1])]
-        .map(|(name, version)| Mounted::new(lab, origin, name, &format!("vers={version},actimeo=3600")));
+    let mounts = [("a", origins[0], "3"), ("b", origins[1], "4.2")].map(|(name, origin, version)| {
+        Mounted::new(lab, origin, name, &format!("vers={version},actimeo=3600"))
+    });
     let guest = lab.guest("direct");
-    guest.mount_nfs(origin, "/mnt/nfs", &format!("{V3},noacl"));
+    guest.mount_nfs(origins[0], "/mnt/nfs", &format!("{V3},noacl"));
     let seat = |name: &str, at: &Mounted| Seat::new(name, Hand::on_host(), PathBuf::from(at.at()));
     let mut seats = [
         seat("mount a", &mounts[0]),
@@ -77,50 +79,19 @@ fn play(lab: &Lab, origin: &Origin, versions: [&str; 2]) {
 fn mounts_and_a_kernel_keep_close_to_open_before_serve() {
     let Some(lab) = Lab::enter("mounted-serve") else { return };
     let serve = stack::serve(&lab, &lab.subdirectory("served"));
-    play(&lab, &serve.origin(), ["3", "4.2"]);
+    play(&lab, [&serve.origin(); 2]);
 }
 
 #[test]
 fn mounts_and_a_kernel_keep_close_to_open_before_ganesha() {
     let Some(lab) = Lab::enter("mounted-ganesha") else { return };
     let ganesha = Ganesha::start(&lab);
-    play(&lab, &ganesha.origin(), ["3", "4.2"]);
+    play(&lab, [&ganesha.origin(); 2]);
 }
 
 #[test]
 fn mounts_and_a_kernel_keep_close_to_open_before_knfsd() {
     let Some(lab) = Lab::enter("mounted-knfsd") else { return };
     let knfsd = Knfsd::start(&lab);
-    play(&lab, &knfsd.origin(), ["3", "4.2"]);
-}
-
-/// Public suites are no part of this project: a script runs them, with the directory and a name of what it is on.
-fn run_script(lab: &Lab, origin: &Origin, name: &str) {
-    let Ok(script) = std::env::var("LAB_SCRIPT") else { panic!("LAB_SCRIPT names no program to run") };
-    for version in ["3", "4.2"] {
-        let mounted = Mounted::new(lab, origin, &format!("{name}-{version}"), &format!("vers={version}"));
-        let status = Command::new(&script).arg(mounted.at()).arg(format!("{name}-{version}")).status();
-        eprintln!("lab: {script} on {name}, version {version}: {}", status.unwrap());
-        mounted.unmount();
-    }
-}
-
-#[test]
-#[ignore = "by hand: LAB_SCRIPT=PROGRAM is run with a directory on a mount, and the name of its origin and version"]
-fn a_script_on_mounts_of_each_origin() {
-    let Some(lab) = Lab::enter("mounted-script") else { return };
-    let wanted = std::env::var("LAB_ORIGIN").unwrap_or_default();
-    let is_wanted = |name: &str| wanted.is_empty() || wanted == name;
-    if is_wanted("serve") {
-        let serve = stack::serve(&lab, &lab.subdirectory("served"));
-        run_script(&lab, &serve.origin(), "serve");
-    }
-    if is_wanted("ganesha") {
-        let ganesha = Ganesha::start(&lab);
-        run_script(&lab, &ganesha.origin(), "ganesha");
-    }
-    if is_wanted("knfsd") {
-        let knfsd = Knfsd::start(&lab);
-        run_script(&lab, &knfsd.origin(), "knfsd");
-    }
+    play(&lab, [&knfsd.origin(), &knfsd.origin_v4()]);
 }
