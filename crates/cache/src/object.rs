@@ -298,7 +298,8 @@ impl State {
     /// has just been told all, is to say that the lease vouches for it.
     pub fn vouch(&mut self) -> Option<LeaseId> {
         let lease = self.lease.as_ref().filter(|lease| lease.until().is_none() && lease.is_free())?.id;
-        let quiet = !self.changed && !self.ours && !self.chain.is_under_way();
+        let busy = self.chain.is_under_way() || self.is_busy();
+        let quiet = !self.changed && !self.ours && !busy;
         let new = quiet && !self.vouched && self.leased().is_some();
         self.vouched |= new;
         new.then_some(lease)

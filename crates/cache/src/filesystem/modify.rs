@@ -328,21 +328,22 @@ impl Core {
 
     /// RMDIR. A lease on what is removed goes back first: afterwards there is nothing to name it by.
     pub async fn rmdir(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<Wcc> {
-        let victim = self.leased_directory(directory, name);
+        let victim = match self.steady_entry(&self.object(directory), name) {
+            Some(NameEntry { leads: Leads::To(child), .. }) => Some(self.object(&child)),
+            Some(NameEntry { leads: Leads::Nowhere, .. }) => None,
+            // It costs a LOOKUP, where there may be a lease at all.
+            None => self.victim(caller, directory, name).await,
+        };
+        let victim = victim.filter(|victim| self.is_leased_directory(victim));
         if let Some(victim) = &victim {
             self.return_lease(victim).await;
         }
         self.remove(directory, name, victim, self.below.rmdir(caller, directory, name)).await
     }
 
-    /// What a name is known to lead to, if that is a directory with a lease.
-    fn leased_directory(&self, directory: &Handle, name: &Name) -> Option<Arc<Object>> {
-        let entry = self.steady_entry(&self.object(directory), name)?;
-        let Leads::To(child) = entry.leads else { return None };
-        let child = self.object(&child);
-        let leased =
-            |state: &mut State| state.lease.is_some() && state.attributes().is_some_and(Attributes::is_dir);
-        self.with(&child, leased).then_some(child)
+    fn is_leased_directory(&self, object: &Arc<Object>) -> bool {
+        let is_dir = |state: &State| state.attributes().is_some_and(Attributes::is_dir);
+        self.with(object, |state| state.lease.is_some() && is_dir(state))
     }
 
     /// REMOVE and RMDIR.
@@ -377,11 +378,11 @@ impl Core {
         (to, to_name): (&Handle, &Name),
     ) -> Result<Renamed> {
         let (source, target) = (self.object(from), self.object(to));
-        if let Some(replaced) = self.leased_directory(to, to_name) {
-            self.return_lease(&replaced).await;
-        }
         let (moved, replaced) =
             (self.victim(caller, from, from_name).await, self.victim(caller, to, to_name).await);
+        if let Some(replaced) = replaced.as_ref().filter(|replaced| self.is_leased_directory(replaced)) {
+            self.return_lease(replaced).await;
+        }
         let leaving = NameChange::begin(self, &source, from_name).of(moved);
         let coming = NameChange::begin(self, &target, to_name).of(replaced);
         let change = Change::begin(self, &target);

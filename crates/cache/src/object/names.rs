@@ -62,6 +62,8 @@ impl State {
     /// The change of the name is over. False if another one was under way with it: which came last is not known.
     pub fn end_name(&mut self, ticket: u64) -> bool {
         self.touch_names();
+        // A lease may vouch for it again.
+        self.changed = true;
         let Some(at) = self.busy_names.iter().position(|busy| busy.ticket == ticket) else { return false };
         !self.busy_names.swap_remove(at).contested
     }

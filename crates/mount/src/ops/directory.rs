@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use tokio::time::Instant;
-use vfs::{Attributes, Entry, FileType, ReadDir, Status};
+use vfs::{AccessMask, Attributes, Caller, Entry, FileType, ReadDir, Status};
 
 use crate::credentials::caller;
 use crate::errno;
@@ -54,12 +54,24 @@ impl Front {
         if stale {
             self.notifier.attributes(inode.number);
         }
+        let kept = kept && self.may_list(&caller, &inode).await;
         let mut flags = Fopen::empty();
         flags.set(Fopen::CACHE_DIR, kept || fills);
         flags.set(Fopen::KEEP_CACHE, kept);
         let position = tokio::sync::Mutex::default();
         self.files.insert_directory(fh, Directory { inode, caller, state: fills.then_some(now), position });
         Ok(Answer::Open(OpenOut { fh, flags, backing: 0 }))
+    }
+
+    /// May the caller have what the kernel keeps? Without a READDIR nobody else asks the origin for this credential; one
+    /// that read it before is remembered. Who may not makes the kernel drop it, and is answered by READDIR.
+    async fn may_list(&self, caller: &Caller, inode: &Inode) -> bool {
+        let accessed = self.fs.access(caller, &inode.handle, AccessMask::READ).await;
+        let may = accessed.is_ok_and(|accessed| accessed.granted.contains(AccessMask::READ));
+        if !may {
+            inode.state.lock().listed = None;
+        }
+        may
     }
 
     /// RELEASEDIR.

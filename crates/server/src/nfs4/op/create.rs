@@ -18,6 +18,8 @@ pub(in crate::nfs4) async fn answer(
     }
     let object = compound.writable()?;
     let name = convert::name(&args.objname)?;
+    // Leases on directories are not had again after a restart: until all of before have heard, no name is changed.
+    compound.front.state.no_grace()?;
     let supported = compound.supported(&object.export).await?;
     let setting = Setting::of_new(&args.createattrs, supported)?;
     if setting.set.size.is_some() {
