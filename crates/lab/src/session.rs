@@ -62,7 +62,9 @@ impl Lab {
         let entered = Instant::now();
         let directory = create_directory();
         let hand = directory.join("lab-hand");
-        fs::copy(HAND, &hand).unwrap_or_else(|error| panic!("lab: cannot copy {HAND}: {error}; build again"));
+        // By a program: while this process had it open for writing, a child that another test is just starting would have it so too,
+        // and what somebody writes cannot be run (ETXTBSY).
+        host_command("cp", &[HAND, &hand.to_string_lossy()]);
         let guard = Guard::start(&hand, locks.remove(0));
         let guests = AtomicU8::new(0);
         let inner = Inner { name: name.to_owned(), directory, guests, lane, entered, guard, _others: locks };
