@@ -41,7 +41,7 @@ use crate::rights::Rights;
 use crate::store::{ObjectFile, Place};
 use crate::trust::Sent;
 use crate::writes::Writes;
-use names::BusyName;
+use names::{BusyName, Wish};
 
 /// Does a reply count as an open of the object? Those to GETATTR, LOOKUP and ACCESS do; those that merely carry
 /// attributes along do not.
@@ -130,6 +130,8 @@ pub struct State {
     pub names_generation: u64,
     busy_names: Vec<BusyName>,
     tickets: u64,
+    /// How much a lease on it is wanted, if it is a directory.
+    pub wish: Wish,
     /// All names in it.
     pub listing: Option<KnownListing>,
     /// The beginning of all names in it.
@@ -185,6 +187,7 @@ impl State {
             names_generation: 0,
             busy_names: Vec::new(),
             tickets: 0,
+            wish: Wish::default(),
             listing: None,
             gathering: None,
             trash: Vec::new(),

@@ -1,5 +1,8 @@
 //! Names in a directory: which of them we are changing, and what a lease on it makes of those that are known.
 
+use std::time::Duration;
+
+use tokio::time::Instant;
 use vfs::Name;
 
 use super::State;
@@ -8,6 +11,42 @@ use crate::listing::Edit;
 use crate::names::{Leads, NameEntry};
 use crate::policy::Policy;
 use crate::trust::Sent;
+
+/// A lease on a directory is asked for at the second question about names in it, ...
+const WISH_MIN: u32 = 2;
+/// ... after twice as many each time that it does not last, and at most so many.
+const WISH_MAX: u32 = 64;
+/// After so long it is as if it had not been asked for.
+const WISH_MEMORY: Duration = Duration::from_secs(60);
+
+/// How much a lease on a directory is wanted, by the questions about names in it that were asked of the origin.
+#[derive(Debug)]
+pub struct Wish {
+    questions: u32,
+    needed: u32,
+    asked: Option<Instant>,
+}
+
+impl Default for Wish {
+    fn default() -> Wish {
+        Wish { questions: 0, needed: WISH_MIN, asked: None }
+    }
+}
+
+impl Wish {
+    /// One more question is about to be asked. Is it to bring a lease along?
+    pub fn question(&mut self, now: Instant) -> bool {
+        if self.asked.is_some_and(|asked| now.saturating_duration_since(asked) > WISH_MEMORY) {
+            *self = Wish { questions: self.questions, ..Wish::default() };
+        }
+        self.questions += 1;
+        let due = self.questions >= self.needed;
+        if due {
+            *self = Wish { questions: 0, needed: (self.needed * 2).min(WISH_MAX), asked: Some(now) };
+        }
+        due
+    }
+}
 
 /// A change of a name of ours that is under way.
 #[derive(Debug)]
@@ -101,5 +140,18 @@ impl State {
         if self.names_epoch().is_none() {
             self.changed |= self.listing.take().is_some();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_that_does_not_last_is_wanted_less_and_less() {
+        let (mut wish, now) = (Wish::default(), Instant::now());
+        let mut until = |now| (1..).take_while(|_| !wish.question(now)).count() + 1;
+        assert_eq!([(); 7].map(|()| until(now)), [2, 4, 8, 16, 32, 64, 64]);
+        assert_eq!(until(now + WISH_MEMORY * 2), 2, "it is long ago");
     }
 }
