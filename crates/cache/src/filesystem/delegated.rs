@@ -197,7 +197,7 @@ impl Core {
     /// ACCESS of a directory, with a lease on it if there is one to be had.
     pub async fn ask_delegated(&self, caller: &Caller, object: &Arc<Object>) -> Result<Accessed> {
         let (caller, object) = (caller.clone(), object.clone());
-        self.with_delegation(|core| async move { core.run_delegated(&caller, &object).await }).await
+        self.with_delegation(move |core| async move { core.run_delegated(&caller, &object).await }).await
     }
 
     async fn run_delegated(&self, caller: &Caller, object: &Arc<Object>) -> Result<Accessed> {

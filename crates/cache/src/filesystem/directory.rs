@@ -142,7 +142,8 @@ impl Core {
             return self.run_readdir(caller, object, part, false).await;
         }
         let (caller, object) = (caller.clone(), object.clone());
-        self.with_delegation(|core| async move { core.run_readdir(&caller, &object, part, true).await }).await
+        self.with_delegation(move |core| async move { core.run_readdir(&caller, &object, part, true).await })
+            .await
     }
 
     async fn run_readdir(

@@ -177,8 +177,10 @@ impl Core {
             return self.run_lookup(caller, directory, name, false).await;
         }
         let (caller, directory, name) = (caller.clone(), directory.clone(), name.clone());
-        self.with_delegation(|core| async move { core.run_lookup(&caller, &directory, &name, true).await })
-            .await
+        self.with_delegation(
+            move |core| async move { core.run_lookup(&caller, &directory, &name, true).await },
+        )
+        .await
     }
 
     async fn run_lookup(
