@@ -193,6 +193,74 @@ async fn one_that_is_revoked_vouches_for_nothing() {
     assert!(look(&cache, &opener(0), "absent").await.is_some());
 }
 
+/// Not every client sends ACCESS: what is asked for again and again brings a lease along, whatever it is asked with and
+/// whether it is there or not.
+#[tokio::test(start_paused = true)]
+async fn who_never_sends_access_gets_one_with_the_second_question() {
+    for call in ["LOOKUP", "OPEN", "READDIR"] {
+        let bench = Bench::with_state(Policy::Never);
+        bench.origin.state.lock().directories = true;
+        bench.origin.put(&root(), "f", b"data");
+        bench.origin.put(&root(), "g", b"data");
+        bench.origin.pass(10 * SECOND);
+        let cache = bench.open().await;
+        let caller = v4_opener(0, 1);
+        cache.getattr(&caller, &root()).await.unwrap();
+        bench.origin.calls();
+        let ask = async |text: &str| match call {
+            "LOOKUP" => assert_eq!(look(&cache, &caller, text).await, None),
+            "OPEN" => {
+                let absent = open_request(&root(), text, 1, Share::READ);
+                assert_eq!(cache.open(&caller, &absent).await.unwrap_err().status, Status::NoEnt);
+            }
+            _ => {
+                let part = ReadDir { cookie: 0, verifier: [0; 8], bytes: 1, plus: false };
+                assert_eq!(cache.readdir(&caller, &root(), part).await.unwrap().entries.len(), 1);
+            }
+        };
+        for (text, lease) in [("a", None), ("b", Some(LeaseKind::Read))] {
+            ask(text).await;
+            assert_eq!(bench.origin.lease(&root()), lease, "{call}");
+        }
+        if call != "READDIR" {
+            // What was asked before there was one, and by both: it is all in the same state of the directory.
+            assert_eq!(bench.origin.calls(), [(call, 2)]);
+            let other = v4_opener(0, 2);
+            for text in ["a", "b"] {
+                assert_eq!(look(&cache, &other, text).await, None);
+                let absent = open_request(&root(), text, 2, Share::READ);
+                assert_eq!(cache.open(&other, &absent).await.unwrap_err().status, Status::NoEnt);
+            }
+            assert_eq!(bench.origin.calls(), []);
+        }
+        bench
+            .origin
+            .others_name(&root(), "a", |tree| {
+                let (how, set) = (CreateHow::Guarded, SetAttributes::default());
+                tree.make(&root(), &name("a"), FileType::Regular, how, &set, b"").unwrap();
+            })
+            .await;
+        assert!(look(&cache, &caller, "a").await.is_some(), "{call}");
+    }
+}
+
+/// A directory that others change all the time is asked for less and less.
+#[tokio::test(start_paused = true)]
+async fn what_is_taken_back_at_once_is_not_asked_for_each_time() {
+    let bench = Bench::with_state(Policy::Never);
+    bench.origin.state.lock().directories = true;
+    bench.origin.pass(10 * SECOND);
+    let cache = bench.open().await;
+    let caller = v4_opener(0, 1);
+    cache.getattr(&caller, &root()).await.unwrap();
+    for round in 0..40 {
+        look(&cache, &caller, &format!("absent-{round}")).await;
+        bench.origin.others_name(&root(), "x", |_| ()).await;
+    }
+    // 2, 4, 8 and 16 questions.
+    assert_eq!(cache.stats().recalls, 4);
+}
+
 /// What a lease vouches for is told to those who may know it.
 #[tokio::test(start_paused = true)]
 async fn each_credential_is_asked_for_its_right_once() {
