@@ -41,7 +41,7 @@ use crate::rights::Rights;
 use crate::store::{ObjectFile, Place};
 use crate::trust::Sent;
 use crate::writes::Writes;
-use names::{BusyName, Wish};
+use names::{BusyName, Touched, Wish};
 
 /// Does a reply count as an open of the object? Those to GETATTR, LOOKUP and ACCESS do; those that merely carry
 /// attributes along do not.
@@ -128,6 +128,7 @@ pub struct State {
     pub link: Option<Bytes>,
     /// Counts our own changes of names in it, before and after each: what was asked meanwhile is not stored.
     pub names_generation: u64,
+    touched: Touched,
     busy_names: Vec<BusyName>,
     tickets: u64,
     /// How much a lease on it is wanted, if it is a directory.
@@ -185,6 +186,7 @@ impl State {
             streams: Streams::default(),
             link: None,
             names_generation: 0,
+            touched: Touched::default(),
             busy_names: Vec::new(),
             tickets: 0,
             wish: Wish::default(),

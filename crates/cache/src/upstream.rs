@@ -181,8 +181,8 @@ impl Core {
         });
         // A change of the name by us may have come between the OPEN and its reply: it has moved the file's ctime.
         let moved = naming.as_ref().is_some_and(|naming| {
-            let now = self.with(&naming.directory, |state| state.names_generation);
-            now != naming.before.names_generation
+            let before = naming.before.names_generation;
+            self.with(&naming.directory, |state| state.touched_since(before, naming.name))
         });
         let (entry, usage, early) = self.with(&object, |state| {
             if let Some(size) = cut {

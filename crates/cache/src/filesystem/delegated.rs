@@ -30,8 +30,8 @@ impl Core {
         let generation = self.with(directory, |state| state.names_epoch().map(|_| state.names_generation))?;
         let entry = self.name_entry(&directory.handle, name);
         self.with(directory, |state| {
-            // No change of ours has ended since the index was asked, or is under way.
-            let steady = state.names_generation == generation && !state.is_busy_name(name);
+            // No change of it by us has ended since the index was asked, or is under way.
+            let steady = !state.touched_since(generation, name) && !state.is_busy_name(name);
             let epoch = state.names_epoch().filter(|_| steady)?;
             match entry.filter(|entry| entry.holds_within(epoch)) {
                 Some(entry) => Some(entry.leads),

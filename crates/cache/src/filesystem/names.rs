@@ -269,7 +269,7 @@ impl Core {
         })
     }
 
-    /// Writes what was learnt of a name to the index, unless names in the directory were changed by us meanwhile.
+    /// Writes what was learnt of a name to the index, unless it was changed by us meanwhile.
     /// Without an entry, what the index says is taken out.
     pub fn remember_name(
         &self,
@@ -281,7 +281,7 @@ impl Core {
         let mut batch = Batch::default();
         put_name(&mut batch, &directory.handle, name, entry);
         let _names = directory.names.lock();
-        if self.with(directory, |state| state.names_generation == generation) {
+        if self.with(directory, |state| !state.touched_since(generation, name)) {
             self.index.commit(batch);
             self.see_child(&directory.handle, name, entry.as_ref());
         }

@@ -1,5 +1,6 @@
 //! Names in a directory: which of them we are changing, and what a lease on it makes of those that are known.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -48,6 +49,37 @@ impl Wish {
     }
 }
 
+/// Names that we changed last. More are forgotten: then any may have been.
+const TOUCHED_MAX: usize = 256;
+
+/// Which names we changed, and when: what was asked meanwhile of one of them is not stored, and what was asked of others is.
+#[derive(Debug, Default)]
+pub(super) struct Touched {
+    /// By the generation that their change made, in order; no name for a change that may have been of any.
+    names: VecDeque<(u64, Option<Name>)>,
+    /// Of what is in there no more.
+    forgotten: u64,
+}
+
+impl Touched {
+    fn push(&mut self, generation: u64, name: Option<&Name>) {
+        if self.names.len() >= TOUCHED_MAX
+            && let Some((generation, _)) = self.names.pop_front()
+        {
+            self.forgotten = generation;
+        }
+        self.names.push_back((generation, name.cloned()));
+    }
+
+    /// Has this name been changed after this generation, as far as is known?
+    fn since(&self, generation: u64, name: &Name) -> bool {
+        let hit = |(at, touched): &(u64, Option<Name>)| {
+            *at > generation && touched.as_ref().is_none_or(|touched| touched == name)
+        };
+        self.forgotten > generation || self.names.iter().rev().take_while(|(at, _)| *at > generation).any(hit)
+    }
+}
+
 /// A change of a name of ours that is under way.
 #[derive(Debug)]
 pub(super) struct BusyName {
@@ -82,7 +114,7 @@ impl State {
 
     /// We are about to change this name in it.
     pub fn begin_name(&mut self, name: &Name) -> u64 {
-        self.touch_names();
+        self.touch_names(Some(name));
         self.tickets += 1;
         let mut contested = false;
         for other in self.busy_names.iter_mut().filter(|other| other.name == *name) {
@@ -100,11 +132,25 @@ impl State {
 
     /// The change of the name is over. False if another one was under way with it: which came last is not known.
     pub fn end_name(&mut self, ticket: u64) -> bool {
-        self.touch_names();
         // A lease may vouch for it again.
         self.changed = true;
-        let Some(at) = self.busy_names.iter().position(|busy| busy.ticket == ticket) else { return false };
-        !self.busy_names.swap_remove(at).contested
+        let Some(at) = self.busy_names.iter().position(|busy| busy.ticket == ticket) else {
+            self.touch_names(None);
+            return false;
+        };
+        let ended = self.busy_names.swap_remove(at);
+        self.touch_names(Some(&ended.name));
+        !ended.contested
+    }
+
+    /// A change of ours may have been of what any name leads to.
+    pub fn touch_all_names(&mut self) {
+        self.touch_names(None);
+    }
+
+    /// Have we begun or ended a change of this name since then?
+    pub fn touched_since(&self, generation: u64, name: &Name) -> bool {
+        self.touched.since(generation, name)
     }
 
     /// After a change of ours this is what is known of the name.
@@ -134,8 +180,9 @@ impl State {
 
     /// Names in it are changed, or about to be: nothing that was asked before is stored. A whole listing is worth keeping
     /// where it is known for certain what becomes of it.
-    fn touch_names(&mut self) {
+    fn touch_names(&mut self, name: Option<&Name>) {
         self.names_generation += 1;
+        self.touched.push(self.names_generation, name);
         self.gathering = None;
         if self.names_epoch().is_none() {
             self.changed |= self.listing.take().is_some();
@@ -146,6 +193,19 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_change_is_of_its_name_and_what_is_forgotten_of_any() {
+        let name = |text: &str| Name::new(text.as_bytes()).unwrap();
+        let mut touched = Touched::default();
+        touched.push(1, Some(&name("a")));
+        assert!(touched.since(0, &name("a")) && !touched.since(1, &name("a")));
+        assert!(!touched.since(0, &name("b")));
+        touched.push(2, None);
+        assert!(touched.since(1, &name("b")) && !touched.since(2, &name("b")));
+        (3..).take(TOUCHED_MAX).for_each(|at| touched.push(at, Some(&name("c"))));
+        assert!(touched.since(1, &name("b")) && !touched.since(2, &name("b")));
+    }
 
     #[test]
     fn a_lease_that_does_not_last_is_wanted_less_and_less() {
