@@ -442,3 +442,46 @@ async fn no_name_is_answered_as_it_was_before() {
     }
     assert!(recalls > 100, "{recalls}");
 }
+
+/// What is asked of one name while others in the directory are made and removed is remembered all the same; what is asked
+/// of the name itself is not.
+#[tokio::test(start_paused = true)]
+async fn a_change_of_one_name_is_none_of_another() {
+    let bench = Bench::with_state(Policy::Always(LeaseKind::Write));
+    for text in ["f", "g", "old"] {
+        bench.origin.put(&root(), text, b"data");
+    }
+    bench.origin.pass(10 * SECOND);
+    let cache = bench.open().await;
+    let caller = v4_opener(0, 1);
+    cache.getattr(&caller, &root()).await.unwrap();
+    look(&cache, &caller, "old").await;
+    for (changed, costs) in [("new", 0), ("f", 1)] {
+        let open = bench.origin.gate("OPEN");
+        let request = open_request(&root(), "f", 1, Share::READ);
+        let opening = tokio::spawn({
+            let (cache, caller) = (cache.clone(), caller.clone());
+            async move { cache.open(&caller, &request).await.unwrap() }
+        });
+        open.wait_for(1).await;
+        if changed == "new" {
+            create(&cache, "new").await.unwrap();
+            cache.remove(&caller, &root(), &name("old")).await.unwrap();
+        } else {
+            // The OPEN finds it under the name that it has lost when it is told.
+            open.admit(1);
+            cache.rename(&caller, &root(), &name("f"), &root(), &name("moved")).await.unwrap();
+        }
+        open.open();
+        let opened = opening.await.unwrap();
+        bench.origin.calls();
+        let found = look(&cache, &caller, "f").await;
+        let calls: u64 = bench.origin.calls().iter().map(|(_, count)| count).sum();
+        assert_eq!(calls, costs, "{changed}");
+        assert_eq!(found, (changed == "new").then_some(opened.handle));
+        // It is had under a lease: the next round needs an OPEN again.
+        cache.close(&caller, opened.id).await.unwrap();
+        bench.origin.others(&opened.handle, |_| ()).await;
+        tokio::time::sleep(10 * SECOND).await;
+    }
+}
