@@ -128,7 +128,7 @@ pub struct State {
     pub link: Option<Bytes>,
     /// Counts our own changes of names in it, before and after each: what was asked meanwhile is not stored.
     pub names_generation: u64,
-    touched: Touched,
+    names_touched: Touched,
     busy_names: Vec<BusyName>,
     tickets: u64,
     /// How much a lease on it is wanted, if it is a directory.
@@ -186,7 +186,7 @@ impl State {
             streams: Streams::default(),
             link: None,
             names_generation: 0,
-            touched: Touched::default(),
+            names_touched: Touched::default(),
             busy_names: Vec::new(),
             tickets: 0,
             wish: Wish::default(),

@@ -150,7 +150,7 @@ impl State {
 
     /// Have we begun or ended a change of this name since then?
     pub fn touched_since(&self, generation: u64, name: &Name) -> bool {
-        self.touched.since(generation, name)
+        self.names_touched.since(generation, name)
     }
 
     /// After a change of ours this is what is known of the name.
@@ -182,7 +182,7 @@ impl State {
     /// where it is known for certain what becomes of it.
     fn touch_names(&mut self, name: Option<&Name>) {
         self.names_generation += 1;
-        self.touched.push(self.names_generation, name);
+        self.names_touched.push(self.names_generation, name);
         self.gathering = None;
         if self.names_epoch().is_none() {
             self.changed |= self.listing.take().is_some();
