@@ -2,8 +2,8 @@
 //!
 //! A lease on a directory vouches for its names and its attributes, not for what the names lead to: the attributes of a
 //! child are as fresh as its own lease or the attribute timeouts have them. It is asked for along with the ACCESS that a
-//! directory's first use costs anyway, and along with a LOOKUP, OPEN or READDIR of one in which names are asked for again
-//! and again ([`Wish`](crate::object::Wish)): not every client sends ACCESS. Who may look a name up is the origin's to
+//! directory's first use costs anyway, and along with a LOOKUP, OPEN or READDIR in it, less and less often where it does not
+//! last ([`State::wish`](crate::object::State::wish)): not every client sends ACCESS. Who may look a name up is the origin's to
 //! say, of each credential, as ever.
 
 use std::sync::Arc;

@@ -13,8 +13,8 @@ use crate::names::{Leads, NameEntry};
 use crate::policy::Policy;
 use crate::trust::Sent;
 
-/// A lease on a directory is asked for at the second question about names in it, ...
-const WISH_MIN: u32 = 2;
+/// A lease on a directory is asked for at the first question about names in it, as with the ACCESS of its first use, ...
+const WISH_MIN: u32 = 1;
 /// ... after twice as many each time that it does not last, and at most so many.
 const WISH_MAX: u32 = 64;
 /// After so long it is as if it had not been asked for.
@@ -211,7 +211,7 @@ mod tests {
     fn a_lease_that_does_not_last_is_wanted_less_and_less() {
         let (mut wish, now) = (Wish::default(), Instant::now());
         let mut until = |now| (1..).take_while(|_| !wish.question(now)).count() + 1;
-        assert_eq!([(); 7].map(|()| until(now)), [2, 4, 8, 16, 32, 64, 64]);
-        assert_eq!(until(now + WISH_MEMORY * 2), 2, "it is long ago");
+        assert_eq!([(); 7].map(|()| until(now)), [1, 2, 4, 8, 16, 32, 64]);
+        assert_eq!(until(now + WISH_MEMORY * 2), 1, "it is long ago");
     }
 }
