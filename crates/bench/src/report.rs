@@ -8,14 +8,14 @@ mod svg;
 mod table;
 
 use std::collections::BTreeMap;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
 use crate::relay::Calls;
-use crate::run::Options;
-use crate::system::{Hits, Usage};
-use crate::workload::{Latencies, Phase, Plan};
+use crate::run::{Options, Passed};
+use crate::system::{Hits, Observation, Usage};
+use crate::workload::{Latencies, Phase, Plan, Workload};
 
 /// One workload, once, on one system.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -50,6 +50,45 @@ pub struct Measurement {
     pub client_cpu_seconds: f64,
     /// Of our own cache.
     pub hits: Option<Hits>,
+}
+
+/// What was measured, and on what.
+#[derive(Clone, Copy, Debug)]
+pub struct Subject<'s> {
+    /// The workload.
+    pub workload: &'s Workload,
+    /// The system.
+    pub system: &'s str,
+    /// `cold` or `warm`, with a space in front of it, where there is a difference.
+    pub state: &'s str,
+    /// From 0.
+    pub round: usize,
+    /// Round trip to the origin.
+    pub rtt: Duration,
+}
+
+impl Measurement {
+    /// What a pass was like for its clients, and what was seen of the servers meanwhile.
+    pub fn new(subject: Subject<'_>, passed: Passed, seen: Observation) -> Measurement {
+        let Subject { workload, system, state, round, rtt } = subject;
+        Measurement {
+            workload: workload.name.to_owned(),
+            system: format!("{system}{state}"),
+            round,
+            rtt_ms: rtt.as_secs_f64() * 1e3,
+            clients: workload.clients,
+            seconds: passed.seconds,
+            phases: passed.phases,
+            operations: passed.operations,
+            latencies: passed.latencies,
+            calls: seen.calls,
+            bytes_up: seen.traffic.up,
+            bytes_down: seen.traffic.down,
+            usage: seen.usage,
+            client_cpu_seconds: passed.cpu_seconds,
+            hits: seen.hits,
+        }
+    }
 }
 
 /// Something that is not in the report.

@@ -14,7 +14,7 @@ use client::Url;
 use serde::{Deserialize, Serialize};
 
 use crate::interrupt::Interrupt;
-use crate::report::{LeftOut, Machine, Measurement, Report};
+use crate::report::{LeftOut, Machine, Measurement, Report, Subject};
 use crate::system::{self, Error, Ground, Kind, Origin, System};
 use crate::target::Target;
 use crate::workload::{Latencies, Meter, Metered, Phase, Plan, Run, Workload};
@@ -199,14 +199,18 @@ impl Turn<'_> {
             if pass > 0 {
                 system.next_pass(workload.restart).map_err(one_line)?;
             }
-            let mut measured = self.pass(&mut system, pass, &name)?;
-            measured.system = format!("{kind}{state}");
-            into.push(measured);
+            into.push(self.pass(&mut system, (kind, state), pass, &name)?);
         }
         Ok(())
     }
 
-    fn pass(&self, system: &mut System<'_>, pass: u64, name: &str) -> Result<Measurement, String> {
+    fn pass(
+        &self,
+        system: &mut System<'_>,
+        (kind, state): (Kind, &str),
+        pass: u64,
+        name: &str,
+    ) -> Result<Measurement, String> {
         let one_line = |error: Error| error.to_string();
         let workload = self.workload;
         let local: PathBuf = self.ground.subdirectory(&format!("{name}/clients-{pass}")).map_err(one_line)?;
@@ -226,23 +230,9 @@ impl Turn<'_> {
         };
         let passed = work.run(&self.ground.interrupt).map_err(|error| error.to_string())?;
         let seen = system.settled().since(&before);
-        Ok(Measurement {
-            workload: workload.name.to_owned(),
-            system: String::new(),
-            round: self.round,
-            rtt_ms: self.ground.network.rtt.as_secs_f64() * 1e3,
-            clients: workload.clients,
-            seconds: passed.seconds,
-            phases: passed.phases,
-            operations: passed.operations,
-            latencies: passed.latencies,
-            calls: seen.calls,
-            bytes_up: seen.traffic.up,
-            bytes_down: seen.traffic.down,
-            usage: seen.usage,
-            client_cpu_seconds: passed.cpu_seconds,
-            hits: seen.hits,
-        })
+        let rtt = self.ground.network.rtt;
+        let subject = Subject { workload, system: kind.name(), state, round: self.round, rtt };
+        Ok(Measurement::new(subject, passed, seen))
     }
 }
 

@@ -41,7 +41,7 @@ use crate::rights::Rights;
 use crate::store::{ObjectFile, Place};
 use crate::trust::Sent;
 use crate::writes::Writes;
-use names::BusyName;
+use names::{BusyName, Touched, Wish};
 
 /// Does a reply count as an open of the object? Those to GETATTR, LOOKUP and ACCESS do; those that merely carry
 /// attributes along do not.
@@ -128,8 +128,11 @@ pub struct State {
     pub link: Option<Bytes>,
     /// Counts our own changes of names in it, before and after each: what was asked meanwhile is not stored.
     pub names_generation: u64,
+    names_touched: Touched,
     busy_names: Vec<BusyName>,
     tickets: u64,
+    /// How much a lease on it is wanted, if it is a directory.
+    pub wish: Wish,
     /// All names in it.
     pub listing: Option<KnownListing>,
     /// The beginning of all names in it.
@@ -183,8 +186,10 @@ impl State {
             streams: Streams::default(),
             link: None,
             names_generation: 0,
+            names_touched: Touched::default(),
             busy_names: Vec::new(),
             tickets: 0,
+            wish: Wish::default(),
             listing: None,
             gathering: None,
             trash: Vec::new(),

@@ -8,8 +8,8 @@ use std::sync::{Arc, Weak};
 
 use tokio::sync::OwnedMutexGuard;
 use vfs::{
-    AccessMask, By, Caller, Error, Handle, Lease, LeaseKind, Name, OpenId, OpenRequest, Opened, Owner, Read,
-    Result, Share, Stability, Status, Want, Wcc, Written,
+    AccessMask, AndDelegated, By, Caller, Error, Handle, Lease, LeaseKind, Name, OpenId, OpenRequest, Opened,
+    Owner, Read, Result, Share, Stability, Status, Want, Wcc, Written,
 };
 
 use crate::core::Core;
@@ -103,10 +103,17 @@ impl Core {
             _ => None,
         };
         let naming = request.name.as_ref().map(|name| self.begin_naming(request, name)).transpose()?;
+        let directory = naming.as_ref().filter(|naming| naming.making.is_none());
+        let directory = directory.map(|naming| naming.directory.clone());
+        let wished = directory.filter(|directory| self.wishes_directory(directory));
         let sent = self.policy.sending();
         let flight = self.leases.take_off();
         self.counters.open.bump();
-        let result = self.below.open(caller, request).await;
+        let AndDelegated { result, lease } = if wished.is_some() {
+            self.below.open_and_delegate(caller, request).await
+        } else {
+            AndDelegated::alone(self.below.open(caller, request).await)
+        };
         self.pace.lock().on_round_trip(sent.at.elapsed());
         let result = match result {
             Ok(opened) => {
@@ -122,12 +129,10 @@ impl Core {
                 Err(error)
             }
         };
-        for lost in self.leases.land(&flight) {
-            self.return_unknown(lost);
+        if let Some(directory) = wished {
+            self.note_delegation(&directory, lease, &sent);
         }
-        if self.leases.len() > self.options.leases_max {
-            self.trim_leases(self.options.leases_max);
-        }
+        self.landed(&flight);
         result
     }
 
@@ -176,8 +181,8 @@ impl Core {
         });
         // A change of the name by us may have come between the OPEN and its reply: it has moved the file's ctime.
         let moved = naming.as_ref().is_some_and(|naming| {
-            let now = self.with(&naming.directory, |state| state.names_generation);
-            now != naming.before.names_generation
+            let before = naming.before.names_generation;
+            self.with(&naming.directory, |state| state.touched_since(before, naming.name))
         });
         let (entry, usage, early) = self.with(&object, |state| {
             if let Some(size) = cut {

@@ -193,6 +193,75 @@ async fn one_that_is_revoked_vouches_for_nothing() {
     assert!(look(&cache, &opener(0), "absent").await.is_some());
 }
 
+/// Not every client sends ACCESS: what is asked for brings a lease along, whatever it is asked with and whether it is there
+/// or not.
+#[tokio::test(start_paused = true)]
+async fn who_never_sends_access_gets_one_with_the_first_question() {
+    for call in ["LOOKUP", "OPEN", "READDIR"] {
+        let bench = Bench::with_state(Policy::Never);
+        bench.origin.state.lock().directories = true;
+        bench.origin.put(&root(), "f", b"data");
+        bench.origin.put(&root(), "g", b"data");
+        bench.origin.pass(10 * SECOND);
+        let cache = bench.open().await;
+        let caller = v4_opener(0, 1);
+        cache.getattr(&caller, &root()).await.unwrap();
+        bench.origin.calls();
+        let ask = async |text: &str| match call {
+            "LOOKUP" => assert_eq!(look(&cache, &caller, text).await, None),
+            "OPEN" => {
+                let absent = open_request(&root(), text, 1, Share::READ);
+                assert_eq!(cache.open(&caller, &absent).await.unwrap_err().status, Status::NoEnt);
+            }
+            _ => {
+                let part = ReadDir { cookie: 0, verifier: [0; 8], bytes: 1, plus: false };
+                assert_eq!(cache.readdir(&caller, &root(), part).await.unwrap().entries.len(), 1);
+            }
+        };
+        assert_eq!(bench.origin.lease(&root()), None);
+        for text in ["a", "b"] {
+            ask(text).await;
+            assert_eq!(bench.origin.lease(&root()), Some(LeaseKind::Read), "{call}");
+        }
+        if call != "READDIR" {
+            // What came along with it, too: it is of the same state of the directory.
+            assert_eq!(bench.origin.calls(), [(call, 2)]);
+            let other = v4_opener(0, 2);
+            for text in ["a", "b"] {
+                assert_eq!(look(&cache, &other, text).await, None);
+                let absent = open_request(&root(), text, 2, Share::READ);
+                assert_eq!(cache.open(&other, &absent).await.unwrap_err().status, Status::NoEnt);
+            }
+            assert_eq!(bench.origin.calls(), []);
+        }
+        bench
+            .origin
+            .others_name(&root(), "a", |tree| {
+                let (how, set) = (CreateHow::Guarded, SetAttributes::default());
+                tree.make(&root(), &name("a"), FileType::Regular, how, &set, b"").unwrap();
+            })
+            .await;
+        assert!(look(&cache, &caller, "a").await.is_some(), "{call}");
+    }
+}
+
+/// A directory that others change all the time is asked for less and less.
+#[tokio::test(start_paused = true)]
+async fn what_is_taken_back_at_once_is_not_asked_for_each_time() {
+    let bench = Bench::with_state(Policy::Never);
+    bench.origin.state.lock().directories = true;
+    bench.origin.pass(10 * SECOND);
+    let cache = bench.open().await;
+    let caller = v4_opener(0, 1);
+    cache.getattr(&caller, &root()).await.unwrap();
+    for round in 0..40 {
+        look(&cache, &caller, &format!("absent-{round}")).await;
+        bench.origin.others_name(&root(), "x", |_| ()).await;
+    }
+    // The first question, and 2, 4, 8 and 16 later.
+    assert_eq!(cache.stats().recalls, 5);
+}
+
 /// What a lease vouches for is told to those who may know it.
 #[tokio::test(start_paused = true)]
 async fn each_credential_is_asked_for_its_right_once() {
@@ -373,4 +442,47 @@ async fn no_name_is_answered_as_it_was_before() {
         recalls += interleaved(seed).await;
     }
     assert!(recalls > 100, "{recalls}");
+}
+
+/// What is asked of one name while others in the directory are made and removed is remembered all the same; what is asked
+/// of the name itself is not.
+#[tokio::test(start_paused = true)]
+async fn a_change_of_one_name_is_none_of_another() {
+    let bench = Bench::with_state(Policy::Always(LeaseKind::Write));
+    for text in ["f", "g", "old"] {
+        bench.origin.put(&root(), text, b"data");
+    }
+    bench.origin.pass(10 * SECOND);
+    let cache = bench.open().await;
+    let caller = v4_opener(0, 1);
+    cache.getattr(&caller, &root()).await.unwrap();
+    look(&cache, &caller, "old").await;
+    for (changed, costs) in [("new", 0), ("f", 1)] {
+        let open = bench.origin.gate("OPEN");
+        let request = open_request(&root(), "f", 1, Share::READ);
+        let opening = tokio::spawn({
+            let (cache, caller) = (cache.clone(), caller.clone());
+            async move { cache.open(&caller, &request).await.unwrap() }
+        });
+        open.wait_for(1).await;
+        if changed == "new" {
+            create(&cache, "new").await.unwrap();
+            cache.remove(&caller, &root(), &name("old")).await.unwrap();
+        } else {
+            // The OPEN finds it under the name that it has lost when it is told.
+            open.admit(1);
+            cache.rename(&caller, &root(), &name("f"), &root(), &name("moved")).await.unwrap();
+        }
+        open.open();
+        let opened = opening.await.unwrap();
+        bench.origin.calls();
+        let found = look(&cache, &caller, "f").await;
+        let calls: u64 = bench.origin.calls().iter().map(|(_, count)| count).sum();
+        assert_eq!(calls, costs, "{changed}");
+        assert_eq!(found, (changed == "new").then_some(opened.handle));
+        // It is had under a lease: the next round needs an OPEN again.
+        cache.close(&caller, opened.id).await.unwrap();
+        bench.origin.others(&opened.handle, |_| ()).await;
+        tokio::time::sleep(10 * SECOND).await;
+    }
 }

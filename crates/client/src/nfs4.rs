@@ -47,8 +47,8 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use vfs::{
-    AccessMask, Accessed, Acl, Adopted, Attributes, By, Callbacks, Caller, Commit, Copied, CreateHow,
-    Created, Delegated, Device, Extent, FileSystem, FileType, FsLimits, FsStat, Handle, LeaseId,
+    AccessMask, Accessed, Acl, Adopted, AndDelegated, Attributes, By, Callbacks, Caller, Commit, Copied,
+    CreateHow, Created, Delegated, Device, Extent, FileSystem, FileType, FsLimits, FsStat, Handle, LeaseId,
     ListedXattrs, Listing, Lock, LockRequest, Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Owner,
     Place, Read, ReadDir, Renamed, Result, SetAttributes, Share, Silence, Sought, Stability, Timestamp, Wcc,
     Written, XattrHow, XattrName,
@@ -398,6 +398,30 @@ impl FileSystem for Nfs4 {
 
     async fn delegate(&self, caller: &Caller, directory: &Handle, asked: AccessMask) -> Result<Delegated> {
         self.delegate_directory(caller, directory, asked).await
+    }
+
+    async fn lookup_and_delegate(
+        &self,
+        caller: &Caller,
+        directory: &Handle,
+        name: &Name,
+    ) -> AndDelegated<Looked> {
+        let (inner, asker, above, below) = (self.inner.clone(), caller.clone(), *directory, name.clone());
+        self.along(caller, async move { inner.look_up_delegated(&asker, &above, &below).await }).await
+    }
+
+    async fn open_and_delegate(&self, caller: &Caller, request: &OpenRequest) -> AndDelegated<Opened> {
+        self.open_file_delegated(caller, request).await
+    }
+
+    async fn readdir_and_delegate(
+        &self,
+        caller: &Caller,
+        directory: &Handle,
+        part: ReadDir,
+    ) -> AndDelegated<Listing> {
+        let (inner, asker, above) = (self.inner.clone(), caller.clone(), *directory);
+        self.along(caller, async move { inner.read_directory_delegated(&asker, &above, part).await }).await
     }
 
     async fn acl(&self, caller: &Caller, handle: &Handle) -> Result<Acl> {

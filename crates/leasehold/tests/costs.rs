@@ -3,16 +3,17 @@
 //! origin was asked is what `leasehold status` counts.
 #![allow(clippy::unwrap_used)] // a test ends at the first surprise
 
+mod program;
+
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use client::{Origin, Url};
+use program::Running;
 use serde_json::Value;
 use tempfile::TempDir;
 use vfs::{
@@ -20,31 +21,8 @@ use vfs::{
     OpenRequest, Opened, Owner, SetAttributes, Share, Stability, Status, Want,
 };
 
-/// A server that ends with the test.
-struct Running {
-    child: Child,
-    address: String,
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 fn start(arguments: &[&str]) -> Running {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_leasehold"))
-        .args(arguments)
-        .args(["--listen", "127.0.0.1:0", "--insecure", "--no-root-squash", "--no-rpcbind"])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let address = line.split_once(" on ").unwrap().1.split(';').next().unwrap().to_owned();
-    Running { child, address }
+    Running::start(&[arguments, &["--no-rpcbind"]].concat())
 }
 
 /// What the origin gives the proxy.
@@ -133,10 +111,7 @@ impl Bench {
 
     fn status(&self, directory: &str) -> Value {
         let directory = self.home.path().join(directory);
-        let output = Command::new(env!("CARGO_BIN_EXE_leasehold"))
-            .args([Path::new("status"), Path::new("--json"), &directory])
-            .output()
-            .unwrap();
+        let output = program::run(&["status", "--json", directory.to_str().unwrap()]);
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
@@ -348,6 +323,34 @@ async fn names(bench: &Bench) {
     v3.lookup(&caller, &v3_root, &absent).await.unwrap();
     if bench.column != Column::None {
         two.lookup(&caller, &root, &absent).await.unwrap();
+    }
+}
+
+/// A client that never sends ACCESS, as our own: its first question about names of a directory brings the lease.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_on_a_directory_needs_no_access() {
+    let bench = Bench::new(Column::Read).await;
+    let [one, two] = [0, 1].map(|client| bench.clients[client].file_system());
+    let (root, caller) = (bench.root, user());
+    one.getattr(&caller, &root).await.unwrap();
+    let leases = || bench.status("serve-state")["held"]["/export"]["directory_leases"].clone();
+    assert_eq!(leases(), Value::from(0));
+    let name = Name::new(b"a").unwrap();
+    let look = one.lookup(&caller, &root, &name);
+    let (looked, asked) = bench.cost(look).await;
+    assert_eq!((looked.unwrap_err().status, asked), (Status::NoEnt, calls([("LOOKUP", 1)])));
+    assert_eq!(leases(), Value::from(1));
+    let name = Name::new(b"c").unwrap();
+    let first = bench.cost(one.lookup(&caller, &root, &name)).await;
+    assert_eq!(first.1, calls([("LOOKUP", 1)]));
+    for fs in [one, two] {
+        let request =
+            OpenRequest { name: Some(name.clone()), ..request(&root, owner("opener"), Share::READ) };
+        let again = async {
+            assert_eq!(fs.lookup(&caller, &root, &name).await.unwrap_err().status, Status::NoEnt);
+            assert_eq!(fs.open(&caller, &request).await.unwrap_err().status, Status::NoEnt);
+        };
+        assert_eq!(bench.cost(again).await.1, calls([]));
     }
 }
 

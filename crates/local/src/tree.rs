@@ -91,11 +91,13 @@ impl Tree {
         let root = Arc::new(Node::new(handle, mounts.root().clone(), &stat, path));
         let allowed = descriptors_allowed();
         let descriptors = Arc::new(Descriptors::new(options.descriptors_max.min(allowed / 2), allowed / 2));
+        // Of the nodes that may be kept, half is left to opens without a lease.
+        let leases = Leases::new(descriptors.clone(), options.descriptors_max.min(allowed / 4));
         let tree = Tree {
             root,
             proc,
             mounts,
-            leases: Arc::new(Leases::new(descriptors.clone(), options.descriptors_max.min(allowed / 8))),
+            leases: Arc::new(leases),
             descriptors,
             locks: Locks::new(),
             opens: Opens::default(),

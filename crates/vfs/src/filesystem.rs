@@ -62,6 +62,22 @@ pub struct Delegated {
     pub lease: Option<Lease>,
 }
 
+/// The result of an operation on a directory, and the lease on it that came along.
+#[derive(Clone, Debug)]
+pub struct AndDelegated<T> {
+    /// That of the operation itself.
+    pub result: Result<T>,
+    /// A lease like that of [`Delegated`], and the directory under it. What the operation told may be older.
+    pub lease: Option<(Lease, Attributes)>,
+}
+
+impl<T> AndDelegated<T> {
+    /// Without a lease.
+    pub fn alone(result: Result<T>) -> AndDelegated<T> {
+        AndDelegated { result, lease: None }
+    }
+}
+
 /// The result of a READ.
 #[derive(Clone, Debug)]
 pub struct Read {
@@ -491,6 +507,32 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Those of ACCESS.
     async fn delegate(&self, caller: &Caller, directory: &Handle, asked: AccessMask) -> Result<Delegated> {
         Ok(Delegated { accessed: self.access(caller, directory, asked).await?, lease: None })
+    }
+
+    /// LOOKUP, and along with it a lease on the directory, as [`FileSystem::delegate`] gives it, if there is one to be had
+    /// without another call. Whether the name is there or not has no say in that.
+    async fn lookup_and_delegate(
+        &self,
+        caller: &Caller,
+        directory: &Handle,
+        name: &Name,
+    ) -> AndDelegated<Looked> {
+        AndDelegated::alone(self.lookup(caller, directory, name).await)
+    }
+
+    /// An open by name that makes nothing, and a lease on the directory in the same way.
+    async fn open_and_delegate(&self, caller: &Caller, request: &OpenRequest) -> AndDelegated<Opened> {
+        AndDelegated::alone(self.open(caller, request).await)
+    }
+
+    /// READDIR, and a lease on the directory in the same way.
+    async fn readdir_and_delegate(
+        &self,
+        caller: &Caller,
+        directory: &Handle,
+        part: ReadDir,
+    ) -> AndDelegated<Listing> {
+        AndDelegated::alone(self.readdir(caller, directory, part).await)
     }
 
     /// Does a name lead anywhere, as far as is remembered? Without a call to the origin, and not to be relied on: it may

@@ -28,8 +28,8 @@ pub use data::{Data, FileRange, Whole};
 pub use error::{Error, Result, Status};
 pub use extended::{Ace, Acl, Copied, Extent, Features, ListedXattrs, Place, Sought, XattrHow, XattrName};
 pub use filesystem::{
-    Accessed, Commit, CreateHow, Created, Delegated, Entry, FileSystem, FsLimits, FsStat, Listing, Looked,
-    Node, Read, ReadDir, Renamed, Silence, Stability, Written,
+    Accessed, AndDelegated, Commit, CreateHow, Created, Delegated, Entry, FileSystem, FsLimits, FsStat,
+    Listing, Looked, Node, Read, ReadDir, Renamed, Silence, Stability, Written,
 };
 pub use handle::Handle;
 pub use lease::{

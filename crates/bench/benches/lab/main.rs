@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use bench::interrupt::Interrupt;
 use bench::relay::{self, parse_rtt};
-use bench::report::{LeftOut, Machine, Measurement, Report};
+use bench::report::{LeftOut, Machine, Measurement, Report, Subject};
 use bench::run::Options;
 use bench::system::{self, Ground, Kind, Origin, System};
 use bench::workload::{self, Plan, Workload};
@@ -302,23 +302,8 @@ impl Comparison<'_> {
             let work = guests::Work { workload, plan: self.arguments.plan(), pass, name };
             let passed = self.guests.run(&mounting, &work)?;
             let seen = system.settled().since(&before);
-            into.push(Measurement {
-                workload: workload.name.to_owned(),
-                system: format!("{}{state}", peer.name()),
-                round,
-                rtt_ms: self.arguments.rtt.as_secs_f64() * 1e3,
-                clients: workload.clients,
-                seconds: passed.seconds,
-                phases: passed.phases,
-                operations: passed.operations,
-                latencies: passed.latencies,
-                calls: seen.calls,
-                bytes_up: seen.traffic.up,
-                bytes_down: seen.traffic.down,
-                usage: seen.usage,
-                client_cpu_seconds: passed.cpu_seconds,
-                hits: seen.hits,
-            });
+            let (system, rtt) = (peer.name(), self.arguments.rtt);
+            into.push(Measurement::new(Subject { workload, system, state, round, rtt }, passed, seen));
         }
         Ok(())
     }

@@ -143,7 +143,8 @@ fn weight(operation: Operation) -> u32 {
         | Operation::Restorefh
         | Operation::Getfh => 1,
         Operation::Getattr => 2,
-        Operation::Access | Operation::Verify | Operation::Nverify => 3,
+        // A delegation of a directory rides on something, if it is not all that is asked for.
+        Operation::Access | Operation::GetDirDelegation | Operation::Verify | Operation::Nverify => 3,
         Operation::Lookup | Operation::Lookupp => 4,
         _ => 5,
     }

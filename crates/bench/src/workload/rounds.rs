@@ -2,8 +2,9 @@
 
 use std::io;
 
-use super::{Plan, Run, Workload, read_open, write_file};
-use crate::target::{How, Target, make_all};
+use super::tree::Numbered;
+use super::{Plan, Run, Workload, read_open};
+use crate::target::{How, Target};
 
 pub(super) const WITH_DELEGATIONS: Workload = Workload {
     name: "rounds",
@@ -27,17 +28,10 @@ pub(super) const WITHOUT_DELEGATIONS: Workload = Workload {
 };
 
 const ROUNDS: u64 = 8;
-const FILE_BYTES: usize = 4096;
-
-fn path(file: u64) -> String {
-    format!("rounds/{file}")
-}
+const FILES: Numbered = Numbered { at: "rounds", bytes: 4096 };
 
 fn prepare(plan: &Plan, target: &dyn Target) -> io::Result<()> {
-    let mut random = plan.random(&[1]);
-    make_all(target, "rounds")?;
-    (0..plan.count(100, 10))
-        .try_for_each(|file| write_file(target, &path(file), &random.bytes(FILE_BYTES), FILE_BYTES))
+    FILES.put(target, plan.count(100, 10), &mut plan.random(&[1]))
 }
 
 fn run(run: &mut Run<'_>) -> io::Result<()> {
@@ -45,12 +39,12 @@ fn run(run: &mut Run<'_>) -> io::Result<()> {
     for round in 1..=ROUNDS {
         run.phase(&format!("round {round}"), |run| {
             (0..files).try_for_each(|number| {
-                let mut file = run.client().open(&path(number), How::Read)?;
+                let mut file = run.client().open(&FILES.path(number), How::Read)?;
                 file.lock(false)?;
                 let read = read_open(&mut *file)?;
                 file.unlock()?;
                 file.close()?;
-                if read.len() == FILE_BYTES { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+                if read.len() == FILES.bytes { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
             })
         })?;
     }

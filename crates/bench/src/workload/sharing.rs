@@ -6,8 +6,9 @@
 use std::io;
 use std::time::Instant;
 
-use super::{Phase, Plan, Run, Workload, in_parallel, write_file};
-use crate::target::{How, Target, make_all};
+use super::tree::Numbered;
+use super::{Phase, Plan, Run, Workload, in_parallel};
+use crate::target::{How, Target};
 
 pub(super) const WORKLOAD: Workload = Workload {
     name: "sharing",
@@ -31,12 +32,8 @@ pub(super) const UNDELEGATED: Workload = Workload {
 };
 
 const THREADS: u64 = 4;
-const FILE_BYTES: usize = 16 << 10;
+const FILES: Numbered = Numbered { at: "shared", bytes: 16 << 10 };
 const APPENDED: &[u8] = &[b'a'; 4096];
-
-fn path(file: u64) -> String {
-    format!("shared/{file}")
-}
 
 fn files(plan: &Plan) -> u64 {
     plan.count(100, 10)
@@ -48,10 +45,7 @@ pub(crate) fn phase(client: usize, synced: bool) -> String {
 }
 
 fn prepare(plan: &Plan, target: &dyn Target) -> io::Result<()> {
-    make_all(target, "shared")?;
-    let mut random = plan.random(&[1]);
-    (0..files(plan))
-        .try_for_each(|file| write_file(target, &path(file), &random.bytes(FILE_BYTES), FILE_BYTES))
+    FILES.put(target, files(plan), &mut plan.random(&[1]))
 }
 
 fn run(run: &mut Run<'_>) -> io::Result<()> {
@@ -63,7 +57,8 @@ fn run(run: &mut Run<'_>) -> io::Result<()> {
             in_parallel(0..THREADS, |&thread| {
                 let part = [2, run.pass, number as u64, thread, u64::from(synced)];
                 let mut random = run.plan.random(&part);
-                (0..times).try_for_each(|_| append(client, &path(random.below(files(&run.plan))), synced))
+                (0..times)
+                    .try_for_each(|_| append(client, &FILES.path(random.below(files(&run.plan))), synced))
             })?;
             let seconds = started.elapsed().as_secs_f64();
             let operations = times * THREADS;
@@ -80,8 +75,8 @@ fn run(run: &mut Run<'_>) -> io::Result<()> {
 fn append(client: &dyn Target, path: &str, synced: bool) -> io::Result<()> {
     let mut file = client.open(path, How::Append)?;
     // What is read is the same however many have appended.
-    let mut read = vec![0; FILE_BYTES];
-    if file.read_at(&mut read, 0)? < FILE_BYTES {
+    let mut read = vec![0; FILES.bytes];
+    if file.read_at(&mut read, 0)? < FILES.bytes {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
     let end = file.size()?;

@@ -46,6 +46,28 @@ impl FileSet {
     }
 }
 
+/// Files of one size in one directory, by their numbers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Numbered {
+    /// The directory.
+    pub(super) at: &'static str,
+    pub(super) bytes: usize,
+}
+
+impl Numbered {
+    /// The path of a file.
+    pub(super) fn path(&self, file: u64) -> String {
+        format!("{}/{file}", self.at)
+    }
+
+    /// Writes so many.
+    pub(super) fn put(&self, target: &dyn Target, files: u64, random: &mut Random) -> io::Result<()> {
+        make_all(target, self.at)?;
+        (0..files)
+            .try_for_each(|file| write_file(target, &self.path(file), &random.bytes(self.bytes), self.bytes))
+    }
+}
+
 /// One large file.
 pub(super) fn put_large(target: &dyn Target, path: &str, bytes: u64, random: &mut Random) -> io::Result<()> {
     if let Some((directory, _)) = path.rsplit_once('/') {

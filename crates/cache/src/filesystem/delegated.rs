@@ -2,11 +2,14 @@
 //!
 //! A lease on a directory vouches for its names and its attributes, not for what the names lead to: the attributes of a
 //! child are as fresh as its own lease or the attribute timeouts have them. It is asked for along with the ACCESS that a
-//! directory's first use costs anyway. Who may look a name up is the origin's to say, of each credential, as ever.
+//! directory's first use costs anyway, and along with a LOOKUP, OPEN or READDIR in it, less and less often where it does not
+//! last ([`State::wish`](crate::object::State::wish)): not every client sends ACCESS. Who may look a name up is the origin's to
+//! say, of each credential, as ever.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use tokio::time::Instant;
 use vfs::{
     AccessMask, Accessed, Attributes, Caller, Delegated, Error, Handle, Lease, LeaseKind, Looked, Name, Node,
     OpenRequest, Result, Status, Want,
@@ -14,9 +17,9 @@ use vfs::{
 
 use super::names::Before;
 use crate::core::Core;
-use crate::lease::Early;
+use crate::lease::{Early, Flight};
 use crate::names::{Leads, NameEntry};
-use crate::object::{Opening, Seen};
+use crate::object::{Opening, Seen, State};
 use crate::options::LookupCache;
 use crate::table::Object;
 use crate::trust::Sent;
@@ -27,8 +30,8 @@ impl Core {
         let generation = self.with(directory, |state| state.names_epoch().map(|_| state.names_generation))?;
         let entry = self.name_entry(&directory.handle, name);
         self.with(directory, |state| {
-            // No change of ours has ended since the index was asked, or is under way.
-            let steady = state.names_generation == generation && !state.is_busy_name(name);
+            // No change of it by us has ended since the index was asked, or is under way.
+            let steady = !state.touched_since(generation, name) && !state.is_busy_name(name);
             let epoch = state.names_epoch().filter(|_| steady)?;
             match entry.filter(|entry| entry.holds_within(epoch)) {
                 Some(entry) => Some(entry.leads),
@@ -131,61 +134,89 @@ impl Core {
             })
     }
 
-    /// ACCESS of a directory, with a lease on it if there is one to be had. To its end, whoever gives up waiting: a lease
-    /// must not be left that nobody knows of.
-    pub async fn ask_delegated(&self, caller: &Caller, object: &Arc<Object>) -> Result<Accessed> {
+    /// Names in this directory are about to be asked for. Should a lease on it come along?
+    pub fn wishes_directory(&self, object: &Arc<Object>) -> bool {
+        self.wants_directory(object) && self.with(object, |state| state.wish.question(Instant::now()))
+    }
+
+    /// Does what may bring a lease on a directory along to its end, whoever gives up waiting: none must be left that
+    /// nobody knows of.
+    pub async fn with_delegation<T, W, F>(&self, work: W) -> Result<T>
+    where
+        T: Send + 'static,
+        W: FnOnce(Arc<Core>) -> F + Send + 'static,
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
         let core = self.share().ok_or(Status::ServerFault)?;
-        let (caller, object) = (caller.clone(), object.clone());
-        let task = tokio::spawn(async move { core.run_delegated(&caller, &object).await });
+        let task = tokio::spawn(async move {
+            let flight = core.leases.take_off();
+            let result = work(core.clone()).await;
+            core.landed(&flight);
+            result
+        });
         task.await.unwrap_or_else(|_| Err(Status::ServerFault.into()))
     }
 
-    async fn run_delegated(&self, caller: &Caller, object: &Arc<Object>) -> Result<Accessed> {
-        let before = self.with(object, |state| Before::of(state));
-        let sent = self.policy.sending();
-        let flight = self.leases.take_off();
-        self.counters.access_calls.bump();
-        let result = self.below.delegate(caller, &object.handle, AccessMask::all()).await;
-        self.pace.lock().on_round_trip(sent.at.elapsed());
-        if let Ok(Delegated { accessed, lease }) = &result {
-            let early = self.note_delegated(caller, object, accessed, *lease, (&sent, &before));
-            if let Some(Early::Recall(recall)) = early {
-                self.start_recall(object, recall);
-            }
-        }
-        for lost in self.leases.land(&flight) {
+    /// What may have brought a lease was answered, and what it brought is known.
+    pub fn landed(&self, flight: &Flight) {
+        for lost in self.leases.land(flight) {
             self.return_unknown(lost);
         }
         if self.leases.len() > self.options.leases_max {
             self.trim_leases(self.options.leases_max);
         }
+    }
+
+    /// Takes note of a lease on a directory, and of its attributes under it. What was told along with them is noted
+    /// before: whether it still holds, the time stamps tell.
+    pub fn note_delegation(&self, object: &Arc<Object>, told: Option<(Lease, Attributes)>, sent: &Sent) {
+        let Some((lease, attributes)) = told else { return };
+        let early = self.with(object, |state| self.learn_delegation(state, object, &attributes, lease, sent));
+        if let Some(Early::Recall(recall)) = early {
+            self.start_recall(object, recall);
+        }
+    }
+
+    fn learn_delegation(
+        &self,
+        state: &mut State,
+        object: &Arc<Object>,
+        attributes: &Attributes,
+        lease: Lease,
+        sent: &Sent,
+    ) -> Option<Early> {
+        let seen = state.observe(&self.policy, attributes, sent, Opening::Yes);
+        if lease.kind == LeaseKind::Timeout {
+            return None;
+        }
+        self.delegates.store(true, Ordering::Relaxed);
+        state.settle_names(&self.policy, sent);
+        self.learn_lease(state, object, Some(lease), (seen, sent))
+    }
+
+    /// ACCESS of a directory, with a lease on it if there is one to be had.
+    pub async fn ask_delegated(&self, caller: &Caller, object: &Arc<Object>) -> Result<Accessed> {
+        let (caller, object) = (caller.clone(), object.clone());
+        self.with_delegation(move |core| async move { core.run_delegated(&caller, &object).await }).await
+    }
+
+    async fn run_delegated(&self, caller: &Caller, object: &Arc<Object>) -> Result<Accessed> {
+        let before = self.with(object, |state| Before::of(state));
+        let sent = self.policy.sending();
+        self.counters.access_calls.bump();
+        let result = self.below.delegate(caller, &object.handle, AccessMask::all()).await;
+        self.pace.lock().on_round_trip(sent.at.elapsed());
         match result {
-            Ok(delegated) => Ok(delegated.accessed),
+            Ok(Delegated { accessed, lease }) => {
+                self.note_delegation(object, lease.zip(accessed.attributes), &sent);
+                self.note_access(caller, object, &accessed, (&sent, &before));
+                Ok(accessed)
+            }
             Err(error) => {
                 self.note_error(object, &error, &sent);
                 Err(error)
             }
         }
-    }
-
-    fn note_delegated(
-        &self,
-        caller: &Caller,
-        object: &Arc<Object>,
-        accessed: &Accessed,
-        lease: Option<Lease>,
-        (sent, before): (&Sent, &Before),
-    ) -> Option<Early> {
-        let early = self.with(object, |state| {
-            let attributes = accessed.attributes.as_ref()?;
-            let seen = state.observe(&self.policy, attributes, sent, Opening::Yes);
-            let lease = lease.filter(|lease| lease.kind != LeaseKind::Timeout)?;
-            self.delegates.store(true, Ordering::Relaxed);
-            state.settle_names(&self.policy, sent);
-            self.learn_lease(state, object, Some(lease), (seen, sent))
-        });
-        self.note_access(caller, object, accessed, (sent, before));
-        early
     }
 
     /// For the layer above: a lease of its own under the one that is held here, which is asked for if need be.

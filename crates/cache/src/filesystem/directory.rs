@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use vfs::{AccessMask, Caller, Entry, Handle, Listing, Node, ReadDir, Result};
+use vfs::{AccessMask, AndDelegated, Caller, Entry, Handle, Listing, Node, ReadDir, Result};
 
 use super::names::{Before, put_name};
 use crate::core::Core;
@@ -138,10 +138,29 @@ impl Core {
 
     async fn ask_readdir(&self, caller: &Caller, object: &Arc<Object>, part: ReadDir) -> Result<Listing> {
         self.know_limits(caller, &object.handle).await;
+        if !self.wishes_directory(object) {
+            return self.run_readdir(caller, object, part, false).await;
+        }
+        let (caller, object) = (caller.clone(), object.clone());
+        self.with_delegation(move |core| async move { core.run_readdir(&caller, &object, part, true).await })
+            .await
+    }
+
+    async fn run_readdir(
+        &self,
+        caller: &Caller,
+        object: &Arc<Object>,
+        part: ReadDir,
+        delegated: bool,
+    ) -> Result<Listing> {
         let before = self.with(object, |state| Before::of(state));
         let sent = self.policy.sending();
         self.counters.readdir.bump();
-        let result = self.below.readdir(caller, &object.handle, part).await;
+        let AndDelegated { result, lease } = if delegated {
+            self.below.readdir_and_delegate(caller, &object.handle, part).await
+        } else {
+            AndDelegated::alone(self.below.readdir(caller, &object.handle, part).await)
+        };
         match &result {
             Ok(listing) => {
                 let opening = if part.cookie == 0 { Opening::Yes } else { Opening::No };
@@ -152,6 +171,7 @@ impl Core {
             }
             Err(error) => self.note_error(object, error, &sent),
         }
+        self.note_delegation(object, lease, &sent);
         result
     }
 

@@ -188,12 +188,20 @@ impl<'a> NameChange<'a> {
         self.set(Some(entry), false);
     }
 
+    /// What it led to may have changed. If that is not known, it may be what any other name leads to, too.
+    fn moved(&self) {
+        if self.led_to().is_none() {
+            self.core.with(&self.directory, State::touch_all_names);
+        }
+    }
+
     /// It failed, and the name is what it was.
     pub fn failed(mut self, error: &Error) {
         self.ended = true;
         if changed_nothing(error.status) {
             self.core.with(&self.directory, |state| state.end_name(self.ticket));
         } else {
+            self.moved();
             self.set(None, true);
         }
     }
@@ -231,6 +239,7 @@ impl<'a> NameChange<'a> {
 impl Drop for NameChange<'_> {
     fn drop(&mut self) {
         if !self.ended {
+            self.moved();
             self.set(None, true);
         }
     }
@@ -363,6 +372,7 @@ impl Core {
         match &result {
             Ok(_) => {
                 self.unlinked(naming.led_to().as_ref());
+                naming.moved();
                 naming.gone();
             }
             Err(error) => naming.failed(error),
@@ -407,6 +417,8 @@ impl Core {
 
     fn renamed(&self, leaving: NameChange, coming: NameChange) {
         let (moved, replaced) = (leaving.led_to(), coming.led_to());
+        leaving.moved();
+        coming.moved();
         let same = moved.as_ref().zip(replaced.as_ref()).is_some_and(|(a, b)| Arc::ptr_eq(a, b));
         let over = moved.as_ref().map(|moved| {
             self.with(moved, |state| {

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use vfs::{AccessMask, Attributes, Caller, Error, Freshness, Handle, Looked, Name, Node, Result, Status};
+use vfs::{
+    AccessMask, AndDelegated, Attributes, Caller, Error, Freshness, Handle, Looked, Name, Node, Result,
+    Status,
+};
 
 use crate::core::Core;
 use crate::names::{Leads, NameEntry, name_key};
@@ -170,10 +173,31 @@ impl Core {
     /// Asks the origin what a name leads to, and remembers it.
     async fn ask_lookup(&self, caller: &Caller, directory: &Arc<Object>, name: &Name) -> Result<Looked> {
         self.know_limits(caller, &directory.handle).await;
+        if !self.wishes_directory(directory) {
+            return self.run_lookup(caller, directory, name, false).await;
+        }
+        let (caller, directory, name) = (caller.clone(), directory.clone(), name.clone());
+        self.with_delegation(
+            move |core| async move { core.run_lookup(&caller, &directory, &name, true).await },
+        )
+        .await
+    }
+
+    async fn run_lookup(
+        &self,
+        caller: &Caller,
+        directory: &Arc<Object>,
+        name: &Name,
+        delegated: bool,
+    ) -> Result<Looked> {
         let before = self.with(directory, |state| Before::of(state));
         let sent = self.policy.sending();
         self.counters.lookup.bump();
-        let found = self.below.lookup(caller, &directory.handle, name).await;
+        let AndDelegated { result: found, lease } = if delegated {
+            self.below.lookup_and_delegate(caller, &directory.handle, name).await
+        } else {
+            AndDelegated::alone(self.below.lookup(caller, &directory.handle, name).await)
+        };
         self.pace.lock().on_round_trip(sent.at.elapsed());
         match &found {
             Ok(looked) => {
@@ -187,6 +211,7 @@ impl Core {
             }
             Err(error) => self.note_not_found(caller, directory, name, error, (&sent, &before)),
         }
+        self.note_delegation(directory, lease, &sent);
         found
     }
 
@@ -244,7 +269,7 @@ impl Core {
         })
     }
 
-    /// Writes what was learnt of a name to the index, unless names in the directory were changed by us meanwhile.
+    /// Writes what was learnt of a name to the index, unless it was changed by us meanwhile.
     /// Without an entry, what the index says is taken out.
     pub fn remember_name(
         &self,
@@ -256,7 +281,7 @@ impl Core {
         let mut batch = Batch::default();
         put_name(&mut batch, &directory.handle, name, entry);
         let _names = directory.names.lock();
-        if self.with(directory, |state| state.names_generation == generation) {
+        if self.with(directory, |state| !state.touched_since(generation, name)) {
             self.index.commit(batch);
             self.see_child(&directory.handle, name, entry.as_ref());
         }

@@ -1,5 +1,9 @@
 //! Names in a directory: which of them we are changing, and what a lease on it makes of those that are known.
 
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use tokio::time::Instant;
 use vfs::Name;
 
 use super::State;
@@ -8,6 +12,73 @@ use crate::listing::Edit;
 use crate::names::{Leads, NameEntry};
 use crate::policy::Policy;
 use crate::trust::Sent;
+
+/// A lease on a directory is asked for at the first question about names in it, as with the ACCESS of its first use, ...
+const WISH_MIN: u32 = 1;
+/// ... after twice as many each time that it does not last, and at most so many.
+const WISH_MAX: u32 = 64;
+/// After so long it is as if it had not been asked for.
+const WISH_MEMORY: Duration = Duration::from_secs(60);
+
+/// How much a lease on a directory is wanted, by the questions about names in it that were asked of the origin.
+#[derive(Debug)]
+pub struct Wish {
+    questions: u32,
+    needed: u32,
+    asked: Option<Instant>,
+}
+
+impl Default for Wish {
+    fn default() -> Wish {
+        Wish { questions: 0, needed: WISH_MIN, asked: None }
+    }
+}
+
+impl Wish {
+    /// One more question is about to be asked. Is it to bring a lease along?
+    pub fn question(&mut self, now: Instant) -> bool {
+        if self.asked.is_some_and(|asked| now.saturating_duration_since(asked) > WISH_MEMORY) {
+            *self = Wish { questions: self.questions, ..Wish::default() };
+        }
+        self.questions += 1;
+        let due = self.questions >= self.needed;
+        if due {
+            *self = Wish { questions: 0, needed: (self.needed * 2).min(WISH_MAX), asked: Some(now) };
+        }
+        due
+    }
+}
+
+/// Names that we changed last. More are forgotten: then any may have been.
+const TOUCHED_MAX: usize = 256;
+
+/// Which names we changed, and when: what was asked meanwhile of one of them is not stored, and what was asked of others is.
+#[derive(Debug, Default)]
+pub(super) struct Touched {
+    /// By the generation that their change made, in order; no name for a change that may have been of any.
+    names: VecDeque<(u64, Option<Name>)>,
+    /// Of what is in there no more.
+    forgotten: u64,
+}
+
+impl Touched {
+    fn push(&mut self, generation: u64, name: Option<&Name>) {
+        if self.names.len() >= TOUCHED_MAX
+            && let Some((generation, _)) = self.names.pop_front()
+        {
+            self.forgotten = generation;
+        }
+        self.names.push_back((generation, name.cloned()));
+    }
+
+    /// Has this name been changed after this generation, as far as is known?
+    fn since(&self, generation: u64, name: &Name) -> bool {
+        let hit = |(at, touched): &(u64, Option<Name>)| {
+            *at > generation && touched.as_ref().is_none_or(|touched| touched == name)
+        };
+        self.forgotten > generation || self.names.iter().rev().take_while(|(at, _)| *at > generation).any(hit)
+    }
+}
 
 /// A change of a name of ours that is under way.
 #[derive(Debug)]
@@ -43,7 +114,7 @@ impl State {
 
     /// We are about to change this name in it.
     pub fn begin_name(&mut self, name: &Name) -> u64 {
-        self.touch_names();
+        self.touch_names(Some(name));
         self.tickets += 1;
         let mut contested = false;
         for other in self.busy_names.iter_mut().filter(|other| other.name == *name) {
@@ -61,11 +132,25 @@ impl State {
 
     /// The change of the name is over. False if another one was under way with it: which came last is not known.
     pub fn end_name(&mut self, ticket: u64) -> bool {
-        self.touch_names();
         // A lease may vouch for it again.
         self.changed = true;
-        let Some(at) = self.busy_names.iter().position(|busy| busy.ticket == ticket) else { return false };
-        !self.busy_names.swap_remove(at).contested
+        let Some(at) = self.busy_names.iter().position(|busy| busy.ticket == ticket) else {
+            self.touch_names(None);
+            return false;
+        };
+        let ended = self.busy_names.swap_remove(at);
+        self.touch_names(Some(&ended.name));
+        !ended.contested
+    }
+
+    /// A change of ours may have been of what any name leads to.
+    pub fn touch_all_names(&mut self) {
+        self.touch_names(None);
+    }
+
+    /// Have we begun or ended a change of this name since then?
+    pub fn touched_since(&self, generation: u64, name: &Name) -> bool {
+        self.names_touched.since(generation, name)
     }
 
     /// After a change of ours this is what is known of the name.
@@ -95,11 +180,38 @@ impl State {
 
     /// Names in it are changed, or about to be: nothing that was asked before is stored. A whole listing is worth keeping
     /// where it is known for certain what becomes of it.
-    fn touch_names(&mut self) {
+    fn touch_names(&mut self, name: Option<&Name>) {
         self.names_generation += 1;
+        self.names_touched.push(self.names_generation, name);
         self.gathering = None;
         if self.names_epoch().is_none() {
             self.changed |= self.listing.take().is_some();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_is_of_its_name_and_what_is_forgotten_of_any() {
+        let name = |text: &str| Name::new(text.as_bytes()).unwrap();
+        let mut touched = Touched::default();
+        touched.push(1, Some(&name("a")));
+        assert!(touched.since(0, &name("a")) && !touched.since(1, &name("a")));
+        assert!(!touched.since(0, &name("b")));
+        touched.push(2, None);
+        assert!(touched.since(1, &name("b")) && !touched.since(2, &name("b")));
+        (3..).take(TOUCHED_MAX).for_each(|at| touched.push(at, Some(&name("c"))));
+        assert!(touched.since(1, &name("b")) && !touched.since(2, &name("b")));
+    }
+
+    #[test]
+    fn a_lease_that_does_not_last_is_wanted_less_and_less() {
+        let (mut wish, now) = (Wish::default(), Instant::now());
+        let mut until = |now| (1..).take_while(|_| !wish.question(now)).count() + 1;
+        assert_eq!([(); 7].map(|()| until(now)), [1, 2, 4, 8, 16, 32, 64]);
+        assert_eq!(until(now + WISH_MEMORY * 2), 1, "it is long ago");
     }
 }

@@ -19,10 +19,10 @@ use cache::{Cache, Options, WriteBehind};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Semaphore;
 use vfs::{
-    AccessMask, Accessed, Attributes, By, Callbacks, Caller, Clock, Commit, CreateHow, Created, Delegated,
-    Device, Features, FileSystem, FileType, Freshness, FsLimits, FsStat, Handle, LeaseId, Listing, Lock,
-    LockRequest, Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Owner, Read, ReadDir, Renamed,
-    Result, SetAttributes, Share, Stability, Timestamp, Wcc, Written,
+    AccessMask, Accessed, AndDelegated, Attributes, By, Callbacks, Caller, Clock, Commit, CreateHow, Created,
+    Delegated, Device, Features, FileSystem, FileType, Freshness, FsLimits, FsStat, Handle, Lease, LeaseId,
+    Listing, Lock, LockRequest, Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Owner, Read,
+    ReadDir, Renamed, Result, SetAttributes, Share, Stability, Timestamp, Wcc, Written,
 };
 
 #[allow(unused_imports, reason = "each test program uses a part of it")]
@@ -224,6 +224,14 @@ impl Origin {
 
     fn told(&self, wcc: Wcc) -> Wcc {
         if self.without_before.load(Ordering::Relaxed) { Wcc { before: None, ..wcc } } else { wcc }
+    }
+
+    /// A lease on a directory, along with something else.
+    fn along(&self, tree: &mut Tree, directory: &Handle) -> Option<(Lease, Attributes)> {
+        let attributes = tree.get(directory).ok()?.attributes;
+        let mut state = self.state.lock();
+        let lease = if attributes.is_dir() { state.delegate(directory, attributes.change) } else { None };
+        lease.map(|lease| (lease, attributes))
     }
 
     #[allow(clippy::large_types_passed_by_value, reason = "it is passed through")]
@@ -450,6 +458,40 @@ impl FileSystem for Origin {
             Ok(Delegated { accessed: Accessed { granted, attributes: Some(attributes) }, lease })
         })
         .await
+    }
+
+    async fn lookup_and_delegate(
+        &self,
+        caller: &Caller,
+        directory: &Handle,
+        name: &Name,
+    ) -> AndDelegated<Looked> {
+        let work = |tree: &mut Tree| {
+            let lease = self.along(tree, directory);
+            Ok(AndDelegated { result: tree.lookup(&caller.principal, directory, name), lease })
+        };
+        self.call("LOOKUP", work).await.unwrap_or_else(|error| AndDelegated::alone(Err(error)))
+    }
+
+    async fn open_and_delegate(&self, caller: &Caller, request: &OpenRequest) -> AndDelegated<Opened> {
+        let work = |tree: &mut Tree| {
+            let lease = self.along(tree, &request.handle);
+            Ok(AndDelegated { result: self.state.lock().open(tree, caller, request), lease })
+        };
+        self.call("OPEN", work).await.unwrap_or_else(|error| AndDelegated::alone(Err(error)))
+    }
+
+    async fn readdir_and_delegate(
+        &self,
+        caller: &Caller,
+        directory: &Handle,
+        part: ReadDir,
+    ) -> AndDelegated<Listing> {
+        let work = |tree: &mut Tree| {
+            let lease = self.along(tree, directory);
+            Ok(AndDelegated { result: tree.readdir(&caller.principal, directory, part), lease })
+        };
+        self.call("READDIR", work).await.unwrap_or_else(|error| AndDelegated::alone(Err(error)))
     }
 
     fn callbacks(&self) -> Option<Callbacks> {

@@ -1,21 +1,27 @@
-//! Delegations of directories: GET_DIR_DELEGATION (RFC 8881, section 18.39), asked for along with the ACCESS that a
-//! directory's first use makes anyway, without notifications.
+//! Delegations of directories: GET_DIR_DELEGATION (RFC 8881, section 18.39), without notifications, asked for along with
+//! what is sent anyway: the ACCESS that a directory's first use makes, or a LOOKUP, OPEN or READDIR in it.
 //!
 //! ACCESS comes first in the compound, so that its answer is had whatever the server makes of the rest, and the
-//! attributes that count come last: they are those under the delegation. There is nothing to reclaim of one (section
-//! 10.9.5): after a restart of the server it is no more.
+//! attributes that count come last: they are those under the delegation. A LOOKUP or OPEN of a name that is not there
+//! ends its compound, so that the delegation is asked for in front of it ([`Riding::First`]), of a server that is known to
+//! know the operation; of another one behind it ([`Riding::Last`]), where nothing is lost if it does not. There is nothing
+//! to reclaim of a delegation (section 10.9.5): after a restart of the server it is no more.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use protocol::nfs4::{
     AccessArgs, ArgOp, Bitmap, DirDelegation, GetDirDelegationArgs, GetDirDelegationOk, Nfstime, Op,
-    Operation, Status as Wire, op,
+    Operation, Results, Status as Wire, op,
 };
 use tokio::time::Instant;
-use vfs::{AccessMask, Accessed, Attributes, Caller, Delegated, Handle, LeaseId, LeaseKind, Result};
+use vfs::{
+    AccessMask, Accessed, AndDelegated, Attributes, Caller, Delegated, Handle, Lease, LeaseId, LeaseKind,
+    Result,
+};
 
-use super::attributes::{getattr_all, put};
+use super::attributes::{DIRECTORY, getattr_all, put};
 use super::execute::Plan;
 use super::state::{Delegation, State, Used, lease};
 use super::{Inner, Nfs4};
@@ -69,6 +75,33 @@ impl Prospects {
     }
 }
 
+/// When in the compound of another operation a delegation is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Riding {
+    /// Before it.
+    First,
+    /// Behind it.
+    Last,
+    /// Not at all.
+    Never,
+}
+
+impl Riding {
+    /// What comes between the directory's PUTFH and the GETATTR that is there anyway.
+    pub(super) fn first(self) -> Option<ArgOp> {
+        (self == Riding::First).then(get_dir_delegation)
+    }
+
+    /// What comes last, the directory being the current object.
+    pub(super) fn last(self) -> impl Iterator<Item = ArgOp> {
+        let asked = (self == Riding::Last).then(|| [get_dir_delegation(), getattr_all()]);
+        asked.into_iter().flatten()
+    }
+}
+
+/// A delegation that was given, with the directory's attributes still to come.
+type Promised = Option<LeaseId>;
+
 /// No notifications: what changes is recalled.
 fn get_dir_delegation() -> ArgOp {
     let never = Nfstime { seconds: 0, nseconds: 0 };
@@ -81,6 +114,10 @@ fn get_dir_delegation() -> ArgOp {
         dir_attributes: Bitmap::EMPTY,
     })
 }
+
+/// GET_DIR_DELEGATION has failed, and nothing behind it was done.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NotCarriedOut;
 
 impl Nfs4 {
     pub(super) async fn delegate_directory(
@@ -95,16 +132,89 @@ impl Nfs4 {
         }
         let (inner, asker, above) = (self.inner.clone(), caller.clone(), *directory);
         let work = async move { inner.delegate_once(&asker, &above, asked).await };
-        let undo = |inner: std::sync::Arc<Inner>, unheard: Delegated| {
+        let undo = |inner: Arc<Inner>, unheard: Delegated| {
             if let Some(lease) = unheard.lease {
                 inner.return_soon(lease.id);
             }
         };
         self.to_the_end(caller, work, undo).await
     }
+
+    /// Does to its end what may bring a delegation of a directory along.
+    pub(super) async fn along<T, F>(&self, caller: &Caller, work: F) -> AndDelegated<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = AndDelegated<T>> + Send + 'static,
+    {
+        let undo = |inner: Arc<Inner>, unheard: AndDelegated<T>| {
+            if let Some((lease, _)) = unheard.lease {
+                inner.return_soon(lease.id);
+            }
+        };
+        let heard = self.to_the_end(caller, async move { Ok(work.await) }, undo).await;
+        heard.unwrap_or_else(|error| AndDelegated::alone(Err(error)))
+    }
 }
 
 impl Inner {
+    /// When to ask for a delegation along with an operation in a directory.
+    pub(super) fn riding(&self, directory: &Handle) -> Riding {
+        match self.may_be_delegated(directory) {
+            false => Riding::Never,
+            true if self.prospects.are_known() => Riding::First,
+            true => Riding::Last,
+        }
+    }
+
+    /// What came of [`Riding::first`]. An error if the compound ended there, and the operation is to be sent without it.
+    pub(super) fn take_first(
+        &self,
+        caller: &Caller,
+        directory: &Handle,
+        riding: Riding,
+        results: &mut Results,
+    ) -> std::result::Result<Promised, NotCarriedOut> {
+        if riding != Riding::First {
+            return Ok(None);
+        }
+        let given = results.take::<op::GetDirDelegation>();
+        let went_on = given.is_ok();
+        let promised =
+            self.prospective(given).and_then(|given| self.hold_directory(caller, directory, &given));
+        if went_on { Ok(promised) } else { Err(NotCarriedOut) }
+    }
+
+    /// What came of [`Riding::last`], if all before it was carried out, as it must have been.
+    pub(super) fn take_last(
+        &self,
+        caller: &Caller,
+        directory: &Handle,
+        riding: Riding,
+        results: &mut Results,
+    ) -> Option<(Lease, Attributes)> {
+        if riding != Riding::Last {
+            return None;
+        }
+        let given = self.prospective(results.take::<op::GetDirDelegation>())?;
+        let promised = self.hold_directory(caller, directory, &given)?;
+        let attributes = self.attributes_after(results, directory, DIRECTORY);
+        self.vouched(Some(promised), attributes.ok().flatten())
+    }
+
+    /// The delegation that was promised, with the attributes under it. Without those it goes back.
+    pub(super) fn vouched(
+        &self,
+        promised: Promised,
+        attributes: Option<Attributes>,
+    ) -> Option<(Lease, Attributes)> {
+        let id = promised?;
+        let Some(attributes) = attributes.filter(Attributes::is_dir) else {
+            self.return_soon(id);
+            return None;
+        };
+        Some((lease(id, LeaseKind::Read, attributes.change), attributes))
+    }
+
     fn may_be_delegated(&self, directory: &Handle) -> bool {
         self.back.listening()
             && self.prospects.are_good(Instant::now())

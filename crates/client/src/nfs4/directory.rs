@@ -1,11 +1,14 @@
 //! READDIR.
 
 use protocol::nfs4::{
-    Attr, Bitmap, Entry as WireEntry, Fattr, Op, Operation, ReaddirArgs, Status as Wire, op,
+    Attr, Bitmap, Entry as WireEntry, Fattr, Op, Operation, ReaddirArgs, Results, Status as Wire, op,
 };
-use vfs::{Caller, Entry, Handle, Listing, Name, Node, ReadDir, Result, Status, Verifier};
+use vfs::{
+    AndDelegated, Attributes, Caller, Entry, Handle, Listing, Name, Node, ReadDir, Result, Status, Verifier,
+};
 
 use super::attributes::{getattr_all, put};
+use super::delegating::{NotCarriedOut, Riding};
 use super::execute::Plan;
 use super::state::{State, Used};
 use super::{Inner, convert};
@@ -35,38 +38,97 @@ impl Inner {
         directory: &Handle,
         part: ReadDir,
     ) -> Result<Listing> {
+        let read = self.read_on(caller, directory, part, Riding::Never).await;
+        read.unwrap_or_else(|NotCarriedOut| AndDelegated::alone(Err(Status::ServerFault.into()))).result
+    }
+
+    /// The same, and a delegation of the directory along with it. Only of a server that is known to have them: a listing
+    /// comes last in its compound.
+    pub(super) async fn read_directory_delegated(
+        &self,
+        caller: &Caller,
+        directory: &Handle,
+        part: ReadDir,
+    ) -> AndDelegated<Listing> {
+        // A recall may come before the answer.
+        let _in_flight = self.back.opening();
+        if self.riding(directory) == Riding::First
+            && let Ok(read) = self.read_on(caller, directory, part, Riding::First).await
+        {
+            return read;
+        }
+        AndDelegated::alone(self.read_directory(caller, directory, part).await)
+    }
+
+    async fn read_on(
+        &self,
+        caller: &Caller,
+        directory: &Handle,
+        part: ReadDir,
+        mut riding: Riding,
+    ) -> std::result::Result<AndDelegated<Listing>, NotCarriedOut> {
         let mut cookie = cookie::to_origin(part.cookie);
         let mut verifier = if cookie == 0 { [0; 8] } else { part.verifier };
         let bytes = part.bytes.clamp(BYTES_MIN, self.export().read_max.max(BYTES_MIN));
+        let mut lease = None;
         for _ in 0..EMPTY_MAX {
-            let read = self.read_part(caller, directory, (cookie, verifier), bytes, part.plus).await?;
+            let wanted = (cookie, verifier, bytes, part.plus);
+            let AndDelegated { result, lease: came } =
+                self.read_part(caller, directory, wanted, riding).await?;
+            lease = lease.or(came);
+            riding = Riding::Never;
+            let read = match result {
+                Ok(read) => read,
+                Err(failed) => return Ok(AndDelegated { result: Err(failed), lease }),
+            };
             if !read.listing.entries.is_empty() || read.listing.eof {
-                return Ok(read.listing);
+                return Ok(AndDelegated { result: Ok(read.listing), lease });
             }
             match read.last_cookie {
                 Some(last) if last != cookie => (cookie, verifier) = (last, read.listing.verifier),
                 _ => break,
             }
         }
-        Err(self.nonsense(Operation::Readdir, "no entries, and not the end of the directory"))
+        let result = Err(self.nonsense(Operation::Readdir, "no entries, and not the end of the directory"));
+        Ok(AndDelegated { result, lease })
     }
 
     async fn read_part(
         &self,
         caller: &Caller,
         directory: &Handle,
-        (cookie, cookieverf): (u64, Verifier),
-        bytes: u32,
-        plus: bool,
-    ) -> Result<Part> {
+        (cookie, cookieverf, bytes, plus): (u64, Verifier, u32, bool),
+        riding: Riding,
+    ) -> std::result::Result<AndDelegated<Part>, NotCarriedOut> {
         let attr_request = if plus { convert::ATTRIBUTES | PLUS } else { NAMES };
         let args = ReaddirArgs { cookie, cookieverf, dircount: bytes, maxcount: bytes, attr_request };
-        let build =
-            |_: &State| Ok((vec![put(directory)?, getattr_all(), op::Readdir::with(args)], Used::Nothing));
-        let mut results = self.run(caller, Plan::reading(Operation::Readdir), build).await?.results;
-        self.take::<op::Putfh>(&mut results)?;
+        let build = |_: &State| {
+            let mut operations = vec![put(directory)?];
+            operations.extend(riding.first());
+            operations.extend([getattr_all(), op::Readdir::with(args)]);
+            Ok((operations, Used::Nothing))
+        };
+        let main = Operation::Readdir;
+        let plan = if riding == Riding::Never { Plan::reading(main) } else { Plan::stateful(main) };
+        let begun = async {
+            let mut results = self.run(caller, plan, build).await?.results;
+            self.take::<op::Putfh>(&mut results)?;
+            Ok::<_, vfs::Error>(results)
+        };
+        let mut results = match begun.await {
+            Ok(results) => results,
+            Err(failed) => return Ok(AndDelegated::alone(Err(failed))),
+        };
+        let promised = self.take_first(caller, directory, riding, &mut results)?;
         // Long results come last: see `read_data`.
-        let attributes = self.take_attributes(&mut results, directory, None)?;
+        let above = self.take_attributes(&mut results, directory, None);
+        let lease = self.vouched(promised, above.as_ref().ok().copied());
+        let result = above.and_then(|above| self.part(&mut results, above, plus));
+        Ok(AndDelegated { result, lease })
+    }
+
+    /// An answer of a directory with these attributes.
+    fn part(&self, results: &mut Results, above: Attributes, plus: bool) -> Result<Part> {
         let ok = results.take::<op::Readdir>().map_err(|error| match error.status() {
             // The verifier is of another listing.
             Some(Wire::NotSame) => Status::BadCookie.into(),
@@ -80,7 +142,7 @@ impl Inner {
                 entries.push(entry);
             }
         }
-        let listing = Listing { entries, verifier: ok.cookieverf, eof: ok.eof, directory: Some(attributes) };
+        let listing = Listing { entries, verifier: ok.cookieverf, eof: ok.eof, directory: Some(above) };
         Ok(Part { listing, last_cookie })
     }
 

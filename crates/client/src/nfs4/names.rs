@@ -6,10 +6,12 @@ use protocol::nfs4::{
     Status as Wire, VerifyArgs, op,
 };
 use vfs::{
-    Attributes, Caller, Error, FileType, Handle, Looked, Name, Node, Renamed, Result, Status, Wcc, replay,
+    AndDelegated, Attributes, Caller, Error, FileType, Handle, Looked, Name, Node, Renamed, Result, Status,
+    Wcc, replay,
 };
 
 use super::attributes::{Around, DIRECTORY, getattr, getattr_all, put};
+use super::delegating::{NotCarriedOut, Riding};
 use super::execute::Plan;
 use super::state::{State, Used};
 use super::{Inner, Nfs4, convert};
@@ -27,24 +29,72 @@ impl Inner {
         directory: &Handle,
         name: Option<&Name>,
     ) -> Result<Looked> {
+        let looked = self.look_up_once(caller, directory, name, Riding::Never).await;
+        looked.unwrap_or_else(|NotCarriedOut| AndDelegated::alone(Err(Status::ServerFault.into()))).result
+    }
+
+    /// A name in a directory, and a delegation of that along with it.
+    pub(super) async fn look_up_delegated(
+        &self,
+        caller: &Caller,
+        directory: &Handle,
+        name: &Name,
+    ) -> AndDelegated<Looked> {
+        // A recall may come before the answer.
+        let _in_flight = self.back.opening();
+        match self.look_up_once(caller, directory, Some(name), self.riding(directory)).await {
+            Ok(looked) => looked,
+            Err(NotCarriedOut) => AndDelegated::alone(self.look_up(caller, directory, Some(name)).await),
+        }
+    }
+
+    async fn look_up_once(
+        &self,
+        caller: &Caller,
+        directory: &Handle,
+        name: Option<&Name>,
+        riding: Riding,
+    ) -> std::result::Result<AndDelegated<Looked>, NotCarriedOut> {
         let main = if name.is_some() { Operation::Lookup } else { Operation::Lookupp };
+        let plan = if riding == Riding::Never { Plan::reading(main) } else { Plan::stateful(main) };
         let build = |_: &State| {
             let look = name.map_or_else(|| op::Lookupp::with(()), lookup);
-            let operations = vec![put(directory)?, getattr_all(), look, op::Getfh::with(()), getattr_all()];
+            let mut operations = vec![put(directory)?];
+            operations.extend(riding.first());
+            operations.extend([getattr_all(), look, op::Getfh::with(()), getattr_all()]);
+            if riding == Riding::Last {
+                operations.push(put(directory)?);
+            }
+            operations.extend(riding.last());
             Ok((operations, Used::Nothing))
         };
-        let mut results = self.run(caller, Plan::reading(main), build).await?.results;
-        self.take::<op::Putfh>(&mut results)?;
-        let above = self.take_attributes(&mut results, directory, None)?;
+        let begun = async {
+            let mut results = self.run(caller, plan, build).await?.results;
+            self.take::<op::Putfh>(&mut results)?;
+            Ok::<_, Error>(results)
+        };
+        let mut results = match begun.await {
+            Ok(results) => results,
+            Err(failed) => return Ok(AndDelegated::alone(Err(failed))),
+        };
+        let promised = self.take_first(caller, directory, riding, &mut results)?;
+        let above = self.take_attributes(&mut results, directory, None);
+        let lease = self.vouched(promised, above.as_ref().ok().copied());
+        let result = above.and_then(|above| self.looked(&mut results, above, name.is_some()));
+        let told = result.is_ok() && riding == Riding::Last && results.take::<op::Putfh>().is_ok();
+        let last = if told { self.take_last(caller, directory, riding, &mut results) } else { None };
+        Ok(AndDelegated { result, lease: lease.or(last) })
+    }
+
+    /// What a look in a directory with these attributes found.
+    fn looked(&self, results: &mut Results, above: Attributes, by_name: bool) -> Result<Looked> {
         if !above.is_dir() {
             return Err(Error::from(Status::NotDir).with(Some(above)));
         }
-        let looked = match name {
-            Some(_) => self.take::<op::Lookup>(&mut results),
-            None => self.take::<op::Lookupp>(&mut results),
-        };
+        let looked =
+            if by_name { self.take::<op::Lookup>(results) } else { self.take::<op::Lookupp>(results) };
         looked.map_err(|failed| failed.with(Some(above)))?;
-        let node = self.take_node(&mut results, None)?;
+        let node = self.take_node(results, None)?;
         Ok(Looked { node, directory: Some(above) })
     }
 

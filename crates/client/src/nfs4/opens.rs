@@ -12,13 +12,14 @@ use tokio::sync::oneshot;
 use tokio::time::timeout_at;
 use vfs::replay::{self, Made};
 use vfs::{
-    AccessMask, Caller, CreateHow, FileType, Handle, Lease, LeaseId, LeaseKind, Node, OpenId, OpenRequest,
-    Opened, Owner, Principal, Result, SetAttributes, Share, Status, Want, Wcc, WccAttributes,
+    AccessMask, AndDelegated, Caller, CreateHow, FileType, Handle, Lease, LeaseId, LeaseKind, Node, OpenId,
+    OpenRequest, Opened, Owner, Principal, Result, SetAttributes, Share, Status, Want, Wcc, WccAttributes,
 };
 
 use super::attributes::{Around, DIRECTORY, REGULAR, getattr, getattr_all, put};
+use super::delegating::{NotCarriedOut, Riding};
 use super::durable::record::Opening;
-use super::execute::{Plan, Ran};
+use super::execute::Plan;
 use super::state::{Combinations, Delegation, Granted, Open, State, Used, latest};
 use super::{Inner, Nfs4, convert, state};
 
@@ -91,16 +92,42 @@ impl Nfs4 {
     pub(super) async fn open_file(&self, caller: &Caller, request: &OpenRequest) -> Result<Opened> {
         let inner = self.inner.clone();
         let (asker, wanted) = (caller.clone(), request.clone());
-        let work = async move { inner.open_once(&asker, &wanted).await };
+        let work = async move { Ok(inner.open_once(&asker, &wanted).await) };
         let undo = |inner: Arc<Inner>, (opened, _): (Result<Opened>, bool)| {
             if let Ok(opened) = opened {
                 inner.forget(&opened);
             }
         };
-        match self.to_the_end(caller, async move { Ok(work.await) }, undo).await? {
+        match self.to_the_end(caller, work, undo).await? {
             (Err(failed), true) => self.open_made(caller, request, failed).await,
             (result, _) => result,
         }
+    }
+
+    /// An open by name that makes nothing, and a delegation of the directory along with it.
+    pub(super) async fn open_file_delegated(
+        &self,
+        caller: &Caller,
+        request: &OpenRequest,
+    ) -> AndDelegated<Opened> {
+        if request.name.is_none() || request.create.is_some() {
+            return AndDelegated::alone(self.open_file(caller, request).await);
+        }
+        let inner = self.inner.clone();
+        let (asker, wanted) = (caller.clone(), request.clone());
+        let work = async move {
+            let riding = inner.riding(&wanted.handle);
+            match inner.open_with(&asker, &wanted, riding).await {
+                Ok(opening) => Ok(AndDelegated { result: opening.result, lease: opening.lease }),
+                Err(NotCarriedOut) => Ok(AndDelegated::alone(inner.open_once(&asker, &wanted).await.0)),
+            }
+        };
+        let undo = |inner: Arc<Inner>, unheard: AndDelegated<Opened>| {
+            unheard.lease.into_iter().for_each(|(lease, _)| inner.return_soon(lease.id));
+            unheard.result.iter().for_each(|opened| inner.forget(opened));
+        };
+        let heard = self.to_the_end(caller, work, undo).await;
+        heard.unwrap_or_else(|failed| AndDelegated::alone(Err(failed)))
     }
 
     /// The name was there: was it we who made it, in an answer that was lost?
@@ -182,6 +209,17 @@ impl Inner {
 
     /// One OPEN; also whether a failure may come from it having been carried out before.
     async fn open_once(&self, caller: &Caller, request: &OpenRequest) -> (Result<Opened>, bool) {
+        let opening = self.open_with(caller, request, Riding::Never).await;
+        opening.map_or((Err(Status::ServerFault.into()), false), |opening| (opening.result, opening.again))
+    }
+
+    /// One OPEN, and a delegation of the directory that the name is in along with it.
+    async fn open_with(
+        &self,
+        caller: &Caller,
+        request: &OpenRequest,
+        riding: Riding,
+    ) -> std::result::Result<Came, NotCarriedOut> {
         let in_flight = self.back.opening();
         let opening = self.state.lock().opening(Opening {
             handle: request.handle,
@@ -190,22 +228,29 @@ impl Inner {
             principal: caller.principal.clone(),
         });
         let want = self.want(request.want);
-        let build = |_: &State| Ok((self.open_operations(request, want)?, Used::Nothing));
+        let build = |_: &State| Ok((self.open_operations(request, want, riding)?, Used::Nothing));
         let ran = match self.run(caller, Plan::stateful(Operation::Open), build).await {
             Ok(ran) => ran,
-            Err(failed) => return (Err(failed), false),
+            Err(failed) => return Ok(Came { result: Err(failed), lease: None, again: false }),
         };
         let again = ran.again;
-        let opened = self.opened(caller, request, ran);
+        let mut results = ran.results;
+        let opened = self.opened(caller, request, &mut results, riding);
         self.state.lock().opening_ended(opening);
+        let AndDelegated { result, lease } = opened?;
+        let lease = lease.or_else(|| match result.as_ref().is_ok_and(|half| half.whole) {
+            true => self.take_last(caller, &request.handle, riding, &mut results),
+            false => None,
+        });
         drop(in_flight);
-        match opened {
-            Ok(half) => (self.complete(caller, request, half).await, again),
-            Err(failed) => (Err(failed), again),
-        }
+        let result = match result {
+            Ok(half) => self.complete(caller, request, half).await,
+            Err(failed) => Err(failed),
+        };
+        Ok(Came { result, lease, again })
     }
 
-    fn open_operations(&self, request: &OpenRequest, want: u32) -> Result<Vec<ArgOp>> {
+    fn open_operations(&self, request: &OpenRequest, want: u32, riding: Riding) -> Result<Vec<ArgOp>> {
         let share = (request.access, request.deny);
         let rights = op::Access::with(AccessArgs { access: RIGHTS.bits() });
         let Some(name) = &request.name else {
@@ -217,9 +262,10 @@ impl Inner {
             Some((how, set)) => Openflag::Create(self.create_how(*how, set)),
         };
         let claim = OpenClaim::Null(convert::component(name));
-        Ok(vec![
-            put(&request.handle)?,
-            getattr(convert::BEFORE),
+        let mut operations = vec![put(&request.handle)?];
+        operations.extend(riding.first());
+        operations.extend([
+            if riding == Riding::First { getattr_all() } else { getattr(convert::BEFORE) },
             op::Savefh::with(()),
             op::Open::with(open_args(&request.owner, share, want, openhow, claim)),
             op::Getfh::with(()),
@@ -227,21 +273,54 @@ impl Inner {
             getattr_all(),
             op::Restorefh::with(()),
             getattr_all(),
-        ])
+        ]);
+        operations.extend(riding.last());
+        Ok(operations)
+    }
+
+    /// Enters what an OPEN gave, up to [`Riding::last`].
+    fn opened(
+        &self,
+        caller: &Caller,
+        request: &OpenRequest,
+        results: &mut Results,
+        riding: Riding,
+    ) -> std::result::Result<AndDelegated<Half>, NotCarriedOut> {
+        if let Err(failed) = self.take::<op::Putfh>(results) {
+            return Ok(AndDelegated::alone(Err(failed)));
+        }
+        if riding != Riding::First {
+            let before = match &request.name {
+                Some(_) => self.take_before(results),
+                None => Ok(None),
+            };
+            let half = before.and_then(|before| self.opened_file(caller, request, results, before));
+            return Ok(AndDelegated::alone(half));
+        }
+        let promised = self.take_first(caller, &request.handle, riding, results)?;
+        let above = self.take_attributes(results, &request.handle, DIRECTORY);
+        let lease = self.vouched(promised, above.as_ref().ok().copied());
+        let result = above.and_then(|above| {
+            let half = self.opened_file(caller, request, results, Some(above.wcc()));
+            half.map_err(|failed| if failed.attributes.is_some() { failed } else { failed.with(Some(above)) })
+        });
+        Ok(AndDelegated { result, lease })
     }
 
     /// Enters what an OPEN gave. Without its attributes, if those did not come along.
-    fn opened(&self, caller: &Caller, request: &OpenRequest, ran: Ran) -> Result<Half> {
-        let mut results = ran.results;
-        self.take::<op::Putfh>(&mut results)?;
-        let mut before = None;
+    fn opened_file(
+        &self,
+        caller: &Caller,
+        request: &OpenRequest,
+        results: &mut Results,
+        before: Option<WccAttributes>,
+    ) -> Result<Half> {
         if request.name.is_some() {
-            before = self.take_before(&mut results)?;
-            self.take::<op::Savefh>(&mut results)?;
+            self.take::<op::Savefh>(results)?;
         }
-        let ok = self.take::<op::Open>(&mut results)?;
+        let ok = self.take::<op::Open>(results)?;
         let handle = match request.name {
-            Some(_) => self.take_handle(&mut results)?,
+            Some(_) => self.take_handle(results)?,
             None => request.handle,
         };
         let granted = Granted {
@@ -254,7 +333,7 @@ impl Inner {
         };
         let id = self.state.lock().opened(granted);
         let lease = self.delegated(&handle, &caller.principal, &ok.delegation, request.want);
-        let half = self.rest_of_open(request, &mut results, (id, handle, lease), (before, &ok));
+        let half = self.rest_of_open(request, results, (id, handle, lease), (before, &ok));
         match half {
             Ok(half) => Ok(half),
             Err(failed) => {
@@ -287,7 +366,8 @@ impl Inner {
             Some((CreateHow::Unchecked, _)) => ok.cinfo.before != ok.cinfo.after,
             Some(_) => true,
         };
-        Ok(Half { id, handle, attributes, lease, directory, created, granted })
+        let whole = directory.after.is_some();
+        Ok(Half { id, handle, attributes, lease, directory, created, granted, whole })
     }
 
     /// What is still to be done before an open can be given away: attributes that did not come along, or could not be
@@ -464,6 +544,16 @@ struct Half {
     directory: Wcc,
     created: bool,
     granted: Option<AccessMask>,
+    /// All of the compound was carried out.
+    whole: bool,
+}
+
+/// What came of an OPEN.
+struct Came {
+    result: Result<Opened>,
+    lease: Option<(Lease, vfs::Attributes)>,
+    /// A failure may come from it having been carried out before.
+    again: bool,
 }
 
 /// A file as a node.

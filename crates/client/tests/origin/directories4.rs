@@ -17,9 +17,9 @@ use crate::scripted4::{Origin4, Say, fattr, say};
 use crate::state4::{DELEGATED, open, soon, until};
 
 /// What the origin makes of GET_DIR_DELEGATION.
-type Given = fn() -> ResOp;
+pub type Given = fn() -> ResOp;
 
-fn granted() -> ResOp {
+pub fn granted() -> ResOp {
     ResOp::GetDirDelegation(Ok(GetDirDelegationOk::Ok(DirDelegation {
         cookieverf: [0; 8],
         stateid: DELEGATED,
@@ -29,12 +29,24 @@ fn granted() -> ResOp {
     })))
 }
 
-fn unavailable() -> ResOp {
+pub fn unavailable() -> ResOp {
     ResOp::GetDirDelegation(Ok(GetDirDelegationOk::Unavail { will_signal_deleg_avail: false }))
 }
 
-fn unknown() -> ResOp {
+pub fn unknown() -> ResOp {
     ResOp::GetDirDelegation(Err(Status::NotSupp))
+}
+
+/// One more.
+pub fn give(given: Given, grants: &mut u8) -> Say {
+    match given() {
+        ResOp::GetDirDelegation(Ok(GetDirDelegationOk::Ok(mut one))) => {
+            one.stateid.other = [DELEGATED.other[0] + *grants; 12];
+            *grants += 1;
+            say(ResOp::GetDirDelegation(Ok(GetDirDelegationOk::Ok(one))))
+        }
+        other => say(other),
+    }
 }
 
 /// An origin with one directory.
@@ -42,14 +54,7 @@ fn directory(given: Given) -> impl FnMut(&ArgOp, &[ArgOp]) -> Say + Send {
     // Each is another; the first is the one that is recalled.
     let mut grants = 0;
     move |operation, all| match operation {
-        ArgOp::GetDirDelegation(_) => match given() {
-            ResOp::GetDirDelegation(Ok(GetDirDelegationOk::Ok(mut one))) => {
-                one.stateid.other = [DELEGATED.other[0] + grants; 12];
-                grants += 1;
-                say(ResOp::GetDirDelegation(Ok(GetDirDelegationOk::Ok(one))))
-            }
-            other => say(other),
-        },
+        ArgOp::GetDirDelegation(_) => give(given, &mut grants),
         ArgOp::Getattr(args)
             if all.iter().any(|operation| matches!(operation, ArgOp::Access(_)))
                 && !all.iter().any(|operation| matches!(operation, ArgOp::Open(_))) =>

@@ -12,6 +12,7 @@ mod nonsense;
 mod operations;
 mod resends;
 mod restart4;
+mod riding4;
 mod scripted;
 mod scripted4;
 mod state4;

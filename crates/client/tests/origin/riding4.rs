@@ -1,0 +1,220 @@
+//! Delegations of directories that ride on a LOOKUP, OPEN or READDIR of a scripted origin of version 4.1: what is asked
+//! in which order, and that what they ride on is had whatever becomes of them.
+
+use protocol::nfs4::{self, ArgOp, Fattr, Ftype, GetattrOk, ReaddirOk, ResOp, Status};
+use vfs::{AccessMask, AndDelegated, FileSystem, LeaseKind, Name, OpenRequest, Opened, ReadDir, Share, Want};
+
+use client::Nfs4;
+
+use crate::directories4::{Given, give, granted, unavailable, unknown};
+use crate::scripted::{caller, handle};
+use crate::scripted4::{Origin4, Say, fattr, say};
+use crate::state4::{request, soon, until};
+
+/// The name of which there is nothing.
+const ABSENT: &[u8] = b"absent";
+
+/// An origin with one directory, in which there is every name but one.
+fn directory(given: Given) -> impl FnMut(&ArgOp, &[ArgOp]) -> Say + Send {
+    let mut above = false;
+    let mut grants = 0;
+    move |operation, _| match operation {
+        ArgOp::Putfh(args) => {
+            above = args.object[..] == *b"dir";
+            Say::Usual
+        }
+        ArgOp::Restorefh(()) => {
+            above = true;
+            Say::Usual
+        }
+        ArgOp::Lookup(args) if args.objname[..] == *ABSENT => say(ResOp::Lookup(Err(Status::NoEnt))),
+        ArgOp::Open(args) if matches!(&args.claim, nfs4::OpenClaim::Null(name) if name[..] == *ABSENT) => {
+            say(ResOp::failed(operation.operation(), Status::NoEnt))
+        }
+        ArgOp::Lookup(_) | ArgOp::Open(_) => {
+            above = false;
+            Say::Usual
+        }
+        ArgOp::Readdir(_) => say(ResOp::Readdir(Ok(ReaddirOk {
+            cookieverf: [1; 8],
+            entries: xdr::Chain::default(),
+            eof: true,
+        }))),
+        ArgOp::GetDirDelegation(_) => give(given, &mut grants),
+        ArgOp::Getattr(args) if above => {
+            let directory = Fattr { ftype: Some(Ftype::Dir), ..fattr(args.attr_request) };
+            say(ResOp::Getattr(Ok(GetattrOk { obj_attributes: Box::new(directory) })))
+        }
+        _ => Say::Usual,
+    }
+}
+
+fn name(text: &[u8]) -> Name {
+    Name::new(text).unwrap()
+}
+
+async fn look(fs: &Nfs4, text: &[u8]) -> (bool, Option<vfs::Lease>) {
+    let AndDelegated { result, lease } =
+        soon(fs.lookup_and_delegate(&caller(), &handle(b"dir"), &name(text))).await;
+    let there = match result {
+        Ok(looked) => {
+            assert!(looked.directory.unwrap().is_dir());
+            true
+        }
+        Err(error) => {
+            assert_eq!(error.status, vfs::Status::NoEnt);
+            assert!(error.attributes.unwrap().is_dir());
+            false
+        }
+    };
+    (there, told(lease))
+}
+
+fn told(lease: Option<(vfs::Lease, vfs::Attributes)>) -> Option<vfs::Lease> {
+    lease.map(|(lease, attributes)| {
+        assert!(attributes.is_dir() && attributes.change == lease.change && lease.kind == LeaseKind::Read);
+        lease
+    })
+}
+
+async fn open(fs: &Nfs4, text: &[u8]) -> (vfs::Result<Opened>, Option<vfs::Lease>) {
+    let request = OpenRequest {
+        handle: handle(b"dir"),
+        name: Some(name(text)),
+        access: Share::READ,
+        ..request(Want::Any)
+    };
+    let AndDelegated { result, lease } = soon(fs.open_and_delegate(&caller(), &request)).await;
+    (result, told(lease))
+}
+
+fn last(origin: &Origin4) -> Vec<&'static str> {
+    origin.seen().pop().unwrap()
+}
+
+/// Behind what it rides on, as long as the origin may not know it; then in front, so that names that are not there
+/// bring it too.
+#[tokio::test]
+async fn it_rides_last_and_then_first() {
+    let origin = Origin4::start(directory(granted)).await;
+    let fs = origin.mount("").await;
+    let _callbacks = fs.callbacks().unwrap();
+    let before = origin.seen().len();
+    let lookup = ["PUTFH", "GETATTR", "LOOKUP", "GETFH", "GETATTR"];
+    let riding_last = [&lookup[..], &["PUTFH", "GET_DIR_DELEGATION", "GETATTR"]].concat();
+    // The compound ends before it is asked for.
+    assert_eq!(look(&fs, ABSENT).await, (false, None));
+    assert_eq!(last(&origin), riding_last);
+    let (there, lease) = look(&fs, b"file").await;
+    assert_eq!(last(&origin), riding_last);
+    assert!(there);
+    // It is had: nothing more is asked for.
+    assert_eq!(look(&fs, b"file").await, (true, None));
+    assert_eq!(last(&origin), lookup);
+    soon(fs.returned(&caller(), lease.unwrap().id)).await.unwrap();
+    let (there, lease) = look(&fs, ABSENT).await;
+    assert_eq!(last(&origin), [&["PUTFH", "GET_DIR_DELEGATION"], &lookup[1..]].concat());
+    assert!(!there);
+    soon(fs.returned(&caller(), lease.unwrap().id)).await.unwrap();
+    let (opened, lease) = open(&fs, ABSENT).await;
+    let behind = ["OPEN", "GETFH", "ACCESS", "GETATTR", "RESTOREFH", "GETATTR"];
+    let riding_first = [&["PUTFH", "GET_DIR_DELEGATION", "GETATTR", "SAVEFH"][..], &behind].concat();
+    assert_eq!(last(&origin), riding_first);
+    assert_eq!(opened.unwrap_err().status, vfs::Status::NoEnt);
+    soon(fs.returned(&caller(), lease.unwrap().id)).await.unwrap();
+    let (opened, lease) = open(&fs, b"file").await;
+    assert_eq!(last(&origin), riding_first);
+    assert!(opened.unwrap().directory.after.unwrap().is_dir());
+    soon(fs.returned(&caller(), lease.unwrap().id)).await.unwrap();
+    let part = ReadDir { cookie: 0, verifier: [0; 8], bytes: 4096, plus: true };
+    let read = soon(fs.readdir_and_delegate(&caller(), &handle(b"dir"), part)).await;
+    assert_eq!(last(&origin), ["PUTFH", "GET_DIR_DELEGATION", "GETATTR", "READDIR"]);
+    assert!(read.result.unwrap().eof && told(read.lease).is_some());
+    assert_eq!(origin.seen().len(), before + 7 + 4, "four DELEGRETURNs, and one call each");
+}
+
+#[tokio::test]
+async fn an_open_brings_it_of_an_origin_that_may_not_know_it() {
+    let origin = Origin4::start(directory(granted)).await;
+    let fs = origin.mount("").await;
+    let _callbacks = fs.callbacks().unwrap();
+    let (opened, lease) = open(&fs, b"file").await;
+    assert!(opened.is_ok() && lease.is_some());
+    let all = last(&origin);
+    assert_eq!(all[all.len() - 4..], ["RESTOREFH", "GETATTR", "GET_DIR_DELEGATION", "GETATTR"]);
+}
+
+/// Nothing is lost by asking in vain, and it is not done for ever.
+#[tokio::test]
+async fn what_it_rides_on_is_had_without_it() {
+    for (given, asked_max) in [(unknown as Given, 1), (unavailable, 16)] {
+        let origin = Origin4::start(directory(given)).await;
+        let fs = origin.mount("").await;
+        let _callbacks = fs.callbacks().unwrap();
+        let before = origin.seen().len();
+        for round in 0..20 {
+            assert_eq!(look(&fs, b"file").await, (true, None));
+            assert_eq!(look(&fs, ABSENT).await, (false, None));
+            let (opened, lease) = open(&fs, b"file").await;
+            assert!(opened.is_ok() && lease.is_none(), "{round}");
+        }
+        assert_eq!(origin.seen().len(), before + 60, "one call each");
+        assert_eq!(origin.operations("GET_DIR_DELEGATION").len(), asked_max);
+    }
+}
+
+/// One that knew it and fails for once: what rides behind was not carried out, and is sent again without it.
+#[tokio::test]
+async fn one_that_fails_first_is_left_out() {
+    let mut asked = 0;
+    let mut directory = directory(granted);
+    let origin = Origin4::start(move |operation, all| match operation {
+        ArgOp::GetDirDelegation(_) => {
+            asked += 1;
+            if asked > 1 {
+                return say(ResOp::GetDirDelegation(Err(Status::Resource)));
+            }
+            directory(operation, all)
+        }
+        _ => directory(operation, all),
+    })
+    .await;
+    let fs = origin.mount("").await;
+    let _callbacks = fs.callbacks().unwrap();
+    let known = soon(fs.delegate(&caller(), &handle(b"dir"), AccessMask::LOOKUP)).await.unwrap();
+    soon(fs.returned(&caller(), known.lease.unwrap().id)).await.unwrap();
+    let before = origin.seen().len();
+    assert_eq!(look(&fs, b"file").await, (true, None));
+    let (opened, lease) = open(&fs, b"file").await;
+    assert!(opened.is_ok() && lease.is_none());
+    let part = ReadDir { cookie: 0, verifier: [0; 8], bytes: 4096, plus: false };
+    let read = soon(fs.readdir_and_delegate(&caller(), &handle(b"dir"), part)).await;
+    assert!(read.result.is_ok() && read.lease.is_none());
+    assert_eq!(origin.seen().len(), before + 6, "each twice");
+}
+
+/// Who gives up waiting leaves no delegation behind that nobody knows of.
+#[tokio::test]
+async fn what_nobody_waits_for_goes_back() {
+    let answer = std::sync::Arc::new(tokio::sync::Notify::new());
+    let origin = Origin4::start({
+        let (answer, mut directory) = (answer.clone(), directory(granted));
+        move |operation, all| match operation {
+            ArgOp::Putfh(_) if all.iter().any(|one| matches!(one, ArgOp::GetDirDelegation(_))) => {
+                let _ = directory(operation, all);
+                Say::Wait(answer.clone())
+            }
+            _ => directory(operation, all),
+        }
+    })
+    .await;
+    let fs = origin.mount("").await;
+    let _callbacks = fs.callbacks().unwrap();
+    let (file, directory, asker) = (name(b"file"), handle(b"dir"), caller());
+    let looking = fs.lookup_and_delegate(&asker, &directory, &file);
+    let waited = tokio::time::timeout(std::time::Duration::from_millis(50), looking).await;
+    assert!(waited.is_err());
+    until(|| origin.operations("GET_DIR_DELEGATION").len() == 1).await;
+    answer.notify_one();
+    until(|| origin.operations("DELEGRETURN").len() == 1).await;
+}
