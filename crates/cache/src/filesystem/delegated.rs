@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use vfs::{
     AccessMask, Accessed, Attributes, Caller, Delegated, Error, Handle, Lease, LeaseKind, Looked, Name, Node,
-    OpenRequest, Result, Status, Want,
+    OpenRequest, ReadDir, Result, Status, Verifier, Want,
 };
 
 use super::names::Before;
@@ -20,6 +20,9 @@ use crate::object::{Opening, Seen};
 use crate::options::LookupCache;
 use crate::table::Object;
 use crate::trust::Sent;
+
+/// Of a directory that has just been made, more is not worth a look.
+const NEW_BYTES: u32 = 8 << 10;
 
 impl Core {
     /// What a name leads to, if a lease on its directory vouches for what is remembered of it.
@@ -129,6 +132,23 @@ impl Core {
             && self.with(object, |state| {
                 state.lease.is_none() && state.attributes().is_some_and(Attributes::is_dir)
             })
+    }
+
+    /// A directory that was made here is about to be filled from here. When a second name is sought in it, a lease and a
+    /// look at all names cost two calls, and those to come none. True if there is a lease now that was not there before.
+    pub(super) async fn learn_new(&self, caller: &Caller, directory: &Arc<Object>) -> bool {
+        let due = self.delegates.load(Ordering::Relaxed)
+            && self.wants_directory(directory)
+            && self.with(directory, |state| {
+                let again = std::mem::replace(&mut state.sought, true);
+                again && std::mem::replace(&mut state.fresh, false)
+            });
+        if !due || self.ask_delegated(caller, directory).await.is_err() {
+            return false;
+        }
+        let all = ReadDir { cookie: 0, verifier: Verifier::default(), bytes: NEW_BYTES, plus: false };
+        let leased = self.with(directory, |state| state.leased().is_some());
+        leased && self.ask_readdir(caller, directory, all).await.is_ok()
     }
 
     /// ACCESS of a directory, with a lease on it if there is one to be had. To its end, whoever gives up waiting: a lease
