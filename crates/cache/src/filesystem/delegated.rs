@@ -136,19 +136,30 @@ impl Core {
 
     /// A directory that was made here is about to be filled from here. When a second name is sought in it, a lease and a
     /// look at all names cost two calls, and those to come none. True if there is a lease now that was not there before.
+    /// An origin of which it is not known whether it gives any is tried once.
     pub(super) async fn learn_new(&self, caller: &Caller, directory: &Arc<Object>) -> bool {
-        let due = self.delegates.load(Ordering::Relaxed)
-            && self.wants_directory(directory)
+        let due = self.wants_directory(directory)
             && self.with(directory, |state| {
                 let again = std::mem::replace(&mut state.sought, true);
                 again && std::mem::replace(&mut state.fresh, false)
             });
-        if !due || self.ask_delegated(caller, directory).await.is_err() {
+        let gives =
+            || self.delegates.load(Ordering::Relaxed) || !self.tried_delegation.swap(true, Ordering::Relaxed);
+        if !due || !gives() {
             return false;
         }
+        let (before, sent) = (self.with(directory, |state| Before::of(state)), self.policy.sending());
+        let Ok(accessed) = self.ask_delegated(caller, directory).await else { return false };
         let all = ReadDir { cookie: 0, verifier: Verifier::default(), bytes: NEW_BYTES, plus: false };
         let leased = self.with(directory, |state| state.leased().is_some());
-        leased && self.ask_readdir(caller, directory, all).await.is_ok()
+        if !leased || self.ask_readdir(caller, directory, all).await.is_err() {
+            return false;
+        }
+        if accessed.granted.contains(AccessMask::LOOKUP) {
+            // To the READDIR, which counts as an open, the answer may have been too young; the lease came with it.
+            self.remember_success(caller, directory, AccessMask::LOOKUP, &sent, &before);
+        }
+        true
     }
 
     /// ACCESS of a directory, with a lease on it if there is one to be had. To its end, whoever gives up waiting: a lease
