@@ -102,6 +102,8 @@ pub struct Core {
     lockless: AtomicBool,
     /// The layer below has given a lease on a directory.
     pub delegates: AtomicBool,
+    /// Whether it gives any was asked for the sake of a new directory.
+    pub tried_delegation: AtomicBool,
     limits: OnceCell<FsLimits>,
     /// The origin's root.
     pub root: Mutex<Option<Handle>>,
@@ -178,6 +180,7 @@ impl Core {
             callbacks: Mutex::new(Some(callbacks)),
             lockless: AtomicBool::new(false),
             delegates: AtomicBool::new(false),
+            tried_delegation: AtomicBool::new(false),
             limits: OnceCell::new(),
             root: Mutex::new(None),
             fsstat: Mutex::new(None),

@@ -116,9 +116,9 @@ impl FileSystem for Cache {
         self.core.or_offline(self.core.readlink(caller, handle), known).await
     }
 
-    async fn read(&self, caller: &Caller, handle: &Handle, _: By, offset: u64, count: u32) -> Result<Read> {
+    async fn read(&self, caller: &Caller, handle: &Handle, by: By, offset: u64, count: u32) -> Result<Read> {
         let read = if self.core.delayed.is_some() {
-            self.core.read_over(caller, handle, offset, count).await?
+            self.core.read_over((caller, by), handle, offset, count).await?
         } else {
             self.core.read_or_offline(caller, handle, offset, count).await?
         };
@@ -184,7 +184,10 @@ impl FileSystem for Cache {
         name: &Name,
         set: &SetAttributes,
     ) -> Result<Created> {
-        self.core.make(directory, name, self.core.below.mkdir(caller, directory, name, set)).await
+        let made =
+            self.core.make(directory, name, self.core.below.mkdir(caller, directory, name, set)).await?;
+        self.core.with(&self.core.object(&made.node.handle), |state| state.fresh = true);
+        Ok(made)
     }
 
     async fn symlink(

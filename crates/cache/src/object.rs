@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::Instant;
-use vfs::{Attributes, LeaseId, Name, Timestamp, Wcc};
+use vfs::{Attributes, LeaseId, LeaseKind, Name, Timestamp, Wcc};
 
 use crate::chain::{Chain, Verdict};
 use crate::data::Data;
@@ -117,6 +117,10 @@ pub struct State {
     pub rights_touched: u64,
     /// File data.
     pub data: Data,
+    /// It was made or emptied here, a file has been open here ever since, and nobody else's hand has been seen.
+    pub fresh: bool,
+    /// A name has been asked for in it that was not known.
+    pub sought: bool,
     /// Writes that are delayed, if any are.
     pub writes: Option<Box<Writes>>,
     /// Where the file ended when the latest of them reached the origin, and when that was, in the order of events:
@@ -181,6 +185,8 @@ impl State {
             rights_generation: 0,
             rights_touched: 0,
             data: Data::default(),
+            fresh: false,
+            sought: false,
             writes: None,
             landings: VecDeque::new(),
             streams: Streams::default(),
@@ -232,6 +238,11 @@ impl State {
     /// When the origin was last asked for what is known, by this machine's clock.
     pub fn confirmed(&self) -> Option<Timestamp> {
         self.known.as_ref().map(|known| known.sent.wall)
+    }
+
+    /// Is it empty, as far as is known?
+    pub fn is_empty(&self) -> bool {
+        self.attributes().is_some_and(|known| known.size == 0)
     }
 
     /// Is all of a regular file here?
@@ -356,6 +367,18 @@ impl State {
         }
         self.distrust(policy);
         Some(lease)
+    }
+
+    /// From where on the origin has nothing of it that anybody else may have written: its end, if it is being written for
+    /// the first time here, or under a lease for writing; but not under locks, which are for those who share a file.
+    pub fn nothing_from(&self) -> Option<u64> {
+        let writing = |lease: &HeldLease| lease.kind == LeaseKind::Write && lease.is_valid();
+        let leased = self.lease.as_ref().is_some_and(writing) && self.leased().is_some();
+        let known = self.known.as_ref()?;
+        let trusted = known.sent.sequence >= self.distrusted_before && !self.chain.is_suspect();
+        let certain = leased || (self.fresh && trusted);
+        let quiet = !self.chain.is_under_way() && !self.ours && self.locks.is_empty();
+        (certain && quiet).then_some(known.attributes.size)
     }
 
     /// Is it held for more than what is known of it?
@@ -526,6 +549,7 @@ impl State {
     /// Drops everything that belongs to the known state, which is not the state any more.
     fn drop_all(&mut self, policy: &Policy) {
         self.unvouch();
+        self.fresh = false;
         self.distrusted |= self.data.file().is_some() || self.listing.is_some();
         self.ours = false;
         self.drop_data();

@@ -87,6 +87,32 @@ async fn a_name_costs_one_call_and_then_none_there_or_not() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_directory_that_is_made_and_filled_here_is_asked_about_twice() {
+    let (bench, cache) = setup().await;
+    let set = SetAttributes::default();
+    let new = cache.mkdir(&opener(0), &root(), &name("new"), &set).await.unwrap().node.handle;
+    bench.origin.calls();
+    let absent = async |text: &str| {
+        let looked = cache.lookup(&v4(0, 1), &new, &name(text)).await;
+        assert_eq!(looked.unwrap_err().status, Status::NoEnt);
+    };
+    for number in 0..20 {
+        let text = format!("f{number}");
+        absent(&text).await;
+        cache.create(&v4(0, 1), &new, &name(&text), CreateHow::Guarded, &set).await.unwrap();
+        assert!(cache.lookup(&v4(0, 1), &new, &name(&text)).await.is_ok());
+    }
+    let calls = [("ACCESS", 1), ("CREATE", 20), ("GETATTR", 1), ("LOOKUP", 1), ("READDIR", 1)];
+    assert_eq!(bench.origin.calls(), calls, "a lease and all names, once the first file is there");
+    // Somebody else's name is found all the same.
+    let other = |tree: &mut origin::Tree| {
+        tree.make(&new, &name("other"), FileType::Regular, CreateHow::Guarded, &set, b"").map(drop).unwrap();
+    };
+    bench.origin.others_name(&new, "other", other).await;
+    assert!(cache.lookup(&v4(0, 1), &new, &name("other")).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_whole_listing_says_which_names_there_are_not() {
     let (bench, cache) = setup().await;
     assert_eq!(list(&cache, &opener(0)).await, ["f", "g", "d"]);

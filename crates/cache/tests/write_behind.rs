@@ -443,6 +443,17 @@ async fn what_the_owner_sets_to_what_it_is_waits_with_the_data_and_a_change_does
     cache.setattr(&user(), &file, &shared, None).await.unwrap();
     let there = bench.origin.tree().get(&file).unwrap().attributes;
     assert_eq!((there.mode & 0o777, there.size), (0o644, 4));
+    let times =
+        SetAttributes { mtime: Some(SetTime::Client(Timestamp::new(7, 0))), ..SetAttributes::default() };
+    cache.setattr(&user(), &file, &times, None).await.unwrap();
+    put(&cache, opened.id, &file, 0, b"public").await;
+    cache.setattr(&user(), &file, &times, None).await.unwrap();
+    bench.origin.calls();
+    let wide = SetAttributes { mode: Some(0o666), ..SetAttributes::default() };
+    cache.setattr(&user(), &file, &wide, None).await.unwrap();
+    assert_eq!(bench.origin.calls(), [("SETATTR", 1), ("WRITE", 1)], "what waited goes with it");
+    let there = bench.origin.tree().get(&file).unwrap().attributes;
+    assert_eq!((there.mode & 0o777, there.mtime), (0o666, Timestamp::new(7, 0)));
     put(&cache, opened.id, &file, 0, b"secret").await;
     cache.setattr(&user(), &file, &private, None).await.unwrap();
     assert_eq!(bench.origin.tree().get(&file).unwrap().attributes.mode & 0o777, 0o600);

@@ -18,8 +18,9 @@ use crate::wire::reply::{self, Outcome};
 /// Where the kernel offers FUSE.
 pub const PATH: &str = "/dev/fuse";
 
-/// Messages up to this size are copied out of the buffer, so that it can be used again.
-const COPY_MAX_BYTES: usize = 16 << 10;
+/// Messages up to this size are copied out of the buffer, so that it can be used again: a new one has to be cleared, page
+/// by page, which takes longer than to copy a quarter of it.
+const COPY_MAX_BYTES: usize = 256 << 10;
 
 /// Opens the device: a connection that is mounted nowhere yet.
 pub fn open() -> Result<OwnedFd, Errno> {

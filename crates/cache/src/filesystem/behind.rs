@@ -229,21 +229,27 @@ impl Core {
     }
 
     /// READ over what is delayed.
-    pub async fn read_over(&self, caller: &Caller, handle: &Handle, offset: u64, count: u32) -> Result<Read> {
+    pub async fn read_over(
+        &self,
+        reader: (&Caller, By),
+        handle: &Handle,
+        offset: u64,
+        count: u32,
+    ) -> Result<Read> {
         let object = self.object(handle);
         let range = offset..offset.saturating_add(u64::from(count));
         self.settle_doubt(&object).await;
-        let read = self.read_over_once(caller, &object, &range).await;
+        let read = self.read_over_once(reader, &object, &range).await;
         // What was read just now may have told of a change.
         if self.settle_doubt(&object).await {
-            return self.read_over_once(caller, &object, &range).await;
+            return self.read_over_once(reader, &object, &range).await;
         }
         read
     }
 
     async fn read_over_once(
         &self,
-        caller: &Caller,
+        (caller, by): (&Caller, By),
         object: &Arc<Object>,
         range: &Range<u64>,
     ) -> Result<Read> {
@@ -263,7 +269,7 @@ impl Core {
             return self.read_or_offline(caller, &object.handle, range.start, count).await;
         };
         if let Some(size) = waiting.whole
-            && self.may_read(caller, object).await?
+            && self.may_read(caller, object, by).await?
         {
             let end = range.end.min(size).max(range.start);
             self.counters.data.hit();
@@ -282,7 +288,14 @@ impl Core {
         Ok(Read { data: Data::Bytes(compose(range, &bytes, &waiting.pieces, end)), eof, attributes: None })
     }
 
-    async fn may_read(&self, caller: &Caller, object: &Arc<Object>) -> Result<bool> {
+    /// May it read what is delayed? Who has opened the file for reading was let in then: who has just made it, too.
+    async fn may_read(&self, caller: &Caller, object: &Arc<Object>, by: By) -> Result<bool> {
+        let opened = |id: OpenId| self.with(object, |state| state.opens.shares(id));
+        if let By::Open(id) = by
+            && opened(id).is_some_and(|shares| shares.access.contains(Share::READ))
+        {
+            return Ok(true);
+        }
         let may =
             |core: &Core| core.with(object, |state| core.may(state, &caller.principal, AccessMask::READ));
         if may(self).is_none() {

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use tokio::time::Instant;
 use vfs::{
     AccessMask, Accessed, Attributes, Caller, Delegated, Error, Handle, Lease, LeaseKind, Looked, Name, Node,
-    OpenRequest, Result, Status, Want,
+    OpenRequest, ReadDir, Result, Status, Verifier, Want,
 };
 
 use super::names::Before;
@@ -23,6 +23,9 @@ use crate::object::{Opening, Seen, State};
 use crate::options::LookupCache;
 use crate::table::Object;
 use crate::trust::Sent;
+
+/// Of a directory that has just been made, more is not worth a look.
+const NEW_BYTES: u32 = 8 << 10;
 
 impl Core {
     /// What a name leads to, if a lease on its directory vouches for what is remembered of it.
@@ -132,6 +135,42 @@ impl Core {
             && self.with(object, |state| {
                 state.lease.is_none() && state.attributes().is_some_and(Attributes::is_dir)
             })
+    }
+
+    /// A directory that was made here is about to be filled from here. When a second name is sought in it, a look at all names,
+    /// and a lease on it if there is none yet, cost two calls, and names to come none. True if all are known now that were not
+    /// before. An origin of which it is not known whether it gives leases is tried once.
+    pub(super) async fn learn_new(&self, caller: &Caller, directory: &Arc<Object>) -> bool {
+        let due = self.has_state() == Some(true)
+            && self.with(directory, |state| {
+                let is_dir = state.attributes().is_some_and(Attributes::is_dir);
+                let again = is_dir && std::mem::replace(&mut state.sought, true);
+                again && std::mem::replace(&mut state.fresh, false)
+            });
+        if !due {
+            return false;
+        }
+        let is_leased = || self.with(directory, |state| state.leased().is_some());
+        let gives =
+            || self.delegates.load(Ordering::Relaxed) || !self.tried_delegation.swap(true, Ordering::Relaxed);
+        let (before, sent) = (self.with(directory, |state| Before::of(state)), self.policy.sending());
+        let mut granted = AccessMask::empty();
+        if !is_leased() {
+            if !self.wants_directory(directory) || !gives() {
+                return false;
+            }
+            let Ok(accessed) = self.ask_delegated(caller, directory).await else { return false };
+            granted = accessed.granted;
+        }
+        let all = ReadDir { cookie: 0, verifier: Verifier::default(), bytes: NEW_BYTES, plus: false };
+        if !is_leased() || self.ask_readdir(caller, directory, all).await.is_err() {
+            return false;
+        }
+        if granted.contains(AccessMask::LOOKUP) {
+            // To the READDIR, which counts as an open, the answer may have been too young; the lease came with it.
+            self.remember_success(caller, directory, AccessMask::LOOKUP, &sent, &before);
+        }
+        true
     }
 
     /// Names in this directory are about to be asked for. Should a lease on it come along?

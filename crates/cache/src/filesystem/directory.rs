@@ -136,7 +136,12 @@ impl Core {
         Entry { name: listed.name.clone(), fileid: listed.fileid, cookie: listed.cookie, node }
     }
 
-    async fn ask_readdir(&self, caller: &Caller, object: &Arc<Object>, part: ReadDir) -> Result<Listing> {
+    pub(super) async fn ask_readdir(
+        &self,
+        caller: &Caller,
+        object: &Arc<Object>,
+        part: ReadDir,
+    ) -> Result<Listing> {
         self.know_limits(caller, &object.handle).await;
         if !self.wishes_directory(object) {
             return self.run_readdir(caller, object, part, false).await;

@@ -18,7 +18,7 @@ use crate::object::{Opening, Seen, State};
 use crate::store::Batch;
 use crate::table::Object;
 use crate::trust::Sent;
-use crate::writes::{Cut, Level};
+use crate::writes::{Cut, Level, Pending};
 
 /// A change of ours of one object, from before it is sent until its end is known.
 pub struct Change<'a> {
@@ -245,6 +245,24 @@ impl Drop for NameChange<'_> {
     }
 }
 
+/// What waited is being set along with something else. However that ends, what still waits may be set by itself.
+struct Setting<'a> {
+    core: &'a Core,
+    object: &'a Arc<Object>,
+    /// It has been done.
+    set: Option<&'a Pending>,
+}
+
+impl Drop for Setting<'_> {
+    fn drop(&mut self) {
+        self.core.writes(self.object, |writes| match self.set {
+            Some(pending) => writes.end_pending(pending, Ok(())),
+            None => writes.put_off_pending(),
+        });
+        self.object.written.notify_waiters();
+    }
+}
+
 impl Core {
     /// SETATTR.
     pub async fn setattr(
@@ -260,11 +278,31 @@ impl Core {
         {
             return Ok(wcc);
         }
+        if guard.is_none()
+            && Pending::joins(set)
+            && let Some((pending, both)) = self.join_pending(caller, &object, set).await
+        {
+            return self.setattr_joined(caller, &object, &pending, &both).await;
+        }
         let cut = self.before_setattr(&object, set, guard.is_some()).await;
         let result = self.setattr_below(caller, &object, set, guard).await;
         if result.is_ok() {
             cut.into_iter().for_each(Cut::done);
         }
+        result
+    }
+
+    /// SETATTR of what was to be set once everything is durable, and more.
+    async fn setattr_joined(
+        &self,
+        caller: &Caller,
+        object: &Arc<Object>,
+        pending: &Pending,
+        both: &SetAttributes,
+    ) -> Result<Wcc> {
+        let mut setting = Setting { core: self, object, set: None };
+        let result = self.setattr_below(caller, object, both, None).await;
+        setting.set = result.is_ok().then_some(pending);
         result
     }
 
@@ -290,6 +328,8 @@ impl Core {
         }
         if let (Ok(_), Some(size)) = (&result, set.size) {
             self.was_cut(object, size);
+            // Whoever finds it empty because of us may have written already: the reply shows whether somebody has.
+            self.with(object, |state| state.fresh |= size == 0 && state.opens.is_local() && state.is_empty());
         }
         result
     }

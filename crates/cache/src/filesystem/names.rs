@@ -25,6 +25,12 @@ impl Core {
             self.counters.names.hit();
             return found;
         }
+        if self.learn_new(caller, &directory).await
+            && let Some(found) = self.remembered_lookup(caller, &directory, name, arrived).await?
+        {
+            self.counters.names.hit();
+            return found;
+        }
         self.counters.names.miss();
         self.ask_lookup(caller, &directory, name).await
     }

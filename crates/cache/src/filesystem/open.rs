@@ -198,6 +198,7 @@ impl Core {
         }
         let opened = self.with(&object, |state| {
             let here = self.opened_here(caller, request, &object, state, told.attributes);
+            state.fresh |= (told.created || empties(request)) && state.is_empty();
             Opened { directory: told.directory, created: told.created, granted: told.granted, ..here }
         });
         Ok(opened)
@@ -281,7 +282,10 @@ impl Core {
 
     fn forget_open(&self, object: &Arc<Object>, open: OpenId) {
         self.opens.lock().remove(&open);
-        self.with(object, |state| state.opens.close(open));
+        self.with(object, |state| {
+            state.opens.close(open);
+            state.fresh &= state.opens.is_local();
+        });
     }
 
     /// The file of a local open.
@@ -290,6 +294,9 @@ impl Core {
     }
 
     async fn open_without_state(&self, caller: &Caller, request: &OpenRequest) -> Result<Opened> {
+        if let Some(opened) = self.open_by_right(caller, request).await {
+            return Ok(opened);
+        }
         let (handle, directory, created, told) = self.find_or_make(caller, request).await?;
         let object = self.object(&handle);
         let bits = needed(request.access);
@@ -305,9 +312,32 @@ impl Core {
             Some(attributes) => attributes,
             None => self.getattr(caller, &handle).await?,
         };
-        let opened =
-            self.with(&object, |state| self.opened_here(caller, request, &object, state, attributes));
+        let opened = self.with(&object, |state| {
+            state.fresh |= (created || empties(request)) && state.is_empty();
+            self.opened_here(caller, request, &object, state, attributes)
+        });
         Ok(Opened { directory, created, ..opened })
+    }
+
+    /// Of a remembered name two things may be asked: whether it still leads there, and whether this caller may. ACCESS
+    /// answers both, since attributes come with it. None if that did not settle it.
+    async fn open_by_right(&self, caller: &Caller, request: &OpenRequest) -> Option<Opened> {
+        let name = request.name.as_ref().filter(|_| request.create.is_none())?;
+        let directory = self.object(&request.handle);
+        let open_names = self.policy.lookup_cache != LookupCache::None;
+        if !open_names || self.look_right(caller, &directory) != Some(true) {
+            return None;
+        }
+        let object = self.named(&directory, name)?;
+        let bits = needed(request.access);
+        if self.with(&object, |state| self.may(state, &caller.principal, bits)).is_some() {
+            return None;
+        }
+        let accessed = self.ask_access(caller, &object).await.ok()?;
+        let there = self.named(&directory, name).is_some_and(|now| Arc::ptr_eq(&now, &object));
+        let attributes = accessed.attributes.filter(|_| there && accessed.granted.contains(bits))?;
+        self.counters.names.hit();
+        Some(self.with(&object, |state| self.opened_here(caller, request, &object, state, attributes)))
     }
 
     /// What is to be opened, with the calls of v3.
@@ -355,6 +385,11 @@ fn may_share(request: &OpenRequest) -> bool {
         Some(_) => true,
     };
     !changes
+}
+
+/// Does the open cut what is there?
+fn empties(request: &OpenRequest) -> bool {
+    request.create.as_ref().is_some_and(|(_, set)| set.size == Some(0))
 }
 
 /// What an open uses and denies.

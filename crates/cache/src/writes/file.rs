@@ -11,6 +11,10 @@
 //! A WRITE asks for FILE_SYNC if it is all there is and somebody wants it sent: one call in the place of two, as Linux
 //! does. Else it asks for UNSTABLE, and one COMMIT follows them all. A full chunk goes as soon as it is not the only
 //! one, anything else when it is asked for.
+//!
+//! An assembler or a linker leaves small gaps for alignment, which nobody ever writes. Where the origin's file is known to
+//! have nothing behind some byte, such a gap is zeros like any other, and is sent with what is around it: one WRITE in
+//! the place of several. A gap that holds a whole block is left a hole.
 
 use std::ops::Range;
 
@@ -25,6 +29,11 @@ use crate::ranges::overlap;
 
 /// What a run costs besides its bytes, counted against the limits.
 const RUN_BYTES: u64 = 256;
+
+/// What file systems allocate at a time: a gap without a whole one of these is no hole there.
+const BLOCK_BYTES: u64 = crate::data::BLOCK_BYTES;
+/// Zeros that may be put into the gaps of a file at a time, even if less has been written to it.
+const FILL_BYTES: u64 = 64 << 10;
 
 /// Who wrote, and when first.
 #[derive(Clone, Debug)]
@@ -205,6 +214,25 @@ impl Writes {
         self.events
     }
 
+    /// Nobody has written anything behind `from` but us, and what has landed ends there: small gaps between what is dirty
+    /// are zeros, and are sent as such. They are not filled under a truncation, nor where anything of ours may lie.
+    pub fn fill_gaps(&mut self, from: u64) {
+        if self.holds > 0 || self.dirty.len() < 2 {
+            return;
+        }
+        let mut left = self.dirty.bytes().max(FILL_BYTES);
+        for (gap, mark) in self.dirty.gaps(self.chunk) {
+            let length = gap.end - gap.start;
+            let holds_block = gap.start.next_multiple_of(BLOCK_BYTES) + BLOCK_BYTES <= gap.end;
+            let free = gap.start >= from && self.unstable.missing(&gap) == [gap.clone()];
+            let flying = self.flying.iter().any(|flight| overlap(&flight.range(), &gap));
+            if !holds_block && free && !flying && length <= left {
+                self.dirty.write(gap.start, &vec![0; length as usize], &mark, self.chunk);
+                left -= length;
+            }
+        }
+    }
+
     /// How far is what was asked for up to this number?
     pub fn progress(&self, upto: u64, level: Level) -> Progress {
         let dirty = self.dirty.iter().chain(self.aside.iter()).any(|(_, run)| run.tag.first <= upto);
@@ -216,6 +244,9 @@ impl Writes {
         }
         if self.unstable.iter().any(|(_, run)| run.tag.mark.first <= upto) {
             return if self.committing.is_some() { Progress::Wait } else { Progress::Commit };
+        }
+        if level == Level::Durable {
+            return Progress::Done;
         }
         match &self.pending {
             Some(pending) if pending.first <= upto && self.setting => Progress::Wait,
@@ -370,6 +401,11 @@ impl Writes {
         }
         // New ones may have come meanwhile.
         self.pending.take_if(|pending| pending.first == set.first);
+    }
+
+    /// It was refused together with something else, and is tried again by itself.
+    pub fn put_off_pending(&mut self) {
+        self.setting = false;
     }
 
     /// The data has been changed since: its time of modification is the origin's to say.

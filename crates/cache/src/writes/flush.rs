@@ -7,13 +7,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use vfs::{Caller, Commit, Error, Freshness, Result, Status, Wcc, Written};
+use vfs::{Caller, Commit, Error, Freshness, Result, SetAttributes, Status, Wcc, Written};
 
 use super::file::{Flight, Landed, Progress, Writes};
+use super::pending::Pending;
 use crate::core::Core;
 use crate::filesystem::modify::Change;
 use crate::filler::OwnWrite;
-use crate::object::Opening;
+use crate::object::{Opening, State};
 use crate::table::Object;
 
 /// How long an origin that asks for patience is left alone, at first and at most.
@@ -29,18 +30,31 @@ pub enum Level {
     /// At the origin.
     Sent,
     /// Durable there.
+    Durable,
+    /// And what is to be set when it is, is set.
     Stable,
 }
 
 impl Core {
     /// Does something with the delayed writes of a file, if there are any, and keeps the accounts.
     pub fn writes<T>(&self, object: &Arc<Object>, work: impl FnOnce(&mut Writes) -> T) -> Option<T> {
+        self.writes_of(object, |_| (), |writes, ()| work(writes))
+    }
+
+    /// The same, with something that is known of the file at that moment.
+    fn writes_of<P, T>(
+        &self,
+        object: &Arc<Object>,
+        look: impl FnOnce(&State) -> P,
+        work: impl FnOnce(&mut Writes, P) -> T,
+    ) -> Option<T> {
         let delayed = self.delayed.as_ref()?;
         let account = |writes: &Writes| (writes.cost(), writes.bytes());
         let (result, queue, cleaned) = self.with(object, |state| {
+            let seen = look(state);
             let writes = state.writes.as_mut()?;
             let before = account(writes);
-            let result = work(writes);
+            let result = work(writes, seen);
             delayed.account(before, account(writes));
             let cleaned = before.0 > 0 && writes.is_clean();
             let queue = if writes.queued { None } else { writes.oldest() };
@@ -157,7 +171,11 @@ impl Core {
 
     /// Brings what has been written of a file by now this far. Errors wait for a writer to be told.
     pub async fn flush_writes(&self, object: &Arc<Object>, level: Level) {
-        let Some(upto) = self.writes(object, Writes::demand) else { return };
+        let demand = |writes: &mut Writes, nothing_from: Option<u64>| {
+            nothing_from.into_iter().for_each(|from| writes.fill_gaps(from));
+            writes.demand()
+        };
+        let Some(upto) = self.writes_of(object, State::nothing_from, demand) else { return };
         loop {
             let changed = object.written.notified();
             tokio::pin!(changed);
@@ -185,6 +203,24 @@ impl Core {
             core.writes(&object, |writes| writes.end_commit(result));
             object.written.notify_waiters();
         });
+    }
+
+    /// Attributes are about to be set while others wait to be: once all is durable, one SETATTR may set both. None if it
+    /// may not, or there are none.
+    pub async fn join_pending(
+        &self,
+        caller: &Caller,
+        object: &Arc<Object>,
+        set: &SetAttributes,
+    ) -> Option<(Pending, SetAttributes)> {
+        let mine = |writes: &Writes| writes.pending().is_some_and(|p| p.caller.principal == caller.principal);
+        self.writes(object, |writes| mine(writes)).filter(|mine| *mine)?;
+        self.flush_writes(object, Level::Durable).await;
+        // Something newer may have been written meanwhile: what is set then is not the last word either way.
+        let pending =
+            self.writes(object, |writes| if mine(writes) { writes.begin_pending() } else { None })??;
+        let joined = pending.joined(set);
+        Some((pending, joined))
     }
 
     fn start_pending(&self, object: &Arc<Object>) {

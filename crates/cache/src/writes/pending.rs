@@ -125,6 +125,27 @@ impl Pending {
         }
     }
 
+    /// May this be set in one call with what waited? Not if it says who owns the file, or has set-id bits: a change of
+    /// owner takes those away, and which comes first is the origin's choice.
+    pub fn joins(now: &SetAttributes) -> bool {
+        let SetAttributes { atime, mtime, mode, .. } = *now;
+        let known = SetAttributes { atime, mtime, mode, ..SetAttributes::default() };
+        *now == known && mode.is_none_or(|mode| mode & !PERMISSIONS == 0)
+    }
+
+    /// The SETATTR for it and for what is asked for now, which counts where both say something.
+    pub fn joined(&self, now: &SetAttributes) -> SetAttributes {
+        let before = self.set();
+        SetAttributes {
+            atime: now.atime.or(before.atime),
+            mtime: now.mtime.or(before.mtime),
+            mode: now.mode.or(before.mode),
+            uid: now.uid.or(before.uid),
+            gid: now.gid.or(before.gid),
+            ..*now
+        }
+    }
+
     /// What the file looks like with it.
     pub fn show(&self, attributes: &mut Attributes) {
         attributes.atime = self.atime.unwrap_or(attributes.atime);
@@ -193,5 +214,20 @@ mod tests {
             SetAttributes { mode: Some(0o640), uid: Some(1), mtime, ..SetAttributes::default() }
         );
         assert!(Pending::of(&caller).is_empty());
+    }
+
+    #[test]
+    fn what_waits_goes_along_with_what_changes() {
+        let set = SetAttributes { uid: Some(1), mtime: Some(SetTime::Server), ..SetAttributes::default() };
+        let waits = Pending::asked(&Caller::machine(), &set, Timestamp::new(9, 0), &shown(0o600)).unwrap();
+        let mode = |mode| SetAttributes { mode: Some(mode), ..SetAttributes::default() };
+        let mtime = Some(SetTime::Client(Timestamp::new(9, 0)));
+        assert!(Pending::joins(&mode(0o644)));
+        assert_eq!(waits.joined(&mode(0o644)), SetAttributes { uid: Some(1), mtime, ..mode(0o644) });
+        let later = SetAttributes { mtime: Some(SetTime::Server), ..SetAttributes::default() };
+        assert_eq!(waits.joined(&later), SetAttributes { uid: Some(1), ..later });
+        assert!(!Pending::joins(&mode(0o4755)), "the change of owner might take it away");
+        assert!(!Pending::joins(&SetAttributes { gid: Some(3), ..mode(0o644) }));
+        assert!(!Pending::joins(&SetAttributes { size: Some(0), ..SetAttributes::default() }));
     }
 }

@@ -128,6 +128,20 @@ impl<B: Payload, T: Clone> Runs<B, T> {
         self.runs.last_key_value().map(|(at, run)| at + run.bytes.len() as u64)
     }
 
+    /// The parts between neighbours of the same chunk whose bytes may be one run, and whose they would be.
+    pub fn gaps(&self, chunk: u64) -> Vec<(Range<u64>, T)>
+    where
+        T: Joins,
+    {
+        let pairs = self.iter().zip(self.iter().skip(1));
+        let gap = |((at, left), (start, right)): ((u64, &Run<B, T>), (u64, &Run<B, T>))| {
+            let end = at + left.bytes.len() as u64;
+            let joins = at / chunk == start / chunk && end < start && left.tag.joins(&right.tag);
+            joins.then(|| (end..start, left.tag.clone()))
+        };
+        pairs.filter_map(gap).collect()
+    }
+
     /// How many runs.
     pub fn len(&self) -> usize {
         self.runs.len()

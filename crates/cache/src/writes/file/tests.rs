@@ -55,6 +55,8 @@ enum Step {
         length: usize,
     },
     Demand,
+    /// Small gaps are filled, if it is known where the origin's file ends.
+    Fill,
     Pending {
         seconds: i64,
     },
@@ -84,6 +86,7 @@ fn step() -> impl Strategy<Value = Step> {
         8 => (0..2u32, 0..SPAN - 24, 1..24usize)
             .prop_map(|(writer, at, length)| Step::Write { writer, at, length }),
         2 => Just(Step::Demand),
+        2 => Just(Step::Fill),
         1 => (1..1000i64).prop_map(|seconds| Step::Pending { seconds }),
         5 => Just(Step::Send),
         4 => (0..4usize, any::<bool>(), any::<bool>())
@@ -151,6 +154,7 @@ impl World {
             Step::Demand => {
                 self.writes.demand();
             }
+            Step::Fill => self.fill(),
             Step::Send => self.send(),
             Step::Do { which, short, better } => self.execute(which, short, better),
             Step::Land { which } => self.land(which),
@@ -183,6 +187,13 @@ impl World {
             Step::CutRefused => self.end_cut(false),
         }
         self.check();
+    }
+
+    /// What the origin has done and not answered is not known here; nor is what it has lost.
+    fn fill(&mut self) {
+        if self.flights.iter().all(|(_, landed)| landed.is_none()) && !self.writes.is_doubtful() {
+            self.writes.fill_gaps(self.origin.file.len() as u64);
+        }
     }
 
     fn send(&mut self) {
@@ -347,6 +358,67 @@ fn what_is_small_is_one_stable_write_and_what_is_large_is_many_and_a_commit() {
     writes.end_commit(Ok([0; 8]));
     assert_eq!(writes.progress(upto, Level::Stable), Progress::Done);
     assert!(writes.next(8).is_none() && writes.is_clean() && writes.is_idle());
+}
+
+/// What `as` and `ld` write: sections in any order, each where it is aligned to.
+fn with_gaps(pieces: &[std::ops::Range<usize>]) -> Writes {
+    let mut writes = Writes::new(1 << 20, 0);
+    for piece in pieces {
+        writes.write(piece.start as u64, &vec![1; piece.len()], &user(), now());
+    }
+    writes
+}
+
+fn sent(writes: &mut Writes) -> Vec<(u64, usize, Stability)> {
+    writes.demand();
+    std::iter::from_fn(|| writes.next(1000))
+        .map(|sent| (sent.offset, sent.bytes.len(), sent.stability))
+        .collect()
+}
+
+#[test]
+fn an_object_file_is_one_write_if_nothing_is_known_to_be_in_its_gaps() {
+    const OBJECT: [std::ops::Range<usize>; 4] = [480..1987, 64..458, 2312..3144, 0..64];
+    let mut writes = with_gaps(&OBJECT);
+    writes.fill_gaps(0);
+    assert_eq!(sent(&mut writes), [(0, 3144, Stability::FileSync)]);
+    let mut writes = with_gaps(&OBJECT);
+    writes.fill_gaps(1000);
+    let some = [(0, 458, Stability::Unstable), (480, 2664, Stability::Unstable)];
+    assert_eq!(sent(&mut writes), some, "there may be something before the end");
+}
+
+#[test]
+fn a_gap_with_a_whole_block_stays_a_hole_and_so_does_what_would_be_much() {
+    let mut writes = with_gaps(&[0..100, 8192..8193]);
+    writes.fill_gaps(0);
+    assert_eq!(sent(&mut writes).len(), 2, "nobody has touched the block from 4096 on");
+    let mut writes = with_gaps(&[0..100, 8191..8192]);
+    writes.fill_gaps(0);
+    assert_eq!(sent(&mut writes), [(0, 8192, Stability::FileSync)], "this one has a byte");
+    let bytes: Vec<_> = (0..100).map(|n| n * 4096..n * 4096 + 1).collect();
+    let mut writes = with_gaps(&bytes);
+    writes.fill_gaps(0);
+    assert_eq!((writes.bytes(), sent(&mut writes).len()), (16 * 4096 + 84, 84), "64 KiB at a time");
+}
+
+#[test]
+fn what_is_on_its_way_or_unstable_is_no_gap() {
+    let mut writes = with_gaps(&[100..200]);
+    writes.demand();
+    let flight = writes.next(8).unwrap();
+    writes.write(0, &[2; 50], &user(), now());
+    writes.write(300, &[2; 50], &user(), now());
+    writes.fill_gaps(0);
+    assert_eq!(writes.bytes(), 200, "on its way");
+    let stability = Stability::Unstable;
+    writes.landed(flight.ticket, Landed::Taken { count: 100, stability, verifier: [0; 8] });
+    writes.fill_gaps(0);
+    assert_eq!(writes.bytes(), 200, "unstable");
+    writes.begin_commit();
+    writes.end_commit(Ok([0; 8]));
+    writes.fill_gaps(200);
+    assert_eq!(writes.bytes(), 100, "durable");
 }
 
 #[test]
