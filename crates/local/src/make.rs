@@ -109,8 +109,7 @@ impl Making<'_> {
             Err(errno) => return Ok(Err(errno)),
         };
         let touched = self.adorn_file(&file, &set)?;
-        let linked =
-            if named { Ok(()) } else { self.tree.proc.link(&file, directory, self.name.as_bytes()) };
+        let linked = if named { Ok(()) } else { self.tree.proc.link(&file, directory, self.name.as_bytes()) };
         Ok(linked.map(|()| (touched, file)))
     }
 

@@ -185,8 +185,11 @@ async fn a_resent_exclusive_create_is_not_given_anothers_file() {
     let resent = vfs::Caller { resent: true, ..machine() };
     let set = SetAttributes::default();
     std::fs::write(served.path("lock"), b"").unwrap();
-    let failed =
-        served.fs.create(&resent, &root, &name("lock"), CreateHow::Exclusive([7; 8]), &set).await.unwrap_err();
+    let failed = served
+        .fs
+        .create(&resent, &root, &name("lock"), CreateHow::Exclusive([7; 8]), &set)
+        .await
+        .unwrap_err();
     assert_eq!(failed.status, Status::Exist);
 }
 

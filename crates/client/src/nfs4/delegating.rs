@@ -164,7 +164,9 @@ impl Inner {
         let before = if known { None } else { Some(self.take_attributes(&mut results, directory, None)?) };
         let given = results.take::<op::GetDirDelegation>();
         let went_on = given.is_ok();
-        let held = self.prospective(directory, given).and_then(|given| self.hold_directory(caller, directory, &given));
+        let held = self
+            .prospective(directory, given)
+            .and_then(|given| self.hold_directory(caller, directory, &given));
         let after = if went_on { Some(self.take_attributes(&mut results, directory, None)) } else { None };
         match (after, before) {
             (Some(Ok(attributes)), _) => Ok(self.under(held, granted, attributes)),
@@ -210,7 +212,9 @@ impl Inner {
             Err(error) if matches!(error.status(), Some(Wire::NotSupp | Wire::OpIllegal)) => {
                 self.prospects.unknown();
             }
-            Ok(GetDirDelegationOk::Unavail { .. }) | Err(_) => self.prospects.refused(Instant::now(), directory),
+            Ok(GetDirDelegationOk::Unavail { .. }) | Err(_) => {
+                self.prospects.refused(Instant::now(), directory)
+            }
         }
         None
     }

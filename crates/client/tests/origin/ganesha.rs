@@ -139,7 +139,8 @@ async fn everything_once() {
 /// (`utimensat`). Killed between the two it leaves a file that nothing tells from another client's, and says EXIST when the
 /// same request comes again. Killed before or after them it does what it should.
 #[tokio::test]
-async fn ganesha_takes_the_file_of_an_exclusive_create_for_anothers_if_it_was_killed_before_it_kept_the_verifier() {
+async fn ganesha_takes_the_file_of_an_exclusive_create_for_anothers_if_it_was_killed_before_it_kept_the_verifier()
+ {
     let Some(mut ganesha) = Ganesha::start() else { return };
     let export = ganesha.state.path().join("export");
     let fs = ganesha.mount("").await;

@@ -100,10 +100,8 @@ fn a_list_that_the_kernel_has_kept_is_not_for_who_may_not_read_the_directory() {
     (0..20).for_each(|n| fs::write(setting.there(format!("dir/f{n}")), b"").unwrap());
     let list = || fs::read_dir(setting.at("dir")).unwrap().count();
     // The kernel looks at mode bits by itself; a list of rights takes what they give: all but one may read it.
-    let denied = std::process::Command::new("setfacl")
-        .args(["-m", "u:65534:---"])
-        .arg(setting.there("dir"))
-        .status();
+    let denied =
+        std::process::Command::new("setfacl").args(["-m", "u:65534:---"]).arg(setting.there("dir")).status();
     if !denied.is_ok_and(|status| status.success()) {
         eprintln!("skipped: setfacl, or a file system that takes it, is missing");
         return;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use protocol::nfs4::{
-    ArgOp, CreateArgs, Createtype, Handle, Limited, Linktext, LockArgs, Locker, NfsLockType, OpenArgs, OpenClaim, OpenConfirmArgs,
-    OpenDelegationType, ReadArgs, RemoveArgs, StateOwner, Stateid, Status, op,
+    ArgOp, CreateArgs, Createtype, Handle, Limited, Linktext, LockArgs, Locker, NfsLockType, OpenArgs,
+    OpenClaim, OpenConfirmArgs, OpenDelegationType, ReadArgs, RemoveArgs, StateOwner, Stateid, Status, op,
 };
 
 use crate::setup::{Home, LEASE, create, open, reclaim_complete};
