@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use vfs::{
     AdoptedLease, AdoptedOpen, Caller, Handle, Lease, LeaseId, Lock, Locked, OpenId, OpenRequest, Opened,
@@ -43,7 +44,22 @@ pub struct Adopting {
     any: AtomicBool,
     /// Nothing is reclaimed any more.
     over: AtomicBool,
+    /// Woken when that is so.
+    ended: Notify,
     objects: Mutex<Vec<Arc<Object>>>,
+}
+
+impl Adopting {
+    /// Returns when nothing is reclaimed any more.
+    pub async fn ended(&self) {
+        loop {
+            let notified = self.ended.notified();
+            if self.over.load(Ordering::Acquire) {
+                return;
+            }
+            notified.await;
+        }
+    }
 }
 
 impl Core {
@@ -183,6 +199,7 @@ impl Core {
     /// Nothing is reclaimed any more: what was not goes.
     pub async fn end_reclaim(&self) {
         self.adopting.over.store(true, Ordering::Release);
+        self.adopting.ended.notify_waiters();
         let objects = std::mem::take(&mut *self.adopting.objects.lock());
         let mut unlocks = JoinSet::new();
         for object in objects {

@@ -16,6 +16,7 @@ use crate::filesystem::overlay::overlay;
 use crate::lease::{Early, HeldLease};
 use crate::object::State;
 use crate::table::Object;
+use crate::upstream::settle::is_useless;
 use crate::writes::Level;
 
 /// How long the layer above has for a lease that we want to be rid of ourselves.
@@ -80,10 +81,20 @@ impl Core {
         let now = Instant::now();
         let time = recall.deadline.saturating_duration_since(now);
         let deadline = now + time.saturating_sub(MARGIN.min(time / 4));
+        self.wait_for_believers(object, recall.id, deadline).await;
         self.call_in(object, recall.id, deadline).await;
         self.send_before(object, deadline).await;
         self.give_back(object, recall.id).await;
         self.settle_soon(object);
+    }
+
+    /// What was lent of an adopted lease in an earlier life nobody here can take back: who had it believes in it until he
+    /// hears that there was a restart, and he has when nothing is reclaimed any more.
+    async fn wait_for_believers(&self, object: &Arc<Object>, id: LeaseId, deadline: Instant) {
+        let adopted = |lease: &HeldLease| lease.id == id && lease.adopted;
+        if self.with(object, |state| state.lease.as_ref().is_some_and(adopted)) {
+            let _ = tokio::time::timeout_at(deadline, self.adopting.ended()).await;
+        }
     }
 
     /// Takes the lease of a file back from the layer above, which has until the deadline.
@@ -258,9 +269,19 @@ impl Core {
         });
     }
 
-    /// The file has lost its last name: its lease and its open go with the last local open.
+    /// The file has lost its last name: its lease and its open go with the last local open. A directory is not opened: a
+    /// lease that came back while it was being removed goes at once.
     pub fn lost_its_name(&self, object: &Arc<Object>) {
-        self.with(object, |state| state.unlinked = true);
-        self.settle_soon(object);
+        let useless = self.with(object, |state| {
+            state.unlinked = true;
+            is_useless(state) && state.opens.upstream().is_none()
+        });
+        match self.share().filter(|_| useless) {
+            Some(core) => {
+                let object = object.clone();
+                tokio::spawn(async move { core.return_lease(&object).await });
+            }
+            None => self.settle_soon(object),
+        }
     }
 }

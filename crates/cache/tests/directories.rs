@@ -209,6 +209,81 @@ async fn a_directory_that_is_made_anew_is_not_the_old_one() {
     assert_eq!(bench.origin.calls(), [("RETURN", 1), ("RMDIR", 1)]);
 }
 
+/// Nobody here has heard of the name yet; a lease on what it leads to goes back before that is gone all the same.
+#[tokio::test(start_paused = true)]
+async fn a_leased_directory_whose_name_is_not_remembered_goes_back_before_it_is_removed_or_replaced() {
+    for rename in [false, true] {
+        let (bench, cache) = setup().await;
+        let caller = v4_opener(0, 1);
+        let d = bench.origin.tree().lookup(&caller.principal, &root(), &name("d")).unwrap().node.handle;
+        bench.origin.put_dir(&root(), "other");
+        // By its handle, as a client that knew it before a restart.
+        cache.getattr(&caller, &d).await.unwrap();
+        cache.access(&caller, &d, AccessMask::LOOKUP).await.unwrap();
+        assert_eq!(bench.origin.lease(&d), Some(LeaseKind::Read));
+        bench.origin.calls();
+        if rename {
+            cache.rename(&caller, &root(), &name("other"), &root(), &name("d")).await.unwrap();
+        } else {
+            cache.rmdir(&caller, &root(), &name("d")).await.unwrap();
+        }
+        let order: Vec<_> = bench.origin.calls().into_iter().map(|(call, _)| call).collect();
+        assert!(order.contains(&"RETURN"), "{order:?}");
+        assert_eq!(bench.origin.lease(&d), None);
+        assert!(look(&cache, &caller, "d").await.is_some() == rename);
+    }
+}
+
+/// One that is had anew while the RMDIR is on its way has nothing left to be used for.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_comes_back_during_the_removal_goes_with_it() {
+    let (bench, cache) = setup().await;
+    let caller = v4_opener(0, 1);
+    let d = look(&cache, &caller, "d").await.unwrap();
+    cache.access(&caller, &d, AccessMask::LOOKUP).await.unwrap();
+    let gate = bench.origin.gate("RMDIR");
+    let removing = tokio::spawn({
+        let (cache, caller) = (cache.clone(), caller.clone());
+        async move { cache.rmdir(&caller, &root(), &name("d")).await }
+    });
+    gate.wait_for(1).await;
+    assert_eq!(bench.origin.lease(&d), None, "returned first");
+    // Somebody else may do what this one may is a question that asks for a lease again.
+    cache.access(&v4_opener(9, 2), &d, AccessMask::LOOKUP).await.unwrap();
+    assert_eq!(bench.origin.lease(&d), Some(LeaseKind::Read));
+    gate.open();
+    removing.await.unwrap().unwrap();
+    origin::until(|| bench.origin.lease(&d).is_none()).await;
+}
+
+/// While a name of it is on its way, the index is not told that all is known of a directory.
+#[tokio::test]
+async fn a_directory_is_not_vouched_for_while_a_name_of_it_changes() {
+    let (mut bench, cache) = setup().await;
+    bench.origin.state.lock().resumes = true;
+    assert_eq!(look(&cache, &opener(0), "new").await, None);
+    cache.flush().await;
+    let gate = bench.origin.gate("CREATE");
+    let creating = tokio::spawn({
+        let cache = cache.clone();
+        async move { create(&cache, "new").await }
+    });
+    gate.wait_for(1).await;
+    gate.admit(1);
+    origin::until(|| bench.origin.tree().get(&root()).unwrap().names.contains_key(&name("new"))).await;
+    // It is there, and nobody here knows. What is asked now tells the index of the directory, and may not vouch.
+    cache.getattr(&opener(0), &root()).await.unwrap();
+    cache.access(&v4(7, 3), &root(), AccessMask::LOOKUP).await.unwrap();
+    cache.flush().await;
+    let after = bench.killed();
+    creating.abort();
+    drop(cache);
+    bench = after;
+    gate.open();
+    let cache = bench.open().await;
+    assert!(look(&cache, &opener(0), "new").await.is_some());
+}
+
 #[tokio::test(start_paused = true)]
 async fn one_that_is_revoked_vouches_for_nothing() {
     let (bench, cache) = setup().await;

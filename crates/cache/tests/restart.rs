@@ -75,6 +75,30 @@ async fn under_a_lease_that_is_held_still_nothing_is_asked_again() {
     }
 }
 
+/// Who was lent it by an earlier life believes in it until he hears of the restart.
+#[tokio::test(start_paused = true)]
+async fn an_adopted_lease_is_kept_until_nobody_of_before_can_believe_in_it() {
+    for grace_seconds in [3, 300] {
+        let (mut bench, cache, file) = setup(Policy::Always(LeaseKind::Read)).await;
+        cache.open(&v4_opener(0, 1), &open_request(&root(), "f", 1, Share::READ)).await.unwrap();
+        let cache = restart(&mut bench, cache).await;
+        let began = tokio::time::Instant::now();
+        let origin = bench.origin.clone();
+        let changing = tokio::spawn(async move {
+            origin.others_write(&file, 0, b"DATA").await;
+            tokio::time::Instant::now()
+        });
+        tokio::time::sleep(SECOND * grace_seconds).await;
+        cache.end_reclaim().await;
+        let waited = changing.await.unwrap() - began;
+        // At the latest just before the origin would take it.
+        let limits = if grace_seconds < 30 { 3..4 } else { 29..30 };
+        assert!(limits.contains(&waited.as_secs()), "{waited:?}");
+        assert_eq!(bench.origin.lease(&file), None, "it was returned, not revoked");
+        assert_eq!(read(&cache, &opener(0), &file, 0, 10).await, "DATA");
+    }
+}
+
 #[tokio::test]
 async fn what_the_index_was_not_told_of_is_asked() {
     let (mut bench, cache, file) = setup(Policy::Always(LeaseKind::Write)).await;
@@ -176,7 +200,8 @@ async fn a_lock_under_a_lease_for_writing_is_reclaimed_although_the_origin_never
             .await
             .is_ok_and(|it| it != Locked::Granted)
     );
-    // The recall tells the origin of it.
+    // The recall tells the origin of it, when all who had a lock have said so.
+    cache.end_reclaim().await;
     assert!(!bench.origin.others_lock(&file, &others_lock(5)).await);
 }
 
@@ -293,7 +318,10 @@ async fn play(steps: &[Step], kind: LeaseKind) {
             }
             Step::Flush => cache.flush().await,
             Step::Kill => cache = restart(&mut bench, cache).await,
-            Step::Other(byte) => bench.origin.others_write(&file, 1, &[byte; 4]).await,
+            Step::Other(byte) => {
+                cache.end_reclaim().await;
+                bench.origin.others_write(&file, 1, &[byte; 4]).await;
+            }
             Step::KillAndOther(byte) => {
                 let after = bench.killed();
                 drop(cache);

@@ -133,7 +133,11 @@ impl LocalFs {
         request: &OpenRequest,
     ) -> Result<Opened> {
         let failed = self.failed(directory, Status::Exist);
-        let (Some(name), Some((_, set))) = (&request.name, &request.create) else { return Err(failed) };
+        let (Some(name), Some((how, set))) = (&request.name, &request.create) else { return Err(failed) };
+        // Which is told by its verifier.
+        if matches!(how, CreateHow::Exclusive(_)) {
+            return Err(failed);
+        }
         let made = Made::Node { file_type: FileType::Regular, set };
         let made = replay::made(self, caller, &directory.handle, name, failed, made).await?;
         let there = OpenRequest { handle: made.node.handle, name: None, create: None, ..request.clone() };
@@ -335,10 +339,13 @@ impl FileSystem for LocalFs {
         how: CreateHow,
         set: &SetAttributes,
     ) -> Result<Created> {
+        // One that is exclusive is told by its verifier, if it comes again.
+        let resent = caller.resent && !matches!(how, CreateHow::Exclusive(_));
+        let caller = Caller { resent, ..caller.clone() };
         let made = Made::Node { file_type: FileType::Regular, set };
         let set = *set;
-        self.make(caller, directory, name, made, move |making| Ok(making.file(how, &set, Share::empty())?.0))
-            .await
+        let job = move |making: Making<'_>| Ok(making.file(how, &set, Share::empty())?.0);
+        self.make(&caller, directory, name, made, job).await
     }
 
     async fn mkdir(

@@ -7,7 +7,8 @@
 //! refused because a process has the file open, there is no lease, or one for reading.
 //!
 //! A directory is leased without a guard: the kernel has none for directories. It is watched instead ([`crate::watch`]), and
-//! recalled when a process of this machine has changed a name.
+//! recalled when a process of this machine has changed a name in it or its own; and looked at now and then, whether it is
+//! there still. When the watches fail, all are recalled: what was missed is not known.
 //!
 //! Leases are granted once somebody has taken the stream of callbacks. The kernel tells of a waiting process with
 //! `SIGIO`: a task then looks through all guards.
@@ -37,6 +38,12 @@ const CALLBACKS_MAX: usize = 256;
 const LEASES_MAX: usize = 4096;
 /// Time to give back a lease that is one too many, or whose guard was lost.
 const RECALL_MAX: Duration = Duration::from_secs(30);
+
+/// How often leased directories are looked at, whether they are there still: the kernel tells of a removal only in the
+/// directory above, as long as we have one open.
+const LOOK: Duration = Duration::from_secs(2);
+/// After an error of the watches.
+const EVENTS_PAUSE: Duration = Duration::from_secs(1);
 
 /// How long a directory is not leased that a process of this machine has changed.
 const RESTLESS: Duration = Duration::from_secs(30);
@@ -146,6 +153,21 @@ impl Leases {
         restless.drain(..excess);
     }
 
+    /// Are directories leased that may be removed?
+    fn watches_any(&self) -> bool {
+        self.state.lock().by_id.values().any(|granted| granted.watched.is_some())
+    }
+
+    /// Recalls leases on directories that are no more.
+    fn look_for_removed(&self) {
+        let mut state = self.state.lock();
+        for granted in state.by_id.values_mut().filter(|granted| granted.watched.is_some()) {
+            if granted.recall.is_none() && Stat::of(&granted.node.path).is_ok_and(|stat| !stat.is_linked()) {
+                granted.recall = Some(Pending::all(RECALL_MAX));
+            }
+        }
+    }
+
     /// Grants or confirms the lease that goes with an open. Its `change` is to be filled in.
     pub(crate) fn grant(&self, tree: &Tree, node: &Arc<Node>, access: Share, want: Want) -> Option<Lease> {
         let wanted = match want {
@@ -203,6 +225,8 @@ impl Leases {
         (granted.used, granted.kind) = (clock, LeaseKind::Read);
         if let Some(watches) = self.watches.get().filter(|_| granted.watched.is_none()) {
             granted.watched = watches.begin(node.path.as_fd());
+            // It may be the first that is to be looked at.
+            self.attention.notify_one();
         }
         Some(Lease { id, kind: LeaseKind::Read, until: None, change: 0 })
     }
@@ -334,9 +358,10 @@ impl Pending {
 async fn watch(
     leases: Weak<Leases>,
     attention: Arc<Notify>,
-    (mut signal, mut events): (Signal, Option<Events>),
+    (mut signal, events): (Signal, Option<Events>),
     callbacks: mpsc::Sender<Callback>,
 ) {
+    let (mut failed, mut looked) = (false, Instant::now());
     loop {
         let Some((due, next)) = leases.upgrade().map(|leases| leases.due(Instant::now())) else { return };
         for callback in due {
@@ -351,18 +376,31 @@ async fn watch(
             }
         };
         let seen = async {
+            if failed {
+                tokio::time::sleep(EVENTS_PAUSE).await;
+            }
             match &events {
                 Some(events) => events.next().await,
                 None => std::future::pending().await,
             }
         };
+        let any = leases.upgrade().is_some_and(|leases| leases.watches_any());
+        let look = tokio::time::sleep_until(looked + LOOK);
         tokio::select! {
             _ = signal.recv() => {}
-            seen = seen => match (seen, leases.upgrade()) {
-                (Ok(seen), Some(leases)) => leases.seen(&seen),
-                // There will be no more.
-                _ => events = None,
-            },
+            seen = seen => {
+                let Some(leases) = leases.upgrade() else { return };
+                failed = seen.is_err();
+                let seen = seen.unwrap_or_else(|cause| {
+                    tracing::warn!("changes of leased directories were missed, and all of them are recalled: {cause}");
+                    vec![Seen::Lost]
+                });
+                leases.seen(&seen);
+            }
+            () = look, if any => {
+                looked = Instant::now();
+                leases.upgrade().iter().for_each(|leases| leases.look_for_removed());
+            }
             () = attention.notified() => {}
             () = wait => {}
             () = callbacks.closed() => {

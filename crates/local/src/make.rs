@@ -3,6 +3,10 @@
 //! All run with the caller's identity worn and the directory locked. A mode that the client leaves out is the owner's
 //! alone. Owner and group of a new file are the caller's (or the directory's group, where that is set-gid); only root
 //! may ask for others, and from anybody else such a wish is ignored, as knfsd does.
+//!
+//! A file of an exclusive create gets its name last, with the verifier in it, where the file system has files without
+//! names (`O_TMPFILE`, open(2)): if the process is killed on the way, the same request finds no name, or its own verifier.
+//! Elsewhere it may find a file without, and is answered that it is another's.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -25,6 +29,9 @@ use crate::{errno, identity, lookup};
 /// How often a file may vanish between "it exists" and "open it" before we give up.
 const TRIES_MAX: usize = 8;
 
+/// A new file, and whether it was changed after it was made: else it reaches the disk with the directory.
+type Adorned = (bool, OwnedFd);
+
 /// Who makes a name, where.
 pub(crate) struct Making<'a> {
     pub(crate) tree: &'a Tree,
@@ -45,10 +52,16 @@ impl Making<'_> {
         let before = self.tree.stat_directory(self.directory)?;
         let exclusive = matches!(how, CreateHow::Exclusive(_));
         let mode = mode(set.mode, 0o600);
-        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOCTTY | OFlags::CLOEXEC;
         for _ in 0..TRIES_MAX {
-            match rustix::fs::openat(&self.directory.path, self.name.as_bytes(), flags, mode) {
-                Ok(file) => return Ok((self.new_file(&before, file, how, set)?, true)),
+            let made = match how {
+                CreateHow::Exclusive(verifier) => self.exclusive_file(verifier, mode, set)?,
+                CreateHow::Unchecked | CreateHow::Guarded => match self.named_file(mode) {
+                    Ok(file) => Ok((self.adorn_file(&file, set)?, file)),
+                    Err(errno) => Err(errno),
+                },
+            };
+            match made {
+                Ok(made) => return Ok((self.new_file(&before, made)?, true)),
                 Err(Errno::EXIST) => match self.existing(&before, how, set, access) {
                     Err(Stop::Failed(Status::NoEnt)) => {}
                     // One with the verifier of an exclusive create was made by this very request, sent before.
@@ -60,26 +73,48 @@ impl Making<'_> {
         Err(Status::Delay.into())
     }
 
-    fn new_file(
-        self,
-        before: &Stat,
-        file: OwnedFd,
-        how: CreateHow,
+    /// A file under its name, which was not there before.
+    fn named_file(&self, mode: Mode) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOCTTY | OFlags::CLOEXEC;
+        rustix::fs::openat(&self.directory.path, self.name.as_bytes(), flags, mode)
+    }
+
+    /// A file with a verifier, and with whatever else could be set of it, under its name.
+    fn exclusive_file(
+        &self,
+        verifier: Verifier,
+        mode: Mode,
         set: &SetAttributes,
-    ) -> Result<Created, Status> {
-        let touched = match how {
-            CreateHow::Exclusive(verifier) => {
-                let (atime, mtime) = verifier_seconds(verifier);
-                let kept = SetAttributes {
-                    atime: Some(vfs::SetTime::Client(Timestamp::new(atime, 0))),
-                    mtime: Some(vfs::SetTime::Client(Timestamp::new(mtime, 0))),
-                    size: None,
-                    ..*set
-                };
-                self.adorn_file(&file, &kept)?
-            }
-            _ => self.adorn_file(&file, set)?,
+    ) -> Result<Result<Adorned, Errno>, Status> {
+        let (atime, mtime) = verifier_seconds(verifier);
+        let set = SetAttributes {
+            atime: Some(vfs::SetTime::Client(Timestamp::new(atime, 0))),
+            mtime: Some(vfs::SetTime::Client(Timestamp::new(mtime, 0))),
+            size: None,
+            ..*set
         };
+        let directory = &self.directory.path;
+        // It may be a directory that could not be written, where all that counts is that the name is there.
+        if rustix::fs::statat(directory, self.name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW).is_ok() {
+            return Ok(Err(Errno::EXIST));
+        }
+        let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let (file, named) = match rustix::fs::openat(directory, c".", flags, mode) {
+            Ok(file) => (file, false),
+            // ISDIR is what kernels say that do not know it.
+            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => match self.named_file(mode) {
+                Ok(file) => (file, true),
+                Err(errno) => return Ok(Err(errno)),
+            },
+            Err(errno) => return Ok(Err(errno)),
+        };
+        let touched = self.adorn_file(&file, &set)?;
+        let linked = if named { Ok(()) } else { self.tree.proc.link(&file, directory, self.name.as_bytes()) };
+        Ok(linked.map(|()| (touched, file)))
+    }
+
+    /// A file that has just been made, and whether it was changed after that.
+    fn new_file(self, before: &Stat, (touched, file): Adorned) -> Result<Created, Status> {
         let path = self.tree.proc.open(&file, OFlags::PATH).map_err(errno::status)?;
         let found = self.tree.describe(self.directory, Some(self.name), &path)?;
         let node = self.tree.keep(&found, path);

@@ -233,7 +233,7 @@ pub(crate) fn readable(fd: OwnedFd) -> std::io::Result<AsyncFd<OwnedFd>> {
     registered.map_err(std::io::Error::from)
 }
 
-/// Begins (or ends) to report what becomes of names in a directory and of its attributes.
+/// Begins (or ends) to report what becomes of names in a directory, of its attributes and of its own name.
 ///
 /// # Errors
 /// `NODEV`, `XDEV` or `OPNOTSUPP` if the file system has no handles for it, `NOSPC` if there are too many watches.
@@ -244,6 +244,7 @@ pub(crate) fn watch(queue: BorrowedFd<'_>, directory: BorrowedFd<'_>, begin: boo
         | libc::FAN_MOVED_FROM
         | libc::FAN_MOVED_TO
         | libc::FAN_ATTRIB
+        | libc::FAN_MOVE_SELF
         | libc::FAN_ONDIR;
     // An `O_PATH` descriptor is not taken by itself.
     let path = std::ffi::CString::new(format!("/proc/self/fd/{}", directory.as_raw_fd()))

@@ -269,3 +269,19 @@ async fn a_process_that_changes_names_in_a_leased_directory_is_noticed_and_we_ou
     let file = file(&served).await;
     assert_eq!(delegate(&file).await, None);
 }
+
+#[tokio::test]
+async fn a_process_that_moves_or_removes_a_leased_directory_is_noticed_too() {
+    let _alone = ALONE.lock().await;
+    let served = serve();
+    let mut callbacks = served.fs.callbacks().unwrap();
+    for (directory, change) in [("moved", "mv moved elsewhere"), ("removed", "rmdir removed")] {
+        std::fs::create_dir(served.path(directory)).unwrap();
+        let handle = served.handle(directory).await;
+        let lease = served.fs.delegate(&machine(), &handle, AccessMask::LOOKUP).await.unwrap().lease.unwrap();
+        assert!(run(&served, change).wait().await.unwrap().success());
+        let Callback::Recall(recall) = next(&mut callbacks).await else { panic!("a recall") };
+        assert_eq!((recall.id, recall.handle), (lease.id, handle), "{change}");
+        served.fs.returned(&machine(), lease.id).await.unwrap();
+    }
+}

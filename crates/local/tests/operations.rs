@@ -147,6 +147,52 @@ async fn the_three_ways_to_create() {
     assert_eq!(taken.unwrap_err().status, Status::Exist);
 }
 
+/// What a kill could leave is what somebody else could see: never a name without the verifier.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_made_exclusively_has_its_verifier_from_the_first() {
+    const FILES: usize = 200;
+    let served = serve();
+    let root = served.root().await;
+    let directory = served.path("");
+    let seen_without = std::thread::spawn(move || {
+        let mut seen = 0;
+        for at in 0..FILES {
+            let path = directory.join(at.to_string());
+            let there = loop {
+                match std::fs::metadata(&path) {
+                    Ok(there) => break there,
+                    Err(_) => std::hint::spin_loop(),
+                }
+            };
+            seen += usize::from((there.atime(), there.mtime()) != (0x0102_0304, 0x0506_0708));
+        }
+        seen
+    });
+    let set = SetAttributes { mode: Some(0o640), ..SetAttributes::default() };
+    for at in 0..FILES {
+        let how = CreateHow::Exclusive([1, 2, 3, 4, 5, 6, 7, 8]);
+        let made = served.fs.create(&machine(), &root, &name(&at.to_string()), how, &set).await.unwrap();
+        let made = made.node.attributes.unwrap();
+        assert_eq!((made.mode, made.nlink, made.size), (0o640, 1, 0));
+    }
+    assert_eq!(seen_without.join().unwrap(), 0);
+}
+
+#[tokio::test]
+async fn a_resent_exclusive_create_is_not_given_anothers_file() {
+    let served = serve();
+    let root = served.root().await;
+    let resent = vfs::Caller { resent: true, ..machine() };
+    let set = SetAttributes::default();
+    std::fs::write(served.path("lock"), b"").unwrap();
+    let failed = served
+        .fs
+        .create(&resent, &root, &name("lock"), CreateHow::Exclusive([7; 8]), &set)
+        .await
+        .unwrap_err();
+    assert_eq!(failed.status, Status::Exist);
+}
+
 #[tokio::test]
 async fn the_mode_is_the_clients_whatever_our_umask() {
     let served = serve();

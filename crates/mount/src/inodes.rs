@@ -16,7 +16,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
-use vfs::{Caller, Handle, Lease, Name, Owner, Wcc, WccAttributes};
+use vfs::{Caller, Handle, Lease, Name, OpenId, Owner, Wcc, WccAttributes};
 
 use crate::device::Backing;
 use crate::pages::Pages;
@@ -54,14 +54,24 @@ pub struct State {
     pub pages: Pages,
     /// The attributes that the kernel was last told.
     pub told: Option<WccAttributes>,
-    /// Which processes got locks on it, by their owners, until they give up all of them.
-    pub lockers: HashMap<Owner, u32>,
+    /// Which processes got locks on it, by their owners, and by which open last, until they give up all of them or that
+    /// is released: the kernel says nothing of an owner that is an open file itself (`F_OFD_SETLK`).
+    pub lockers: HashMap<Owner, Locker>,
     /// Removed while it was open: the name that it has until the last close.
     pub silly: Option<Silly>,
     /// What the kernel has read of a directory, if it was all.
     pub listed: Option<Listed>,
     /// The open by which the kernel is reading that now.
     pub lister: Option<u64>,
+}
+
+/// Who has locks.
+#[derive(Clone, Copy, Debug)]
+pub struct Locker {
+    /// The process that asked for the last of them.
+    pub pid: u32,
+    /// The open that it asked by.
+    pub open: OpenId,
 }
 
 /// A directory as the kernel has it.

@@ -17,6 +17,9 @@ use crate::handle::Handle;
 use crate::name::Name;
 
 /// After CREATE (guarded), MKDIR, SYMLINK, MKNOD or LINK: is what the name leads to what the call would have made?
+///
+/// Not after an exclusive CREATE: whoever carries it out tells it by its verifier, and who asks so wants to be the only
+/// one. Another's lock file is empty and new, too.
 pub async fn made(
     fs: &dyn FileSystem,
     caller: &Caller,

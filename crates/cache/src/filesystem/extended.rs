@@ -2,6 +2,8 @@
 //! what they change of a file is treated as any change of ours, and the bytes they touch are no longer known. What is delayed of
 //! the files is sent first, and made durable where its bytes are replaced: it must not come again after that.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use vfs::{
     Acl, Caller, Copied, Extent, Handle, ListedXattrs, Place, Result, Share, Sought, Stability, Status, Wcc,
@@ -11,6 +13,8 @@ use vfs::{
 use super::modify::Change;
 use crate::core::Core;
 use crate::filler::OwnWrite;
+use crate::table::Object;
+use crate::upstream::Use;
 use crate::writes::Level;
 
 impl Core {
@@ -116,23 +120,15 @@ impl Core {
 
     /// COPY.
     pub async fn copy(&self, caller: &Caller, from: Place, to: Place, count: u64) -> Result<Copied> {
-        let object = self.object(&to.handle);
-        let source = self.object(&from.handle);
-        self.flush_writes(&source, Level::Sent).await;
-        self.flush_writes(&object, Level::Stable).await;
-        let reading = self.use_open(&source, Share::READ);
-        let writing = self.use_open(&object, Share::WRITE);
-        let _own = OwnWrite::begin(self, &object, to.offset..end(to.offset, count))?;
-        let change = Change::begin(self, &object);
-        self.counters.extended.bump();
-        let from = Place { by: Core::ground(reading.as_ref()), ..from };
-        let to = Place { by: Core::ground(writing.as_ref()), ..to };
+        let between = self.begin_between(from, to, count).await?;
+        let change = Change::begin(self, &between.object);
+        let [from, to] = between.places(from, to);
         let result = self.below.copy(caller, from, to, count).await;
         change.ended(result.as_ref().map(|copied| &copied.wcc));
         match result {
             // Whoever delays writes has one verifier for all: what the origin may still lose must not go by it.
             Ok(copied) if self.delayed.is_some() && copied.stability == Stability::Unstable => {
-                let commit = self.commit_below(caller, &object).await?;
+                let commit = self.commit_below(caller, &between.object).await?;
                 if commit.verifier != copied.verifier {
                     return Err(Status::Io.into());
                 }
@@ -144,20 +140,40 @@ impl Core {
 
     /// CLONE.
     pub async fn clone_range(&self, caller: &Caller, from: Place, to: Place, count: u64) -> Result<Wcc> {
-        let object = self.object(&to.handle);
-        let source = self.object(&from.handle);
+        let between = self.begin_between(from, to, count).await?;
+        let change = Change::begin(self, &between.object);
+        let [from, to] = between.places(from, to);
+        let result = self.below.clone_range(caller, from, to, count).await;
+        change.ended(result.as_ref());
+        result
+    }
+
+    /// Bytes of one file are about to become another's.
+    async fn begin_between(&self, from: Place, to: Place, count: u64) -> Result<Between> {
+        let (source, object) = (self.object(&from.handle), self.object(&to.handle));
         self.flush_writes(&source, Level::Sent).await;
         self.flush_writes(&object, Level::Stable).await;
         let reading = self.use_open(&source, Share::READ);
         let writing = self.use_open(&object, Share::WRITE);
-        let _own = OwnWrite::begin(self, &object, to.offset..end(to.offset, count))?;
-        let change = Change::begin(self, &object);
+        let own = OwnWrite::begin(self, &object, to.offset..end(to.offset, count))?;
         self.counters.extended.bump();
-        let from = Place { by: Core::ground(reading.as_ref()), ..from };
-        let to = Place { by: Core::ground(writing.as_ref()), ..to };
-        let result = self.below.clone_range(caller, from, to, count).await;
-        change.ended(result.as_ref());
-        result
+        Ok(Between { object, reading, writing, _own: own })
+    }
+}
+
+/// A COPY or CLONE that is under way, and the file that it changes.
+struct Between {
+    object: Arc<Object>,
+    reading: Option<Use>,
+    writing: Option<Use>,
+    _own: OwnWrite,
+}
+
+impl Between {
+    /// The same places, by the opens that the origin has.
+    fn places(&self, from: Place, to: Place) -> [Place; 2] {
+        let by = Core::ground;
+        [Place { by: by(self.reading.as_ref()), ..from }, Place { by: by(self.writing.as_ref()), ..to }]
     }
 }
 

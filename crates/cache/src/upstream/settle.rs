@@ -205,6 +205,6 @@ fn keeps_open(state: &State) -> bool {
 }
 
 /// Is there a lease on a file that is gone, and that nobody has open?
-fn is_useless(state: &State) -> bool {
+pub fn is_useless(state: &State) -> bool {
     state.lease.is_some() && state.unlinked && !state.opens.is_local()
 }

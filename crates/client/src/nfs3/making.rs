@@ -35,11 +35,9 @@ impl Nfs3 {
         };
         let args = nfs3::CreateArgs { location: place(directory, name)?, how: wire_how };
         let mut answer = self.call::<call::Create>(caller, &args).await?;
-        // The origin itself tells an exclusive create that comes again by its verifier, until our SETATTR below has
-        // overwritten it: a call that only another life of ours can have followed up so.
-        if matches!(how, CreateHow::Exclusive(_)) {
-            answer.again = caller.resent;
-        }
+        // The origin itself tells an exclusive create that comes again by its verifier. If it says that the file is
+        // another's, nothing that we could look at proves it wrong, and a wrong guess gives a lock file to two.
+        answer.again &= !matches!(how, CreateHow::Exclusive(_));
         let made = Made::Node { file_type: FileType::Regular, set };
         let wanted = Some(FileType::Regular);
         let mut created = self.made::<call::Create>(caller, (directory, name), answer, wanted, made).await?;
@@ -54,7 +52,7 @@ impl Nfs3 {
     }
 
     /// An exclusive create carries a verifier in the place of attributes. Servers keep it in the times, which are left
-    /// to whoever asked.
+    /// to whoever asked: mode and owner, which come here, do not touch it.
     async fn follow_up(&self, caller: &Caller, file: &Handle, set: &SetAttributes) -> Result<Attributes> {
         match self.set_attributes(caller, file, set, None).await?.after {
             Some(after) => Ok(after),

@@ -7,6 +7,7 @@
 //! know the operation; of another one behind it ([`Riding::Last`]), where nothing is lost if it does not. There is nothing
 //! to reclaim of a delegation (section 10.9.5): after a restart of the server it is no more.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,14 +27,17 @@ use super::execute::Plan;
 use super::state::{Delegation, State, Used, lease};
 use super::{Inner, Nfs4};
 
-/// So many refusals in a row are chance.
+/// So many refusals in a row, of different directories or of one after a pause, are chance.
 const REFUSALS_MAX: u32 = 16;
-/// After them nothing is asked for so long, and then twice as long each time.
+/// A directory that was refused is not asked for so long, and then twice as long each time; and so are all of them after too
+/// many refusals.
 const PAUSE_MIN: Duration = Duration::from_secs(30);
 const PAUSE_MAX: Duration = Duration::from_secs(900);
+/// So many directories that were refused are remembered.
+const REFUSED_MAX: usize = 512;
 
 /// Is it worth asking? A server that does not know the operation is not asked again, one that has none to give is asked
-/// less and less often.
+/// less and less often, and so it is for a directory that has none to give of, because others change it, say.
 #[derive(Debug, Default)]
 pub(super) struct Prospects(Mutex<Prospect>);
 
@@ -42,31 +46,57 @@ struct Prospect {
     /// The server knows the operation, or does not; none if it has not been asked.
     known: Option<bool>,
     refusals: u32,
-    pause: Duration,
-    again: Option<Instant>,
+    all: Pause,
+    directories: HashMap<Handle, Pause>,
+}
+
+/// When to ask again.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pause {
+    length: Duration,
+    over: Option<Instant>,
+}
+
+impl Pause {
+    fn is_over(&self, now: Instant) -> bool {
+        self.over.is_none_or(|over| over <= now)
+    }
+
+    fn begin(&mut self, now: Instant) {
+        self.length = (self.length * 2).clamp(PAUSE_MIN, PAUSE_MAX);
+        self.over = Some(now + self.length);
+    }
 }
 
 impl Prospects {
-    fn are_good(&self, now: Instant) -> bool {
+    fn are_good(&self, now: Instant, directory: &Handle) -> bool {
         let prospect = self.0.lock();
-        prospect.known != Some(false) && prospect.again.is_none_or(|again| again <= now)
+        let refused = prospect.directories.get(directory).is_some_and(|pause| !pause.is_over(now));
+        prospect.known != Some(false) && prospect.all.is_over(now) && !refused
     }
 
     fn are_known(&self) -> bool {
         self.0.lock().known == Some(true)
     }
 
-    fn given(&self) {
-        *self.0.lock() = Prospect { known: Some(true), ..Prospect::default() };
-    }
-
-    fn refused(&self, now: Instant) {
+    fn given(&self, directory: &Handle) {
         let mut prospect = self.0.lock();
         prospect.known = Some(true);
+        (prospect.refusals, prospect.all) = (0, Pause::default());
+        prospect.directories.remove(directory);
+    }
+
+    fn refused(&self, now: Instant, directory: &Handle) {
+        let mut prospect = self.0.lock();
+        prospect.known = Some(true);
+        if prospect.directories.len() >= REFUSED_MAX && !prospect.directories.contains_key(directory) {
+            let next = prospect.directories.iter().min_by_key(|(_, pause)| pause.over).map(|(it, _)| *it);
+            next.map(|it| prospect.directories.remove(&it));
+        }
+        prospect.directories.entry(*directory).or_default().begin(now);
         prospect.refusals += 1;
         if prospect.refusals >= REFUSALS_MAX {
-            prospect.pause = (prospect.pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
-            prospect.again = Some(now + prospect.pause);
+            prospect.all.begin(now);
         }
     }
 
@@ -180,7 +210,7 @@ impl Inner {
         let given = results.take::<op::GetDirDelegation>();
         let went_on = given.is_ok();
         let promised =
-            self.prospective(given).and_then(|given| self.hold_directory(caller, directory, &given));
+            self.prospective(directory, given).and_then(|given| self.hold_directory(caller, directory, &given));
         if went_on { Ok(promised) } else { Err(NotCarriedOut) }
     }
 
@@ -195,7 +225,7 @@ impl Inner {
         if riding != Riding::Last {
             return None;
         }
-        let given = self.prospective(results.take::<op::GetDirDelegation>())?;
+        let given = self.prospective(directory, results.take::<op::GetDirDelegation>())?;
         let promised = self.hold_directory(caller, directory, &given)?;
         let attributes = self.attributes_after(results, directory, DIRECTORY);
         self.vouched(Some(promised), attributes.ok().flatten())
@@ -217,7 +247,7 @@ impl Inner {
 
     fn may_be_delegated(&self, directory: &Handle) -> bool {
         self.back.listening()
-            && self.prospects.are_good(Instant::now())
+            && self.prospects.are_good(Instant::now(), directory)
             && self.state.lock().lease_of(directory).is_none()
     }
 
@@ -244,7 +274,9 @@ impl Inner {
         let before = if known { None } else { Some(self.take_attributes(&mut results, directory, None)?) };
         let given = results.take::<op::GetDirDelegation>();
         let went_on = given.is_ok();
-        let held = self.prospective(given).and_then(|given| self.hold_directory(caller, directory, &given));
+        let held = self
+            .prospective(directory, given)
+            .and_then(|given| self.hold_directory(caller, directory, &given));
         let after = if went_on { Some(self.take_attributes(&mut results, directory, None)) } else { None };
         match (after, before) {
             (Some(Ok(attributes)), _) => Ok(self.under(held, granted, attributes)),
@@ -279,17 +311,20 @@ impl Inner {
     /// What the server makes of it.
     fn prospective(
         &self,
+        directory: &Handle,
         result: std::result::Result<GetDirDelegationOk, protocol::nfs4::CompoundError>,
     ) -> Option<DirDelegation> {
         match result {
             Ok(GetDirDelegationOk::Ok(given)) => {
-                self.prospects.given();
+                self.prospects.given(directory);
                 return Some(given);
             }
             Err(error) if matches!(error.status(), Some(Wire::NotSupp | Wire::OpIllegal)) => {
                 self.prospects.unknown();
             }
-            Ok(GetDirDelegationOk::Unavail { .. }) | Err(_) => self.prospects.refused(Instant::now()),
+            Ok(GetDirDelegationOk::Unavail { .. }) | Err(_) => {
+                self.prospects.refused(Instant::now(), directory)
+            }
         }
         None
     }
@@ -328,30 +363,57 @@ impl Inner {
 mod tests {
     use super::*;
 
+    fn directory(number: u32) -> Handle {
+        Handle::new(&number.to_be_bytes()).unwrap()
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_server_that_has_none_is_asked_less_and_less_often() {
         let prospects = Prospects::default();
-        assert!(prospects.are_good(Instant::now()) && !prospects.are_known());
-        for _ in 1..REFUSALS_MAX {
-            prospects.refused(Instant::now());
-            assert!(prospects.are_good(Instant::now()) && prospects.are_known());
+        let new = directory(1000);
+        assert!(prospects.are_good(Instant::now(), &new) && !prospects.are_known());
+        for number in 1..REFUSALS_MAX {
+            prospects.refused(Instant::now(), &directory(number));
+            assert!(prospects.are_good(Instant::now(), &new) && prospects.are_known());
         }
-        for pause in [PAUSE_MIN, PAUSE_MIN * 2, PAUSE_MIN * 4] {
-            prospects.refused(Instant::now());
+        for (number, pause) in [PAUSE_MIN, PAUSE_MIN * 2, PAUSE_MIN * 4].into_iter().enumerate() {
+            prospects.refused(Instant::now(), &directory(100 + number as u32));
             tokio::time::advance(pause.saturating_sub(Duration::from_secs(1))).await;
-            assert!(!prospects.are_good(Instant::now()));
+            assert!(!prospects.are_good(Instant::now(), &new));
             tokio::time::advance(Duration::from_secs(1)).await;
-            assert!(prospects.are_good(Instant::now()));
+            assert!(prospects.are_good(Instant::now(), &new));
         }
-        prospects.given();
-        prospects.refused(Instant::now());
-        assert!(prospects.are_good(Instant::now()), "it is chance again");
+        prospects.given(&new);
+        prospects.refused(Instant::now(), &directory(200));
+        assert!(prospects.are_good(Instant::now(), &new), "it is chance again");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_directory_that_has_none_is_no_reason_not_to_ask_of_others() {
+        let prospects = Prospects::default();
+        let (restless, other) = (directory(1), directory(2));
+        for pause in [PAUSE_MIN, PAUSE_MIN * 2, PAUSE_MIN * 4] {
+            prospects.refused(Instant::now(), &restless);
+            assert!(!prospects.are_good(Instant::now(), &restless));
+            assert!(prospects.are_good(Instant::now(), &other));
+            tokio::time::advance(pause).await;
+            assert!(prospects.are_good(Instant::now(), &restless));
+        }
+        prospects.given(&restless);
+        prospects.refused(Instant::now(), &restless);
+        tokio::time::advance(PAUSE_MIN).await;
+        assert!(prospects.are_good(Instant::now(), &restless), "from the beginning");
+        // Those that are forgotten first are those that may be asked first.
+        for number in 0..2 * REFUSED_MAX as u32 {
+            prospects.refused(Instant::now(), &directory(10 + number));
+        }
+        assert_eq!(prospects.0.lock().directories.len(), REFUSED_MAX);
     }
 
     #[test]
     fn a_server_that_does_not_know_it_is_not_asked_again() {
         let prospects = Prospects::default();
         prospects.unknown();
-        assert!(!prospects.are_good(Instant::now() + Duration::from_secs(1 << 20)));
+        assert!(!prospects.are_good(Instant::now() + Duration::from_secs(1 << 20), &directory(1)));
     }
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use client::{Nfs3, Url};
 use protocol::nfs3::Procedure;
+use vfs::{CreateHow, FileSystem, Name, SetAttributes, Status};
 
 use crate::everything::Bench;
 
@@ -132,4 +133,27 @@ async fn everything_once() {
     let counts = bench.fs.counts();
     let never: Vec<_> = Procedure::ALL.iter().filter(|it| counts.calls(**it) == 0).collect();
     assert_eq!(never, [&Procedure::Null]);
+}
+
+/// Ganesha 4.3 makes the file of an exclusive create with one system call (`openat`) and keeps the verifier with the next
+/// (`utimensat`). Killed between the two it leaves a file that nothing tells from another client's, and says EXIST when the
+/// same request comes again. Killed before or after them it does what it should.
+#[tokio::test]
+async fn ganesha_takes_the_file_of_an_exclusive_create_for_anothers_if_it_was_killed_before_it_kept_the_verifier()
+ {
+    let Some(mut ganesha) = Ganesha::start() else { return };
+    let export = ganesha.state.path().join("export");
+    let fs = ganesha.mount("").await;
+    let (root, caller, set) = (fs.root_handle(), vfs::Caller::unix(0, 0, &[]), SetAttributes::default());
+    let how = CreateHow::Exclusive(*b"verifier");
+    let [whole, none, half] = [b"whole", b"never", b"half."].map(|name| Name::new(name).unwrap());
+    let made = fs.create(&caller, &root, &whole, how, &set).await.unwrap();
+    ganesha.kill();
+    // What it leaves between the two calls.
+    std::fs::write(export.join("half."), b"").unwrap();
+    ganesha.start_again();
+    let again = fs.create(&caller, &root, &whole, how, &set).await.unwrap();
+    assert_eq!(again.node.handle, made.node.handle);
+    fs.create(&caller, &root, &none, how, &set).await.unwrap();
+    assert_eq!(fs.create(&caller, &root, &half, how, &set).await.unwrap_err().status, Status::Exist);
 }

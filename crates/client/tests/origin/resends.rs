@@ -74,6 +74,30 @@ async fn a_creation_whose_reply_was_lost_is_told_from_anothers() {
     }
 }
 
+/// Who creates exclusively wants to be the only one: that the file is new and empty proves nothing.
+#[tokio::test]
+async fn an_exclusive_creation_is_the_origins_to_tell() {
+    let origin = Origin::start(move |seen| match seen.nth {
+        _ if seen.is::<call::Lookup>() => lookup(Ftype::Reg, 0),
+        0 => Act::HangUp,
+        _ => reply::<call::Create>(&Reply::Fail(nfs3::Status::Exist, wcc())),
+    })
+    .await;
+    let fs = origin.mount("").await;
+    let (root, file) = (fs.root_handle(), name(b"x"));
+    let how = CreateHow::Exclusive(*b"verifier");
+    // The first is sent again on a new connection; of the second an earlier life of ours was asked.
+    for asker in [caller(), Caller { resent: true, ..caller() }] {
+        let set = SetAttributes { mode: Some(0o600), ..SetAttributes::default() };
+        let creating = fs.create(&asker, &root, &file, how, &set);
+        let failed = timeout(SOON, creating).await.unwrap().unwrap_err();
+        assert_eq!(failed.status, Status::Exist);
+    }
+    let xids = origin.xids::<call::Create>();
+    assert_eq!((xids.len(), xids[0]), (3, xids[1]));
+    assert_eq!(fs.counts().calls(Procedure::Lookup), 0, "nothing there could prove it");
+}
+
 #[tokio::test]
 async fn renames_links_symlinks_and_guards_are_settled_too() {
     let origin = Origin::start(|seen| {

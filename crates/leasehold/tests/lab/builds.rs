@@ -1,5 +1,5 @@
 //! Nache's Figures 15 to 17 (2007, section 6) in small: a source tree at the origin, objects local to each client, built by
-//! one client of the proxy, then by another, then by both at once. What is there costs the origin nothing again, and nor
+//! one client of the proxy, then by another, then by two at once, then by four, two of them new. What is there costs the origin nothing again, and nor
 //! does what is not: the compiler looks for each header beside the source first, and the proxy has leases on the
 //! directories.
 //!
@@ -42,18 +42,22 @@ fn further_clients_build_at_no_cost_to_the_origin() {
     suite::tree::generate(&served.join("tree")).unwrap();
     let serve = stack::serve(&lab, &served);
     let proxy = stack::proxy_in(&lab, &serve.origin(), "4.2", "cache", &[]);
-    let guests = ["one", "two"].map(|name| lab.guest(name));
+    let guests = ["one", "two", "three", "four"].map(|name| lab.guest(name));
     for guest in &guests {
         guest.mount_nfs(&proxy.origin(), "/mnt/nfs", V4_1);
     }
     let cold = build(&proxy, &[&guests[0]]);
     let second = build(&proxy, &[&guests[1]]);
     let both = build(&proxy, &[&guests[0], &guests[1]]);
+    let [one, two, three, four] = &guests;
+    let all = build(&proxy, &[one, two, three, four]);
     eprintln!(
-        "lab: builds: OPENs and other calls: cold {cold:?}, the second client {second:?}, both again {both:?}"
+        "lab: builds: OPENs and other calls: cold {cold:?}, the second client {second:?}, both again {both:?}, \
+         four at once {all:?}"
     );
     assert!(cold.0 + cold.1 > 200, "{cold:?}");
     // No OPENs at all; what a right is good for goes with time, and not with clients.
     assert!(second.0 == 0 && second.1 <= 5, "{second:?}");
     assert!(both.0 == 0 && both.1 <= 5, "{both:?}");
+    assert!(all.0 == 0 && all.1 <= 5, "{all:?}");
 }

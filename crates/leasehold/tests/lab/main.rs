@@ -7,6 +7,7 @@ mod close_to_open;
 mod coherence;
 mod counts;
 mod faults;
+mod frozen;
 mod kill;
 mod lever;
 mod locks;

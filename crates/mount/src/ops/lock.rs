@@ -11,6 +11,7 @@ use vfs::{Lock, LockKind, LockRequest, Locked, Owner, Status};
 use crate::errno;
 use crate::files::{File, lock_owner};
 use crate::front::{Front, Interrupt, opening};
+use crate::inodes::Locker;
 use crate::wire::reply::{Answer, Outcome};
 use crate::wire::request::FileLock;
 
@@ -29,7 +30,7 @@ impl Front {
         let Some(wanted) = lock_of(lock_owner(owner, flock), lock) else { return Err(Errno::INVAL) };
         let found = self.fs.test(&file.caller, &file.inode.handle, &wanted).await.map_err(errno::of)?;
         let free = FileLock { kind: libc::F_UNLCK as u32, ..lock };
-        let pid = |found: &Lock| file.inode.state.lock().lockers.get(&found.owner).copied();
+        let pid = |found: &Lock| file.inode.state.lock().lockers.get(&found.owner).map(|it| it.pid);
         Ok(Answer::Lock(found.map_or(free, |found| held(&found, pid(&found)))))
     }
 
@@ -47,6 +48,9 @@ impl Front {
         let Some(wanted) = lock_of(owner.clone(), lock) else {
             let range = (lock.start, length_of(lock));
             self.fs.unlock(&file.caller, open, &owner, range).await.map_err(errno::of)?;
+            if !self.fs.holds_locks(open, &owner) {
+                file.inode.state.lock().lockers.remove(&owner);
+            }
             file.inode.unlocked.notify_waiters();
             return Ok(Answer::Done);
         };
@@ -74,7 +78,7 @@ impl Front {
             file.inode.unlocked.notify_waiters();
             return Err(Errno::INTR);
         }
-        file.inode.state.lock().lockers.insert(owner, lock.pid);
+        file.inode.state.lock().lockers.insert(owner, Locker { pid: lock.pid, open });
         self.look_anew(&file).await;
         Ok(Answer::Done)
     }

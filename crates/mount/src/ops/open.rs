@@ -336,6 +336,7 @@ impl Front {
             let mut state = file.inode.state.lock();
             state.pages.heard_of(fh);
             state.opens = state.opens.saturating_sub(1);
+            state.lockers.retain(|_, locker| Some(locker.open) != file.open);
             state.writers -= u32::from(file.access.contains(Share::WRITE) && state.writers > 0);
             state.ordinary -= u32::from(!file.passed && state.ordinary > 0);
             let unused = if state.opens == state.ordinary { state.backing.take() } else { None };

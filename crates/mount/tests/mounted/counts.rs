@@ -89,6 +89,40 @@ fn a_list_of_a_directory_brings_the_attributes() {
     });
 }
 
+/// What the kernel keeps of a directory is one for all users: who may not read the directory must not be shown it.
+#[test]
+fn a_list_that_the_kernel_has_kept_is_not_for_who_may_not_read_the_directory() {
+    if !may_mount() {
+        return;
+    }
+    let setting = Setting::new(&format!("vers=3&{LONG}"));
+    fs::create_dir(setting.there("dir")).unwrap();
+    (0..20).for_each(|n| fs::write(setting.there(format!("dir/f{n}")), b"").unwrap());
+    let list = || fs::read_dir(setting.at("dir")).unwrap().count();
+    // The kernel looks at mode bits by itself; a list of rights takes what they give: all but one may read it.
+    let denied =
+        std::process::Command::new("setfacl").args(["-m", "u:65534:---"]).arg(setting.there("dir")).status();
+    if !denied.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: setfacl, or a file system that takes it, is missing");
+        return;
+    }
+    assert_eq!(fs::metadata(setting.there("dir")).unwrap().mode() & 0o7777, 0o755);
+    super::files::wait_until(|| {
+        let (asked, found) = setting.counted(list);
+        assert_eq!(found, 20);
+        asked == [("GETATTR", 1)]
+    });
+    let nobody = |uid: &str| {
+        let mut listing = std::process::Command::new("setpriv");
+        listing.args(["--reuid", uid, "--regid", uid, "--clear-groups", "ls"]).arg(setting.at("dir"));
+        let output = listing.output().unwrap();
+        (output.status.success(), output.stdout.iter().filter(|byte| **byte == b'\n').count())
+    };
+    assert_eq!(nobody("65533"), (true, 20));
+    assert_eq!(nobody("65534"), (false, 0));
+    assert_eq!(list(), 20, "and others see it still");
+}
+
 #[test]
 fn close_to_open_holds_for_changes_on_the_server() {
     if !may_mount() {

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use protocol::nfs4::{
-    ArgOp, Handle, Limited, LockArgs, Locker, NfsLockType, OpenArgs, OpenClaim, OpenConfirmArgs,
-    OpenDelegationType, ReadArgs, RemoveArgs, StateOwner, Stateid, Status, op,
+    ArgOp, CreateArgs, Createtype, Handle, Limited, Linktext, LockArgs, Locker, NfsLockType, OpenArgs,
+    OpenClaim, OpenConfirmArgs, OpenDelegationType, ReadArgs, RemoveArgs, StateOwner, Stateid, Status, op,
 };
 
 use crate::setup::{Home, LEASE, create, open, reclaim_complete};
@@ -36,6 +36,15 @@ async fn who_held_state_reclaims_it_and_the_others_wait() {
     assert_eq!(stranger.on(file, anonymous).await, Err(Status::Grace));
     let remove = vec![ROOT, ArgOp::Remove(RemoveArgs { target: name(b"file") })];
     assert_eq!(stranger.status(remove).await, Err(Status::Grace), "it may be delegated");
+    let make = |objtype| {
+        let createattrs = protocol::nfs4::ArgFattr::default();
+        vec![ROOT, ArgOp::Create(CreateArgs { objtype, objname: name(b"new"), createattrs })]
+    };
+    for kind in [Createtype::Dir, Createtype::Fifo, Createtype::Lnk(Linktext::new(&b"to"[..]).unwrap())] {
+        let made = stranger.status(make(kind.clone())).await;
+        assert_eq!(made, Err(Status::Grace), "the directory may be delegated: {kind:?}");
+    }
+    assert!(!home.tree().join("new").exists());
 
     let mut holder = life.reclaiming(b"holder", 1).await;
     let read = |stateid| ArgOp::Read(ReadArgs { stateid, offset: 0, count: 1 });
@@ -58,6 +67,7 @@ async fn who_held_state_reclaims_it_and_the_others_wait() {
     // All who held something are done: grace is over.
     assert_eq!(holder.status(reclaim(b"owner", file)).await, Err(Status::NoGrace));
     assert_eq!(stranger.status(opening(b"owner")).await, Ok(()));
+    assert_eq!(stranger.status(make(Createtype::Dir)).await, Ok(()));
 }
 
 #[tokio::test]
