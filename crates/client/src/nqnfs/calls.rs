@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use protocol::nqnfs::{
-    self, AccessArgs, GetleaseArgs, Granted, LeaseRequest, LeaseResult, Leased, Plain, Procedure, Promise,
+    self, GetleaseArgs, Granted, LeaseRequest, LeaseResult, Leased, Plain, Procedure, Promise,
     Reply, Stat, call,
 };
 use protocol::{Call, nqnfs::Cachetype};
@@ -13,11 +13,11 @@ use rpc::message::Refusal;
 use rpc::service::Answering;
 use rpc::{CallError, Credential, Outcome, Outgoing, Patience, Remember, Service};
 use tokio::time::{Instant, sleep_until};
-use vfs::{Callback, Caller, Handle, Lease, LeaseKind, Principal, Recall, Result, Share, Status};
+use vfs::{AccessMask, Callback, Caller, Handle, Lease, LeaseKind, Principal, Recall, Result, Status};
 use xdr::{Decode, Decoder, Encode, Encoder};
 
-use super::leases::{Effect, Leases};
-use super::{Inner, convert};
+use super::leases::{Effect, Farewell, Leases};
+use super::{Inner, convert, plain};
 use crate::transport::credential;
 
 /// The first pause after an NQNFS_TRYLATER; each further one is twice as long.
@@ -26,6 +26,8 @@ const TRYLATER_MIN: Duration = Duration::from_millis(100);
 const TRYLATER_MAX: Duration = Duration::from_secs(2);
 /// How long a renewal is waited for.
 const RENEWAL: Duration = Duration::from_secs(4);
+/// How long the server is waited for at the end.
+const FAREWELL: Duration = Duration::from_secs(2);
 /// The term that is asked for, in seconds.
 const TERM: u32 = nqnfs::TERM_DEFAULT;
 
@@ -97,6 +99,28 @@ impl Inner {
         self.leases.lock().used(Instant::now(), handle);
     }
 
+    /// Takes note of attributes.
+    pub(super) fn learn(&self, handle: &Handle, fattr: &nqnfs::Fattr) -> vfs::Attributes {
+        let attributes = convert::attributes(fattr);
+        self.seen.lock().note(handle, &attributes);
+        attributes
+    }
+
+    /// The file as it is at this `modifyrev`: as it was seen, or asked.
+    pub(super) async fn attributes_at(
+        &self,
+        caller: &Caller,
+        handle: &Handle,
+        rev: Option<u64>,
+    ) -> Result<vfs::Attributes> {
+        if let Some(seen) = rev.and_then(|rev| self.seen.lock().at(handle, rev)) {
+            return Ok(seen);
+        }
+        let args = plain(convert::to_wire(handle)?);
+        let fattr = self.call::<call::Getattr, _, _>(caller, &args).await?.results;
+        Ok(self.learn(handle, &fattr))
+    }
+
     /// WRITE. What is not pushed under a lease for writing says so by asking for one, for the shortest term: a server that
     /// recovers then has it wait until nobody believes in leases of before.
     pub(super) async fn write_data(
@@ -129,29 +153,29 @@ impl Inner {
         let promise = |ok: &nqnfs::GetleaseOk| Some(ok.promise);
         let asking = self.ask_with_lease::<call::Getlease, _>(caller, handle, Some(kind), args, promise);
         let (lease, ok) = asking.await?;
-        Ok((lease, convert::attributes(&ok.attributes)))
+        Ok((lease, self.learn(handle, &ok.attributes)))
     }
 
-    /// ACCESS, with a request for a lease: the lease, and at which `modifyrev` it was given or refused, if it was asked for.
+    /// ACCESS of all that is asked, with a request for a lease: the lease, and at which `modifyrev` it was given or refused, if
+    /// it was asked for.
     ///
     /// # Errors
-    /// `Access`: the caller may not open the file so.
+    /// `Access`: the caller has not all of it.
     pub(super) async fn access_with_lease(
         self: &Arc<Inner>,
         caller: &Caller,
         handle: &Handle,
         kind: Option<LeaseKind>,
-        access: Share,
+        asked: AccessMask,
     ) -> Result<(Option<Lease>, Option<u64>)> {
-        let file = convert::to_wire(handle)?;
-        let (read, write) = (access.contains(Share::READ), access.contains(Share::WRITE));
+        let rights = convert::rights(handle, asked)?;
         let args = |asked: bool| {
             let lease = match kind {
                 Some(LeaseKind::Write) if asked => LeaseRequest::Write(TERM),
                 Some(_) if asked => LeaseRequest::Read(TERM),
                 _ => LeaseRequest::None,
             };
-            Leased { lease, args: AccessArgs { file, read, write, exec: false } }
+            Leased { lease, args: rights }
         };
         let promise = |granted: &Granted<()>| match granted.lease {
             LeaseResult::Read(promise) | LeaseResult::Write(promise) => Some(promise),
@@ -207,6 +231,43 @@ impl Inner {
                 Plain::Fail(status, ()) => return Err(convert::status(status).into()),
             }
         }
+    }
+
+    /// CREATE, with a request for a lease on what it makes. Gives what was made, and what the answer says of the lease.
+    pub(super) async fn create_with_lease(
+        self: &Arc<Inner>,
+        caller: &Caller,
+        args: nqnfs::CreateArgs,
+        kind: LeaseKind,
+    ) -> Result<Made> {
+        let lease = if kind == LeaseKind::Write { LeaseRequest::Write(TERM) } else { LeaseRequest::Read(TERM) };
+        let at = self.leases.lock().ask_unknown(Instant::now());
+        let granted = self.call::<call::Create, _, _>(caller, &Leased { lease, args }).await?;
+        let handle = convert::from_wire(&granted.results.file)?;
+        let attributes = self.learn(&handle, &granted.results.attributes);
+        let (LeaseResult::Read(promise) | LeaseResult::Write(promise)) = granted.lease else {
+            return Ok(Made { handle, attributes, new: None, lease: None });
+        };
+        let new = Some(promise.cachable || promise.duration > 0);
+        let term = promise.cachable.then(|| (kind, Duration::from_secs(promise.duration.into())));
+        let lease =
+            self.with(|leases, now| leases.answered_unknown(now, &handle, at, term, promise.rev));
+        Ok(Made { handle, attributes, new, lease })
+    }
+
+    /// The end: what was returned since [`Leases::leave`] is told of at once, if the server answers soon.
+    pub(super) async fn say_farewell(self: &Arc<Inner>) {
+        let Some(Farewell { all, each }) = self.leases.lock().farewell() else { return };
+        let said = async {
+            if all {
+                let _ = self.once::<call::Vacated>(&Caller::machine(), &nqnfs::EVERYTHING).await;
+                return;
+            }
+            for handle in each {
+                self.clone().vacate(&handle).await;
+            }
+        };
+        let _ = tokio::time::timeout(FAREWELL, said).await;
     }
 
     /// Does something with what is believed, and what follows from it.
@@ -267,6 +328,16 @@ impl Inner {
             tokio::spawn(async move { drop(up.send(callback).await) });
         }
     }
+}
+
+/// What a CREATE that asked for a lease has brought.
+pub(super) struct Made {
+    pub(super) handle: Handle,
+    pub(super) attributes: vfs::Attributes,
+    /// It was made just now, if the server tells.
+    pub(super) new: Option<bool>,
+    /// With this, its maker may also read and write it.
+    pub(super) lease: Option<Lease>,
 }
 
 /// The pauses after NQNFS_TRYLATER.

@@ -54,6 +54,7 @@ pub(super) async fn connect(url: &Url) -> Result<Nqnfs, ConnectError> {
         counting: Counting::default(),
         nonsense: Nonsense::new(server),
         leases: Mutex::new(Leases::new(Margin::default())),
+        seen: Mutex::default(),
         up,
         listening: AtomicBool::new(false),
         next_open: AtomicU64::new(1),
