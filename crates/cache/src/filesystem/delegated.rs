@@ -6,20 +6,27 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
+use tokio::time::Instant;
 use vfs::{
     AccessMask, Accessed, Attributes, Caller, Delegated, Error, Handle, Lease, LeaseKind, Looked, Name, Node,
-    OpenRequest, Result, Status, Want,
+    OpenRequest, ReadDir, Result, Status, Want,
 };
 
 use super::names::Before;
 use crate::core::Core;
 use crate::lease::Early;
 use crate::names::{Leads, NameEntry};
-use crate::object::{Opening, Seen};
+use crate::object::{Opening, Seen, State};
 use crate::options::LookupCache;
 use crate::table::Object;
 use crate::trust::Sent;
+
+/// How long a refusal keeps us from asking for a lease on a directory with each LOOKUP in it.
+const REFUSED_FOR: Duration = Duration::from_secs(30);
+/// All names of a directory are asked for if they fit into about so many bytes.
+const LISTED_BYTES: u32 = 32 << 10;
 
 impl Core {
     /// What a name leads to, if a lease on its directory vouches for what is remembered of it.
@@ -131,6 +138,32 @@ impl Core {
             })
     }
 
+    /// A name is about to be looked up in a directory: where leases are all that there is, one on the directory is asked for
+    /// first, since every name in it that is looked up after this one costs nothing then.
+    pub async fn lease_names(&self, caller: &Caller, directory: &Arc<Object>) {
+        self.know_limits(caller, &directory.handle).await;
+        let refused = |state: &State| state.undelegated.is_some_and(|at| at.elapsed() < REFUSED_FOR);
+        if self.leases_alone() && self.wants_directory(directory) && !self.with(directory, |it| refused(it)) {
+            // What is wrong with it, the LOOKUP says.
+            let _ = self.ask_delegated(caller, directory).await;
+        }
+    }
+
+    /// Asks for all names in a directory under such a lease, where they fit into one answer, because one is looked for that is
+    /// not known. False if that was done before, or is of no use. Later changes by others would end the lease.
+    pub async fn list_names(&self, caller: &Caller, directory: &Arc<Object>) -> bool {
+        let wanted = self.leases_alone()
+            && self.with(directory, |state| {
+                let epoch = state.names_epoch().filter(|_| !state.is_busy() && state.listing.is_none());
+                let may = self.may(state, &caller.principal, AccessMask::READ) == Some(true);
+                let wanted = epoch.filter(|_| may).filter(|epoch| state.listed != Some(*epoch));
+                state.listed = wanted.or(state.listed);
+                wanted.is_some()
+            });
+        let part = ReadDir { cookie: 0, verifier: [0; 8], bytes: LISTED_BYTES, plus: true };
+        wanted && self.ask_readdir(caller, directory, part).await.is_ok()
+    }
+
     /// ACCESS of a directory, with a lease on it if there is one to be had. To its end, whoever gives up waiting: a lease
     /// must not be left that nobody knows of.
     pub async fn ask_delegated(&self, caller: &Caller, object: &Arc<Object>) -> Result<Accessed> {
@@ -179,6 +212,7 @@ impl Core {
         let early = self.with(object, |state| {
             let attributes = accessed.attributes.as_ref()?;
             let seen = state.observe(&self.policy, attributes, sent, Opening::Yes);
+            state.undelegated = lease.is_none().then(Instant::now);
             let lease = lease.filter(|lease| lease.kind != LeaseKind::Timeout)?;
             self.delegates.store(true, Ordering::Relaxed);
             state.settle_names(&self.policy, sent);

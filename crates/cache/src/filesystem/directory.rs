@@ -136,7 +136,7 @@ impl Core {
         Entry { name: listed.name.clone(), fileid: listed.fileid, cookie: listed.cookie, node }
     }
 
-    async fn ask_readdir(&self, caller: &Caller, object: &Arc<Object>, part: ReadDir) -> Result<Listing> {
+    pub async fn ask_readdir(&self, caller: &Caller, object: &Arc<Object>, part: ReadDir) -> Result<Listing> {
         self.know_limits(caller, &object.handle).await;
         let before = self.with(object, |state| Before::of(state));
         let sent = self.policy.sending();

@@ -26,6 +26,10 @@ use crate::ranges::overlap;
 /// What a run costs besides its bytes, counted against the limits.
 const RUN_BYTES: u64 = 256;
 
+/// The widest gap of zeros that is written along with what is on both sides of it: a page. Assemblers and linkers leave such
+/// gaps where they align. What is wider may be meant as a hole.
+const GAP_MAX: u64 = 4096;
+
 /// Who wrote, and when first.
 #[derive(Clone, Debug)]
 pub struct Mark {
@@ -229,6 +233,26 @@ impl Writes {
         let begin = self.ripe && !self.draining && self.holds == 0;
         self.draining |= begin;
         begin
+    }
+
+    /// What is not written from `end` on is zeros, and nobody else can have it otherwise: narrow gaps there are filled, so that
+    /// what is on both sides is one WRITE.
+    pub fn fill_gaps(&mut self, end: u64) {
+        let quiet = self.flying.is_empty() && self.unstable.is_empty() && self.holds == 0;
+        if !quiet || self.dirty.len() < 2 {
+            return;
+        }
+        let ends = |(at, run): (u64, &super::runs::Run<BytesMut, Mark>)| {
+            (at, at + run.bytes.len() as u64, run.tag.clone())
+        };
+        let runs: Vec<(u64, u64, Mark)> = self.dirty.iter().map(ends).collect();
+        for pair in runs.windows(2) {
+            let [(_, gap, mark), (next, _, after)] = pair else { continue };
+            let narrow = *gap < *next && next - gap <= GAP_MAX && gap / self.chunk == next / self.chunk;
+            if narrow && *gap >= end && mark.joins(after) {
+                self.dirty.write(*gap, &vec![0; (next - gap) as usize], mark, self.chunk);
+            }
+        }
     }
 
     /// The next WRITE to be sent, if any may be. If not, whoever asked stops asking.

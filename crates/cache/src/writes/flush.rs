@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use vfs::{Caller, Commit, Error, Freshness, Result, Status, Wcc, Written};
+use vfs::{Caller, Commit, Error, Freshness, LeaseKind, Result, Status, Wcc, Written};
 
 use super::file::{Flight, Landed, Progress, Writes};
 use crate::core::Core;
@@ -35,12 +35,23 @@ pub enum Level {
 impl Core {
     /// Does something with the delayed writes of a file, if there are any, and keeps the accounts.
     pub fn writes<T>(&self, object: &Arc<Object>, work: impl FnOnce(&mut Writes) -> T) -> Option<T> {
+        self.leased_writes(object, |writes, _| work(writes))
+    }
+
+    /// The same, and where the origin's file ends, if a lease for writing vouches for that.
+    fn leased_writes<T>(
+        &self,
+        object: &Arc<Object>,
+        work: impl FnOnce(&mut Writes, Option<u64>) -> T,
+    ) -> Option<T> {
         let delayed = self.delayed.as_ref()?;
         let account = |writes: &Writes| (writes.cost(), writes.bytes());
         let (result, queue, cleaned) = self.with(object, |state| {
+            let alone = state.lease.as_ref().is_some_and(|lease| lease.kind == LeaseKind::Write);
+            let end = state.leased().filter(|_| alone).map(|known| known.size);
             let writes = state.writes.as_mut()?;
             let before = account(writes);
-            let result = work(writes);
+            let result = work(writes, end);
             delayed.account(before, account(writes));
             let cleaned = before.0 > 0 && writes.is_clean();
             let queue = if writes.queued { None } else { writes.oldest() };
@@ -73,7 +84,10 @@ impl Core {
         let Some(delayed) = &self.delayed else { return };
         loop {
             let Ok(permit) = delayed.slots.clone().acquire_owned().await else { return };
-            let next = self.writes(object, |writes| writes.next(delayed.options.in_flight_max));
+            let next = self.leased_writes(object, |writes, end| {
+                end.into_iter().for_each(|end| writes.fill_gaps(end));
+                writes.next(delayed.options.in_flight_max)
+            });
             let Some(flight) = next.flatten() else { return };
             let (core, object) = (self.clone(), object.clone());
             tokio::spawn(async move {
