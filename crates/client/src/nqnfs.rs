@@ -30,9 +30,9 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use vfs::{
     AccessMask, Accessed, Attributes, By, Callback, Callbacks, Caller, Commit, CreateHow, Created, Data,
-    Delegated, Device, FileSystem, FileType, FsLimits, FsStat, Handle, LeaseId, Listing, Lock,
-    LockRequest, Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Owner, Read, ReadDir, Renamed,
-    Result, SetAttributes, Share, Stability, Status, Timestamp, Wcc, Written,
+    Delegated, Device, FileSystem, FileType, FsLimits, FsStat, Handle, LeaseId, Listing, Lock, LockRequest,
+    Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Owner, Read, ReadDir, Renamed, Result,
+    SetAttributes, Share, Stability, Status, Timestamp, Wcc, Written,
 };
 use xdr::{Bulk, Opaque};
 
@@ -74,6 +74,8 @@ struct Inner {
     next_open: AtomicU64,
     /// There is an earlier alarm than the one that is waited for.
     changed: Notify,
+    /// A VACATED was answered.
+    vacated: Notify,
 }
 
 impl Drop for Nqnfs {
@@ -131,7 +133,7 @@ impl FileSystem for Nqnfs {
 
     async fn getattr(&self, caller: &Caller, handle: &Handle) -> Result<Attributes> {
         let args = plain(convert::to_wire(handle)?);
-        let fattr = self.inner.call::<call::Getattr, _, _>(caller, &args).await?.results;
+        let fattr = self.inner.call_of::<call::Getattr, _, _>(caller, handle, &args).await?.results;
         Ok(self.inner.learn(handle, &fattr))
     }
 
@@ -146,7 +148,7 @@ impl FileSystem for Nqnfs {
             return Err(Status::NotSync.into());
         }
         let args = nqnfs::SattrArgs { file: convert::to_wire(handle)?, attributes: convert::sattr(set) };
-        let fattr = self.inner.call::<call::Setattr, _, _>(caller, &plain(args)).await?.results;
+        let fattr = self.inner.call_of::<call::Setattr, _, _>(caller, handle, &plain(args)).await?.results;
         Ok(Wcc { before: None, after: Some(self.inner.learn(handle, &fattr)) })
     }
 
@@ -175,7 +177,7 @@ impl FileSystem for Nqnfs {
         let count = count.min(self.inner.transfer_max);
         let args = nqnfs::ReadArgs { file: convert::to_wire(handle)?, offset, count };
         self.inner.used(handle);
-        let ok = self.inner.call::<call::Read, _, _>(caller, &plain(args)).await?.results;
+        let ok = self.inner.call_of::<call::Read, _, _>(caller, handle, &plain(args)).await?.results;
         let attributes = self.inner.learn(handle, &ok.attributes);
         let Bulk::Bytes(data) = ok.data else { return Err(Status::Io.into()) };
         if data.len() as u64 > u64::from(count) {

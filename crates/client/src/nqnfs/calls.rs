@@ -5,14 +5,14 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use protocol::nqnfs::{
-    self, GetleaseArgs, Granted, LeaseRequest, LeaseResult, Leased, Plain, Procedure, Promise,
-    Reply, Stat, call,
+    self, GetleaseArgs, Granted, LeaseRequest, LeaseResult, Leased, Plain, Procedure, Promise, Reply, Stat,
+    call,
 };
 use protocol::{Call, nqnfs::Cachetype};
 use rpc::message::Refusal;
 use rpc::service::Answering;
 use rpc::{CallError, Credential, Outcome, Outgoing, Patience, Remember, Service};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout_at};
 use vfs::{AccessMask, Callback, Caller, Handle, Lease, LeaseKind, Principal, Recall, Result, Status};
 use xdr::{Decode, Decoder, Encode, Encoder};
 
@@ -26,6 +26,8 @@ const TRYLATER_MIN: Duration = Duration::from_millis(100);
 const TRYLATER_MAX: Duration = Duration::from_secs(2);
 /// How long a renewal is waited for.
 const RENEWAL: Duration = Duration::from_secs(4);
+/// How long a VACATED is waited for before names are asked for without a lease.
+const VACATING_MAX: Duration = Duration::from_secs(1);
 /// How long the server is waited for at the end.
 const FAREWELL: Duration = Duration::from_secs(2);
 /// The term that is asked for, in seconds.
@@ -42,6 +44,30 @@ impl Inner {
         match self.ask::<C>(caller, args).await? {
             Reply::Ok(granted) => Ok(granted),
             Reply::Fail(status, ()) => Err(convert::status(status).into()),
+        }
+    }
+
+    /// The same, of one file: if the server says that the lease on it has ended (NQNFS_EXPIRED), it is believed no more, and the
+    /// caller may come again without.
+    pub(super) async fn call_of<C, A, T>(
+        self: &Arc<Inner>,
+        caller: &Caller,
+        handle: &Handle,
+        args: &Leased<A>,
+    ) -> Result<Granted<T>>
+    where
+        C: Call<Args = Leased<A>, Results = Reply<T>>,
+        A: Sync,
+        T: Decode,
+    {
+        match self.ask::<C>(caller, args).await? {
+            Reply::Ok(granted) => Ok(granted),
+            Reply::Fail(status, ()) => {
+                if status == Stat::Expired {
+                    self.with(|leases, _| leases.expired(handle));
+                }
+                Err(convert::status(status).into())
+            }
         }
     }
 
@@ -124,14 +150,14 @@ impl Inner {
     /// WRITE. What is not pushed under a lease for writing says so by asking for one, for the shortest term: a server that
     /// recovers then has it wait until nobody believes in leases of before.
     pub(super) async fn write_data(
-        &self,
+        self: &Arc<Inner>,
         caller: &Caller,
         handle: &Handle,
         args: nqnfs::WriteArgs,
     ) -> Result<nqnfs::Fattr> {
         let writing = Writing::begin(self, handle);
         let lease = if writing.pushes { LeaseRequest::None } else { LeaseRequest::Write(1) };
-        Ok(self.call::<call::Write, _, _>(caller, &Leased { lease, args }).await?.results)
+        Ok(self.call_of::<call::Write, _, _>(caller, handle, &Leased { lease, args }).await?.results)
     }
 
     /// GETLEASE: the lease, if there is one, and the attributes, which were asked for under it.
@@ -240,7 +266,8 @@ impl Inner {
         args: nqnfs::CreateArgs,
         kind: LeaseKind,
     ) -> Result<Made> {
-        let lease = if kind == LeaseKind::Write { LeaseRequest::Write(TERM) } else { LeaseRequest::Read(TERM) };
+        let lease =
+            if kind == LeaseKind::Write { LeaseRequest::Write(TERM) } else { LeaseRequest::Read(TERM) };
         let at = self.leases.lock().ask_unknown(Instant::now());
         let granted = self.call::<call::Create, _, _>(caller, &Leased { lease, args }).await?;
         let handle = convert::from_wire(&granted.results.file)?;
@@ -250,8 +277,7 @@ impl Inner {
         };
         let new = Some(promise.cachable || promise.duration > 0);
         let term = promise.cachable.then(|| (kind, Duration::from_secs(promise.duration.into())));
-        let lease =
-            self.with(|leases, now| leases.answered_unknown(now, &handle, at, term, promise.rev));
+        let lease = self.with(|leases, now| leases.answered_unknown(now, &handle, at, term, promise.rev));
         Ok(Made { handle, attributes, new, lease })
     }
 
@@ -319,6 +345,21 @@ impl Inner {
             tokio::time::sleep(TRYLATER_MAX).await;
         }
         self.with(|leases, _| leases.vacated(handle));
+        self.vacated.notify_waiters();
+    }
+
+    /// Waits, but not for long, until a VACATED of the file has been answered that is on its way: then a lease may be asked
+    /// for again.
+    pub(super) async fn vacated(&self, handle: &Handle) {
+        let limit = Instant::now() + VACATING_MAX;
+        loop {
+            let answered = self.vacated.notified();
+            tokio::pin!(answered);
+            answered.as_mut().enable();
+            if !self.leases.lock().is_vacating(handle) || timeout_at(limit, answered).await.is_err() {
+                return;
+            }
+        }
     }
 
     /// Tells the layer above. It has room for all leases at once, or nearly: what finds none is told again by a task.

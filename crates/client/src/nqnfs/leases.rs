@@ -161,7 +161,12 @@ impl Leases {
         Some(Asked { number: self.next, at: now })
     }
 
-    /// The same, of a file whose handle the answer will tell.
+    /// Is a VACATED of the file on its way?
+    pub(crate) fn is_vacating(&self, handle: &Handle) -> bool {
+        self.files.get(handle).is_some_and(|file| file.vacating || file.evicted)
+    }
+
+    /// A request for a lease is about to be sent, on a file whose handle the answer will tell.
     pub(crate) fn ask_unknown(&mut self, now: Instant) -> Asked {
         self.next += 1;
         Asked { number: self.next, at: now }

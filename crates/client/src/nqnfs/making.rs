@@ -26,7 +26,8 @@ impl Inner {
         if how != CreateHow::Unchecked {
             self.must_not_be_there(caller, directory, name).await?;
         }
-        let ok = self.call::<call::Create, _, _>(caller, &plain(arguments(directory, name, set)?)).await?.results;
+        let ok =
+            self.call::<call::Create, _, _>(caller, &plain(arguments(directory, name, set)?)).await?.results;
         self.made(&ok)
     }
 
@@ -44,7 +45,12 @@ impl Inner {
         self.create(caller, directory, name, Sattr { mode, size, ..convert::sattr(set) }).await
     }
 
-    pub(super) async fn must_not_be_there(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<()> {
+    pub(super) async fn must_not_be_there(
+        &self,
+        caller: &Caller,
+        directory: &Handle,
+        name: &Name,
+    ) -> Result<()> {
         match self.look_up(caller, directory, name.as_bytes()).await {
             Ok(_) => Err(Status::Exist.into()),
             Err(error) if error.status == Status::NoEnt => Ok(()),

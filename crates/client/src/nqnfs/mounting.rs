@@ -59,6 +59,7 @@ pub(super) async fn connect(url: &Url) -> Result<Nqnfs, ConnectError> {
         listening: AtomicBool::new(false),
         next_open: AtomicU64::new(1),
         changed: Notify::new(),
+        vacated: Notify::new(),
     });
     back.lead_to(&inner);
     let keeper = tokio::spawn(keep(Arc::downgrade(&inner)));

@@ -46,8 +46,11 @@ impl Inner {
     /// Not all of this is granted: which part of it is? First without execution, which most files lack, then without writing;
     /// one part that is granted tells that the rest is not.
     async fn ask_parts(&self, caller: &Caller, handle: &Handle, asked: AccessMask) -> Result<AccessMask> {
-        let parts: Vec<AccessMask> =
-            [READ, WRITE, EXEC].map(|class| asked & class).into_iter().filter(|part| !part.is_empty()).collect();
+        let parts: Vec<AccessMask> = [READ, WRITE, EXEC]
+            .map(|class| asked & class)
+            .into_iter()
+            .filter(|part| !part.is_empty())
+            .collect();
         if let [_] = parts[..] {
             return Ok(AccessMask::empty());
         }
@@ -84,6 +87,7 @@ impl Inner {
         asked: AccessMask,
     ) -> Result<Delegated> {
         let kind = Some(LeaseKind::Read);
+        self.vacated(directory).await;
         match self.access_with_lease(caller, directory, kind, asked).await {
             Ok((lease, rev)) => {
                 let attributes = Some(self.attributes_at(caller, directory, rev).await?);
