@@ -15,6 +15,7 @@
 //! way at that time have landed ([`flights`]).
 
 mod file;
+mod files;
 pub(crate) mod flights;
 mod grant;
 pub mod terms;
@@ -28,7 +29,7 @@ use tokio::time::Instant;
 use vfs::{Handle, HolderId, LeaseId, LeaseKind, Recall};
 
 use crate::options::{Delegations, Options};
-use file::File;
+use files::{Files, Key};
 use flights::{Flights, Seen};
 use terms::Term;
 
@@ -70,7 +71,7 @@ impl Use {
 #[derive(Clone, Debug)]
 struct Grant {
     holder: HolderId,
-    handle: Handle,
+    handle: Key,
     kind: LeaseKind,
     until: Option<Instant>,
     /// The change attribute that it vouches for.
@@ -79,7 +80,7 @@ struct Grant {
     told: u64,
     /// Orders leases by last use.
     used: u64,
-    recalled: Option<Recalled>,
+    recalled: Option<Box<Recalled>>,
     /// It is on a directory.
     directory: bool,
     /// It has a term of its own, other than that of the lease below.
@@ -97,7 +98,8 @@ struct Recalled {
 impl Grant {
     /// When it ends without anybody doing anything. The deadline of a recall does not end one with a term.
     fn ends(&self, terms: &Terms) -> Option<Instant> {
-        let deadline = self.recalled.map(|recalled| recalled.deadline).filter(|_| self.term.is_none());
+        let deadline =
+            self.recalled.as_ref().map(|recalled| recalled.deadline).filter(|_| self.term.is_none());
         [deadline, self.truly_ends(terms)].into_iter().flatten().min()
     }
 }
@@ -166,7 +168,7 @@ pub struct Leases {
     recall_deadline: Duration,
     quiet: Duration,
     terms: Terms,
-    files: HashMap<Handle, File>,
+    files: Files,
     grants: BTreeMap<LeaseId, Grant>,
     /// Those not recalled, by last use.
     idle: BTreeMap<u64, LeaseId>,
@@ -178,7 +180,7 @@ pub struct Leases {
     flights: Flights,
     /// Leases from below of which something was heard out of turn.
     seen: HashMap<LeaseId, Seen>,
-    under_of: HashMap<LeaseId, Handle>,
+    under_of: HashMap<LeaseId, Key>,
     /// Changes under way to files not known yet, because they come by name.
     nameless: usize,
     /// Changes that have ended.
@@ -204,7 +206,7 @@ impl Leases {
             recall_deadline: options.recall_deadline,
             quiet: options.quiet,
             terms: options.terms,
-            files: HashMap::new(),
+            files: Files::default(),
             grants: BTreeMap::new(),
             idle: BTreeMap::new(),
             ends: BTreeSet::new(),
@@ -256,7 +258,7 @@ impl Leases {
 
     /// Somebody waits until others have returned what is in the way: nothing new is granted on the file meanwhile.
     pub fn claim(&mut self, handle: &Handle) {
-        self.files.entry(*handle).or_default().claims += 1;
+        self.files.entry(handle).claims += 1;
     }
 
     /// Waits no more.
@@ -269,7 +271,7 @@ impl Leases {
 
     /// A change to the file begins; it is [`Leases::clear`].
     pub fn begin_change(&mut self, handle: &Handle) {
-        self.files.entry(*handle).or_default().changing += 1;
+        self.files.entry(handle).changing += 1;
         self.under_way += 1;
     }
 
@@ -400,9 +402,9 @@ impl Leases {
         let listed = self.grants.range((from, Bound::Unbounded)).map(|(id, grant)| Listed {
             id: *id,
             holder: grant.holder,
-            handle: grant.handle,
+            handle: grant.handle.handle(),
             kind: grant.kind,
-            recalled: grant.recalled.map(|recalled| recalled.at),
+            recalled: grant.recalled.as_ref().map(|recalled| recalled.at),
         });
         listed.take(limit).collect()
     }
@@ -418,10 +420,10 @@ impl Leases {
         if let Some(recalled) = &mut grant.recalled {
             recalled.deadline = recalled.deadline.min(deadline);
         } else {
-            grant.recalled = Some(Recalled { at: now, deadline });
+            grant.recalled = Some(Box::new(Recalled { at: now, deadline }));
             self.idle.remove(&grant.used);
             self.counts.recalled += 1;
-            let handle = grant.handle;
+            let handle = grant.handle.handle();
             self.effects.push(Effect::Recall(Recall { id, handle, keep: None, deadline }));
         }
         self.queue_end(id);
@@ -466,20 +468,21 @@ impl Leases {
             self.counts.recall_time_max = self.counts.recall_time_max.max(took);
             self.counts.returned += u64::from(how == Ending::Returned);
         }
+        let handle = grant.handle.handle();
         if how == Ending::Revoked {
             self.counts.revoked += 1;
-            self.effects.push(Effect::Revoked(id, grant.handle));
+            self.effects.push(Effect::Revoked(id, handle));
         }
-        self.effects.push(Effect::Gone(id, grant.handle));
-        if let Some(file) = self.files.get_mut(&grant.handle) {
+        self.effects.push(Effect::Gone(id, handle));
+        if let Some(file) = self.files.get_mut(&handle) {
             file.grants.retain(|other| *other != id);
             if file.quiet_until.is_some_and(|until| until > now) {
                 // It changes hands now.
-                self.hush(now, &grant.handle);
+                self.hush(now, &handle);
             }
         }
-        self.give_back_if_recalled(&grant.handle);
-        self.forget_if_unused(now, &grant.handle);
+        self.give_back_if_recalled(&handle);
+        self.forget_if_unused(now, &handle);
     }
 
     fn forget_if_unused(&mut self, now: Instant, handle: &Handle) {

@@ -99,6 +99,45 @@ async fn an_asker_whose_patience_ends_is_told_to_come_again_while_the_recall_goe
     assert_eq!(stage.below.count("write"), 1);
 }
 
+/// After a restart of a server that gave out leases with a term: what was written under them comes first, whoever else has
+/// what open.
+#[tokio::test(start_paused = true)]
+async fn while_leases_of_before_may_be_out_their_holders_write_and_nobody_else() {
+    let seconds = Duration::from_secs;
+    let start = Instant::now();
+    let recovery = std::sync::Arc::new(vfs::Recovery::begin(start, seconds(63), seconds(5)));
+    let stage = Stage::new(Options { recovery, ..options() });
+    let file = stage.below.add("a");
+    let (v4, nqnfs) = (client(1), client(vfs::HolderId::TERMED | 1));
+    // It had this open before, and keeps it.
+    let reclaim = vfs::OpenRequest { reclaim: true, ..request(&v4, &file, RW) };
+    let reclaimed = stage.arbiter.open(&v4, &reclaim).await.unwrap();
+    let by = By::Open(reclaimed.id);
+    let data = || Bytes::from_static(b"y");
+    let write_open = || stage.arbiter.write(&v4, &file, by, 0, data(), Stability::FileSync);
+    let refused = [
+        write_open().await.map(drop),
+        write(&*stage.arbiter, &v4, &file).await.map(drop),
+        write(&*stage.arbiter, &anonymous(), &file).await.map(drop),
+        stage.arbiter.setattr(&v4, &file, &SetAttributes::default(), None).await.map(drop),
+        stage.arbiter.remove(&v4, &ROOT, &name("a")).await.map(drop),
+        stage.arbiter.open(&client(2), &request(&client(2), &file, RW)).await.map(drop),
+        stage.arbiter.open(&client(2), &request(&client(2), &file, Share::READ)).await.map(drop),
+    ];
+    for (number, refused) in refused.into_iter().enumerate() {
+        assert_eq!(refused.unwrap_err().status, Status::Delay, "{number}");
+    }
+    assert_eq!((stage.below.count("write"), stage.below.count("setattr")), (0, 0));
+    sleep(seconds(62)).await;
+    write(&*stage.arbiter, &nqnfs, &file).await.unwrap();
+    // That was the last of it: then a moment more for one that is on its way.
+    sleep(seconds(5)).await;
+    assert_eq!(write_open().await.unwrap_err().status, Status::Delay);
+    sleep(seconds(1)).await;
+    write_open().await.unwrap();
+    assert_eq!(stage.below.count("write"), 2);
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_a_holder_does_never_recalls_its_own_lease() {
     let mut stage = Stage::new(options());

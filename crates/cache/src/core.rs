@@ -218,6 +218,11 @@ impl Core {
         self.limits.get().map(|limits| limits.features.contains(Features::STATE))
     }
 
+    /// Has the origin leases and no opens? Then what is asked for is chosen otherwise: see [`Features::LEASES_ALONE`].
+    pub fn leases_alone(&self) -> bool {
+        self.limits.get().is_some_and(|limits| limits.features.contains(Features::LEASES_ALONE))
+    }
+
     /// Are locks kept here alone, because the origin has none?
     pub fn keeps_locks_alone(&self) -> bool {
         self.lockless.load(Ordering::Relaxed)

@@ -450,6 +450,7 @@ impl FileSystem for Cache {
 
     async fn shutdown(&self) {
         self.core.flush_all_writes().await;
+        self.core.below.leave();
         self.core.return_unused().await;
         self.finish().await;
         self.core.below.shutdown().await;

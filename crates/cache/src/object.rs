@@ -109,6 +109,10 @@ pub struct State {
     pub place: Option<Place>,
     /// When the origin was last told of a read, and how long it is not told again.
     pub touched: Option<(Instant, Duration)>,
+    /// A lease on this directory was asked for in vain.
+    pub undelegated: Option<Instant>,
+    /// The epoch in which all names in it were asked for, because one was.
+    pub listed: Option<u64>,
     /// To whom the origin allowed what.
     pub rights: Rights,
     /// Counts our own changes of mode and owner, before and after each: what was asked meanwhile is not stored.
@@ -181,6 +185,8 @@ impl State {
             unlinked: false,
             place: None,
             touched: None,
+            undelegated: None,
+            listed: None,
             rights: Rights::default(),
             rights_generation: 0,
             rights_touched: 0,

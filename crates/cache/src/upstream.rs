@@ -237,6 +237,10 @@ impl Core {
         if !opened.created {
             let bits = needed(request.access);
             state.rights.remember_success(&caller.principal, bits, sent.wall);
+        } else if let Some(lease) = opened.lease.filter(|_| self.leases_alone()) {
+            // With a lease, the origin has said what else he may.
+            let write = if lease.kind == LeaseKind::Write { Share::WRITE } else { Share::empty() };
+            state.rights.remember_success(&caller.principal, needed(Share::READ | write), sent.wall);
         }
         state.changed = true;
     }

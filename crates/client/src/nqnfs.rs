@@ -13,6 +13,7 @@ pub(crate) mod leases;
 mod making;
 mod mounting;
 mod opens;
+mod seen;
 #[cfg(test)]
 mod simulation;
 
@@ -29,9 +30,9 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use vfs::{
     AccessMask, Accessed, Attributes, By, Callback, Callbacks, Caller, Commit, CreateHow, Created, Data,
-    Delegated, Device, FileSystem, FileType, FsLimits, FsStat, Handle, LeaseId, LeaseKind, Listing, Lock,
-    LockRequest, Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Owner, Read, ReadDir, Renamed,
-    Result, SetAttributes, Share, Stability, Status, Timestamp, Wcc, Written,
+    Delegated, Device, FileSystem, FileType, FsLimits, FsStat, Handle, LeaseId, Listing, Lock, LockRequest,
+    Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Owner, Read, ReadDir, Renamed, Result,
+    SetAttributes, Share, Stability, Status, Timestamp, Wcc, Written,
 };
 use xdr::{Bulk, Opaque};
 
@@ -40,6 +41,7 @@ use crate::counts::{Counting, Counts};
 use crate::nonsense::Nonsense;
 use crate::url::Url;
 use leases::Leases;
+use seen::Seen;
 
 /// A mounted export of a remote server. See [`Nqnfs::connect`].
 #[derive(Debug)]
@@ -65,12 +67,15 @@ struct Inner {
     counting: Counting<nqnfs::Procedure>,
     nonsense: Nonsense,
     leases: Mutex<Leases>,
+    seen: Mutex<Seen>,
     up: mpsc::Sender<Callback>,
     /// Somebody above can be called back.
     listening: AtomicBool,
     next_open: AtomicU64,
     /// There is an earlier alarm than the one that is waited for.
     changed: Notify,
+    /// A VACATED was answered.
+    vacated: Notify,
 }
 
 impl Drop for Nqnfs {
@@ -128,8 +133,8 @@ impl FileSystem for Nqnfs {
 
     async fn getattr(&self, caller: &Caller, handle: &Handle) -> Result<Attributes> {
         let args = plain(convert::to_wire(handle)?);
-        let fattr = self.inner.call::<call::Getattr, _, _>(caller, &args).await?.results;
-        Ok(convert::attributes(&fattr))
+        let fattr = self.inner.call_of::<call::Getattr, _, _>(caller, handle, &args).await?.results;
+        Ok(self.inner.learn(handle, &fattr))
     }
 
     async fn setattr(
@@ -143,8 +148,8 @@ impl FileSystem for Nqnfs {
             return Err(Status::NotSync.into());
         }
         let args = nqnfs::SattrArgs { file: convert::to_wire(handle)?, attributes: convert::sattr(set) };
-        let fattr = self.inner.call::<call::Setattr, _, _>(caller, &plain(args)).await?.results;
-        Ok(Wcc { before: None, after: Some(convert::attributes(&fattr)) })
+        let fattr = self.inner.call_of::<call::Setattr, _, _>(caller, handle, &plain(args)).await?.results;
+        Ok(Wcc { before: None, after: Some(self.inner.learn(handle, &fattr)) })
     }
 
     async fn access(&self, caller: &Caller, handle: &Handle, asked: AccessMask) -> Result<Accessed> {
@@ -172,8 +177,8 @@ impl FileSystem for Nqnfs {
         let count = count.min(self.inner.transfer_max);
         let args = nqnfs::ReadArgs { file: convert::to_wire(handle)?, offset, count };
         self.inner.used(handle);
-        let ok = self.inner.call::<call::Read, _, _>(caller, &plain(args)).await?.results;
-        let attributes = convert::attributes(&ok.attributes);
+        let ok = self.inner.call_of::<call::Read, _, _>(caller, handle, &plain(args)).await?.results;
+        let attributes = self.inner.learn(handle, &ok.attributes);
         let Bulk::Bytes(data) = ok.data else { return Err(Status::Io.into()) };
         if data.len() as u64 > u64::from(count) {
             return Err(self.inner.nonsense.heard("READ", "more bytes than were asked for"));
@@ -201,7 +206,7 @@ impl FileSystem for Nqnfs {
         let args = nqnfs::WriteArgs { file, offset, append: false, data: Bulk::Bytes(data) };
         self.inner.used(handle);
         let fattr = self.inner.write_data(caller, handle, args).await?;
-        let wcc = Wcc { before: None, after: Some(convert::attributes(&fattr)) };
+        let wcc = Wcc { before: None, after: Some(self.inner.learn(handle, &fattr)) };
         Ok(Written { count, stability: Stability::FileSync, verifier: [0; 8], wcc })
     }
 
@@ -341,19 +346,26 @@ impl FileSystem for Nqnfs {
     }
 
     async fn delegate(&self, caller: &Caller, directory: &Handle, asked: AccessMask) -> Result<Delegated> {
-        let accessed = self.inner.ask_access(caller, directory, asked).await?;
         if !self.inner.is_listening() {
+            let accessed = self.inner.ask_access(caller, directory, asked).await?;
             return Ok(Delegated { accessed, lease: None });
         }
         // To its end even if the asker goes away: a lease must not come to nobody.
         let (inner, caller, directory) = (self.inner.clone(), caller.clone(), *directory);
-        let asking = tokio::spawn(async move { inner.get_lease(&caller, &directory, LeaseKind::Read).await });
-        let (lease, attributes) = asking.await.unwrap_or_else(|_| Err(Status::ServerFault.into()))?;
-        Ok(Delegated { accessed: Accessed { attributes: Some(attributes), ..accessed }, lease })
+        let asking = tokio::spawn(async move { inner.delegate(&caller, &directory, asked).await });
+        asking.await.unwrap_or_else(|_| Err(Status::ServerFault.into()))
     }
 
     async fn returned(&self, _caller: &Caller, lease: LeaseId) -> Result<()> {
         self.inner.with(|leases, _| leases.returned(lease));
         Ok(())
+    }
+
+    fn leave(&self) {
+        self.inner.leases.lock().leave();
+    }
+
+    async fn shutdown(&self) {
+        self.inner.say_farewell().await;
     }
 }

@@ -25,6 +25,9 @@ pub const TERM_DEFAULT: u32 = 30;
 /// The longest term of a lease, in seconds: twice the default (section 4).
 pub const TERM_MAX: u32 = 60;
 
+/// In a VACATED: all that the client holds. No server gives out such a handle (docs/nqnfs.md).
+pub const EVERYTHING: Handle = [0; nfs2::FHSIZE];
+
 /// `modifyrev`: never zero, and higher each time the file is modified on the server.
 pub type Modifyrev = u64;
 

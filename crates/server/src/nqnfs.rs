@@ -31,9 +31,10 @@ use protocol::nqnfs::{Granted, LeaseRequest, LeaseResult, Leased, Plain, Procedu
 use rpc::message::Refusal;
 use rpc::service::Outcome;
 use tokio::time::{Instant, sleep_until};
-use vfs::{Clock, Handle, HolderId, Recovery, SystemClock};
+use vfs::{Caller, Clock, Handle, HolderId, Recovery, SystemClock};
 use xdr::{Decode, Encode};
 
+use crate::exports::Export;
 use crate::front::{Front, Object, Request, arguments, reply};
 use clients::Clients;
 use leases::Leases;
@@ -332,15 +333,27 @@ async fn vacated(call: &rpc::Call, asked: &Asked<'_>) -> Outcome {
         Ok(wire) => wire,
         Err(refusal) => return refusal.into(),
     };
-    if let Ok(Object { export, handle, caller }) = asked.object(&wire) {
-        let lease = asked.front.nqnfs.leases.lock().vacate(export.id, &handle, asked.holder);
-        if let Some(lease) = lease
-            && let Err(error) = export.fs.returned(&caller, lease).await
-        {
-            tracing::debug!(%error, "a vacated lease was not taken back");
+    let front = asked.front;
+    if wire == protocol::nqnfs::EVERYTHING {
+        let all = front.nqnfs.leases.lock().vacate_all(asked.holder);
+        for (id, lease) in all {
+            let Some(export) = front.exports.by_id(id) else { continue };
+            let Ok(caller) = asked.request.caller(export) else { continue };
+            take_back(export, &Caller { holder: Some(asked.holder), ..caller }, lease).await;
+        }
+    } else if let Ok(object) = asked.object(&wire) {
+        let lease = front.nqnfs.leases.lock().vacate(object.export.id, &object.handle, asked.holder);
+        if let Some(lease) = lease {
+            take_back(&object.export, &object.caller, lease).await;
         }
     }
     reply(call, &())
+}
+
+async fn take_back(export: &Export, caller: &Caller, lease: vfs::LeaseId) {
+    if let Err(error) = export.fs.returned(caller, lease).await {
+        tracing::debug!(%error, "a vacated lease was not taken back");
+    }
 }
 
 /// The wire's name of a file.

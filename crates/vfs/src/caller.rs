@@ -42,6 +42,16 @@ pub enum Freshness {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HolderId(pub u64);
 
+impl HolderId {
+    /// Those whose leases have terms, and who open and lock nothing (NQNFS), have this bit; no other holder has.
+    pub const TERMED: u64 = 1 << 62;
+
+    /// Do its leases end by themselves, so that after a restart what it writes may be what it wrote under one of before?
+    pub fn is_termed(self) -> bool {
+        self.0 & HolderId::TERMED != 0
+    }
+}
+
 /// The asker of one operation. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Caller {

@@ -32,6 +32,9 @@ bitflags! {
         const COPY = 0x40;
         /// CLONE.
         const CLONE = 0x80;
+        /// Leases, and no opens that the origin knows: what an open asks for there is the lease and the caller's right, of a
+        /// file that may as well be named by its handle. Rights are told one by one, and so best asked for when needed.
+        const LEASES_ALONE = 0x100;
     }
 }
 

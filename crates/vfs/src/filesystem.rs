@@ -625,6 +625,10 @@ pub trait FileSystem: Send + Sync + 'static {
         None
     }
 
+    /// The layer above is about to end: it asks for nothing that brings a lease any more, and those that it returns from now
+    /// on may be told of all at once, by [`FileSystem::shutdown`].
+    fn leave(&self) {}
+
     /// Leaves nothing behind: stores what is only in memory. Called once, before the process ends in order.
     async fn shutdown(&self) {}
 }

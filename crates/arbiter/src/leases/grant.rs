@@ -61,10 +61,9 @@ impl Leases {
         let id = LeaseId(self.stamp());
         let change = wanted.change;
         let lease = Lease { id, kind, until, change };
-        let handle = *handle;
         let grant = Grant {
             holder,
-            handle,
+            handle: self.files.key(handle),
             kind,
             until,
             change,
@@ -75,7 +74,7 @@ impl Leases {
             term,
             queued: None,
         };
-        self.files.get_mut(&handle)?.grants.push(id);
+        self.files.get_mut(handle)?.grants.push(id);
         self.grants.insert(id, grant);
         self.queue_end(id);
         if term.is_none() {

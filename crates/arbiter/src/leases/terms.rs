@@ -19,7 +19,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use vfs::{Handle, HolderId, Lease, LeaseId, LeaseKind};
 
-use super::{Grant, Leases};
+use super::{Grant, Key, Leases};
 use crate::options::Delegations;
 use crate::shares::Others;
 
@@ -146,7 +146,7 @@ impl Leases {
     pub(super) fn is_over(&self, now: Instant, grant: &Grant) -> bool {
         let over = grant.truly_ends(&self.terms).is_some_and(|end| end <= now);
         let writes = grant.term.is_some() && grant.kind == LeaseKind::Write;
-        over && !(writes && (self.is_busy() || self.is_changing(&grant.handle)))
+        over && !(writes && (self.is_busy() || self.is_changing(&grant.handle.handle())))
     }
 
     /// When to look again whether one has ended whose time had come before.
@@ -172,7 +172,7 @@ impl Leases {
 
     pub(super) fn may_extend(&self, now: Instant, id: LeaseId, asked: &Termed) -> bool {
         let Some(grant) = self.grants.get(&id) else { return false };
-        let Some(file) = self.files.get(&grant.handle) else { return false };
+        let Some(file) = self.files.get(&grant.handle.handle()) else { return false };
         let Some(under) = file.under.filter(|under| !under.recalled) else { return false };
         if grant.recalled.is_some() || file.claims > 0 || under.lease.until.is_some_and(|until| until <= now)
         {
@@ -182,7 +182,10 @@ impl Leases {
             return true;
         }
         let alone = file.grants.len() == 1 && !asked.others.open;
-        alone && self.is_calm(now, &grant.handle) && under.lease.kind >= asked.kind && self.nameless == 0
+        alone
+            && self.is_calm(now, &grant.handle.handle())
+            && under.lease.kind >= asked.kind
+            && self.nameless == 0
     }
 
     pub(super) fn extend(
@@ -193,7 +196,7 @@ impl Leases {
         kind: LeaseKind,
     ) -> Option<Lease> {
         let grant = self.grants.get_mut(&id)?;
-        let under = self.files.get(&grant.handle)?.under?.lease.until;
+        let under = self.files.get(&grant.handle.handle())?.under?.lease.until;
         let until = [Some(now + term.min(self.terms.longest)), under].into_iter().flatten().min();
         grant.until = grant.until.max(until);
         if kind > grant.kind {
@@ -217,13 +220,13 @@ impl Leases {
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// What a lease with a term takes here, in bytes, with its places in all tables of the arbiter and with the file's, if it is the
-/// only one of the file; without the tables' spare room. The paper's record has 64, of a kernel that has the handle elsewhere.
+/// only one of the file; without the handle itself, which is kept once, and the tables' spare room. The paper's record has 64, of
+/// a kernel that has the handle elsewhere, too.
 pub const RECORD_BYTES: usize = size_of::<(LeaseId, Grant)>()
-    + size_of::<(u64, LeaseId)>()
     + size_of::<(Instant, LeaseId)>()
-    + size_of::<(Handle, super::file::File)>()
+    + size_of::<(Key, super::file::File)>()
     + size_of::<LeaseId>()
-    + size_of::<(LeaseId, Handle)>();
+    + size_of::<(LeaseId, Key)>();
 
 #[cfg(test)]
 mod tests;

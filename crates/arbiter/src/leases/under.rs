@@ -4,6 +4,7 @@ use tokio::time::Instant;
 use vfs::{Handle, Lease, LeaseId, LeaseKind, Recall};
 
 use super::file::Under;
+use super::files::Key;
 use super::flights::{Flight, Seen};
 use super::{Effect, Ending, Leases};
 
@@ -33,7 +34,9 @@ impl Leases {
             }
             None => {}
         }
-        let file = self.files.entry(*handle).or_default();
+        self.files.entry(handle);
+        let key = self.files.key(handle);
+        let file = self.files.entry(handle);
         match &mut file.under {
             Some(under) if under.lease.id == lease.id => {
                 let kind = under.lease.kind.max(lease.kind);
@@ -49,7 +52,7 @@ impl Leases {
                 if let Some(old) = other.replace(Under { lease, recalled: false, used }) {
                     self.under_of.remove(&old.lease.id);
                 }
-                self.under_of.insert(lease.id, *handle);
+                self.under_of.insert(lease.id, key);
             }
         }
     }
@@ -67,7 +70,7 @@ impl Leases {
 
     /// The layer below asks for a lease.
     pub fn recalled_below(&mut self, now: Instant, recall: &Recall) {
-        let Some(handle) = self.under_of.get(&recall.id).copied() else {
+        let Some(handle) = self.under_of.get(&recall.id).map(Key::handle) else {
             self.heard(recall.id, Seen::Recalled(self.flights.mark()));
             return;
         };
@@ -78,7 +81,7 @@ impl Leases {
 
     /// The layer below has lost a lease: so have our clients.
     pub fn revoked_below(&mut self, now: Instant, id: LeaseId) {
-        let Some(handle) = self.under_of.remove(&id) else {
+        let Some(handle) = self.under_of.remove(&id).map(|key| key.handle()) else {
             self.heard(id, Seen::Revoked(self.flights.mark()));
             return;
         };
@@ -92,9 +95,9 @@ impl Leases {
 
     /// The layer below asks to keep no more than so many of its leases: the least useful go.
     pub fn keep_below(&mut self, now: Instant, keep: usize) {
-        let held = self.under_of.values().filter_map(|handle| {
-            let under = self.files.get(handle)?.under?;
-            (!under.recalled).then_some((under.used, *handle))
+        let held = self.under_of.values().map(Key::handle).filter_map(|handle| {
+            let under = self.files.get(&handle)?.under?;
+            (!under.recalled).then_some((under.used, handle))
         });
         let mut held: Vec<(u64, Handle)> = held.collect();
         held.sort_unstable_by_key(|(used, _)| *used);
@@ -120,8 +123,8 @@ impl Leases {
 
     /// The lease of ours that may write under a lease from below, for a question to whoever knows the file's size.
     pub fn writer_under(&self, now: Instant, id: LeaseId) -> Option<LeaseId> {
-        let handle = self.under_of.get(&id)?;
-        self.writer(now, handle, None).map(|writer| writer.id)
+        let handle = self.under_of.get(&id)?.handle();
+        self.writer(now, &handle, None).map(|writer| writer.id)
     }
 
     pub(super) fn give_back_if_recalled(&mut self, handle: &Handle) {

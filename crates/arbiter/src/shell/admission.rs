@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
-use vfs::{By, Caller, Handle, Result, Share, Status};
+use vfs::{By, Caller, Handle, HolderId, Result, Share, Status};
 
 use super::{Shell, State};
 use crate::leases::Use;
@@ -54,6 +54,17 @@ impl Shell {
         enter: impl FnOnce(&mut State, Instant) -> T,
     ) -> Result<(T, bool)> {
         self.recovered(caller, usage)?;
+        self.when_others_allow(caller, handle, usage, enter).await
+    }
+
+    /// The same of who has had this use before a restart, and goes on.
+    pub(super) async fn when_others_allow<T>(
+        self: &Arc<Shell>,
+        caller: &Caller,
+        handle: &Handle,
+        usage: Use,
+        enter: impl FnOnce(&mut State, Instant) -> T,
+    ) -> Result<(T, bool)> {
         let mut enter = Some(enter);
         let mut attempt = || {
             self.with(|state, now| {
@@ -80,7 +91,8 @@ impl Shell {
     }
 
     /// Leases with a term that a life before gave out may be believed in still, and what was written under them may be on
-    /// its way: until that is over, holders' writes are let in and nothing else (Macklem 1994, section 4.1).
+    /// its way: until that is over, writes of holders of such leases are let in and nothing else (Macklem 1994, section 4.1).
+    /// Who reclaims an open of before has it again, and waits with what he does under it.
     ///
     /// # Errors
     /// `Delay`.
@@ -89,7 +101,7 @@ impl Shell {
         if !self.options.recovery.is_on(now) {
             return Ok(());
         }
-        if usage == Use::Change && caller.holder.is_some() {
+        if usage == Use::Change && caller.holder.is_some_and(HolderId::is_termed) {
             self.options.recovery.wrote(now);
             return Ok(());
         }

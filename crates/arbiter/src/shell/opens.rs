@@ -174,25 +174,28 @@ impl Shell {
         let (handle, fresh) = (opened.handle, self.open_id());
         // A front that cannot be called back any more would be waited for in vain.
         let (below, granting) = (under_way.below, self.is_granting() && !self.up.is_closed());
-        let (entered, waited) = self
-            .when_clear(caller, &handle, usage, |state, now| {
-                let access = opening.access;
-                let id = state.shares.open(&handle, fresh, opening)?;
-                let new = id == fresh;
-                let useful = below.is_some_and(|below| state.add_below(id, below));
-                if !granting {
-                    return Ok(Entered { id, new, useful, lease: None, outdated: false });
-                }
-                let others = state.shares.others(&handle, caller.holder);
-                let change = opened.attributes.change;
-                let (holder, want, directory) = (caller.holder, request.want, false);
-                let wanted = Wanted { holder, access, want, others, change, directory, term };
-                state.leases.touch(&handle, caller.holder);
-                let lease = state.leases.grant(now, &handle, &wanted);
-                let outdated = state.leases.changed_since(flight);
-                Ok::<Entered, Status>(Entered { id, new, useful, lease, outdated })
-            })
-            .await?;
+        let enter = |state: &mut State, now: Instant| {
+            let access = opening.access;
+            let id = state.shares.open(&handle, fresh, opening)?;
+            let new = id == fresh;
+            let useful = below.is_some_and(|below| state.add_below(id, below));
+            if !granting {
+                return Ok(Entered { id, new, useful, lease: None, outdated: false });
+            }
+            let others = state.shares.others(&handle, caller.holder);
+            let change = opened.attributes.change;
+            let (holder, want, directory) = (caller.holder, request.want, false);
+            let wanted = Wanted { holder, access, want, others, change, directory, term };
+            state.leases.touch(&handle, caller.holder);
+            let lease = state.leases.grant(now, &handle, &wanted);
+            let outdated = state.leases.changed_since(flight);
+            Ok::<Entered, Status>(Entered { id, new, useful, lease, outdated })
+        };
+        let (entered, waited) = if request.reclaim {
+            self.when_others_allow(caller, &handle, usage, enter).await?
+        } else {
+            self.when_clear(caller, &handle, usage, enter).await?
+        };
         Ok((entered?, waited))
     }
 

@@ -68,6 +68,33 @@ impl Core {
         Ok(accessed)
     }
 
+    /// Asks whether the caller has a right. Where rights are told one by one, of a file no more than that is asked; that it is
+    /// not granted is not remembered then.
+    pub async fn ask_right(
+        &self,
+        caller: &Caller,
+        object: &Arc<Object>,
+        right: AccessMask,
+    ) -> Result<Accessed> {
+        self.know_limits(caller, &object.handle).await;
+        let is_dir = self.with(object, |state| state.attributes().is_none_or(Attributes::is_dir));
+        if is_dir || !self.leases_alone() {
+            return self.ask_access(caller, object).await;
+        }
+        let before = self.with(object, |state| Before::of(state));
+        let sent = self.policy.sending();
+        self.counters.access_calls.bump();
+        let accessed = self.below.access(caller, &object.handle, right).await;
+        match &accessed {
+            Ok(told) if told.granted.contains(right) => {
+                self.remember_success(caller, object, right, &sent, &before);
+            }
+            Ok(_) => {}
+            Err(error) => self.note_error(object, error, &sent),
+        }
+        accessed
+    }
+
     /// Takes note of what ACCESS told.
     pub fn note_access(
         &self,

@@ -78,7 +78,7 @@ impl Core {
                 let may =
                     |core: &Core, state: &mut State| core.may(state, &caller.principal, AccessMask::MODIFY);
                 if self.with(object, |state| may(self, state)).is_none() {
-                    self.ask_access(caller, object).await?;
+                    self.ask_right(caller, object, AccessMask::MODIFY).await?;
                 }
                 let regular = |known: &Attributes| known.file_type == FileType::Regular;
                 self.with(object, |state| {
@@ -299,7 +299,7 @@ impl Core {
         let may =
             |core: &Core| core.with(object, |state| core.may(state, &caller.principal, AccessMask::READ));
         if may(self).is_none() {
-            self.ask_access(caller, object).await?;
+            self.ask_right(caller, object, AccessMask::READ).await?;
         }
         Ok(may(self) == Some(true))
     }

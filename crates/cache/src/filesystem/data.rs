@@ -74,7 +74,7 @@ impl Core {
         let fresh = self.believable(&request).await?;
         match self.plan(&request) {
             Answer::AskAccess => {
-                let accessed = self.ask_access(caller, &object).await?;
+                let accessed = self.ask_right(caller, &object, AccessMask::READ).await?;
                 let answer = self.plan(&request);
                 let bypass = matches!(answer, Answer::AskAccess);
                 let answer = if bypass { Answer::Bypass } else { answer };

@@ -8,6 +8,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use tokio::time::Instant;
 use vfs::{
@@ -26,6 +27,10 @@ use crate::trust::Sent;
 
 /// Of a directory that has just been made, more is not worth a look.
 const NEW_BYTES: u32 = 8 << 10;
+/// How long a refusal keeps us from asking for a lease on a directory with each LOOKUP in it.
+const REFUSED_FOR: Duration = Duration::from_secs(30);
+/// All names of a directory are asked for if they fit into about so many bytes.
+const LISTED_BYTES: u32 = 32 << 10;
 
 impl Core {
     /// What a name leads to, if a lease on its directory vouches for what is remembered of it.
@@ -137,11 +142,38 @@ impl Core {
             })
     }
 
+    /// A name is about to be looked up in a directory: where leases are all that there is, one on the directory is asked for
+    /// first, since every name in it that is looked up after this one costs nothing then.
+    pub async fn lease_names(&self, caller: &Caller, directory: &Arc<Object>) {
+        self.know_limits(caller, &directory.handle).await;
+        let refused = |state: &State| state.undelegated.is_some_and(|at| at.elapsed() < REFUSED_FOR);
+        if self.leases_alone() && self.wants_directory(directory) && !self.with(directory, |it| refused(it)) {
+            // What is wrong with it, the LOOKUP says.
+            let _ = self.ask_delegated(caller, directory).await;
+        }
+    }
+
+    /// Asks for all names in a directory under such a lease, where they fit into one answer, because one is looked for that is
+    /// not known. False if that was done before, or is of no use. Later changes by others would end the lease.
+    pub async fn list_names(&self, caller: &Caller, directory: &Arc<Object>) -> bool {
+        let wanted = self.leases_alone()
+            && self.with(directory, |state| {
+                let epoch = state.names_epoch().filter(|_| !state.is_busy() && state.listing.is_none());
+                let may = self.may(state, &caller.principal, AccessMask::READ) == Some(true);
+                let wanted = epoch.filter(|_| may).filter(|epoch| state.listed != Some(*epoch));
+                state.listed = wanted.or(state.listed);
+                wanted.is_some()
+            });
+        let part = ReadDir { cookie: 0, verifier: Verifier::default(), bytes: LISTED_BYTES, plus: true };
+        wanted && self.ask_readdir(caller, directory, part).await.is_ok()
+    }
+
     /// A directory that was made here is about to be filled from here. When a second name is sought in it, a look at all names,
     /// and a lease on it if there is none yet, cost two calls, and names to come none. True if all are known now that were not
     /// before. An origin of which it is not known whether it gives leases is tried once.
     pub(super) async fn learn_new(&self, caller: &Caller, directory: &Arc<Object>) -> bool {
         let due = self.has_state() == Some(true)
+            && !self.leases_alone()
             && self.with(directory, |state| {
                 let is_dir = state.attributes().is_some_and(Attributes::is_dir);
                 let again = is_dir && std::mem::replace(&mut state.sought, true);
@@ -175,7 +207,9 @@ impl Core {
 
     /// Names in this directory are about to be asked for. Should a lease on it come along?
     pub fn wishes_directory(&self, object: &Arc<Object>) -> bool {
-        self.wants_directory(object) && self.with(object, |state| state.wish.question(Instant::now()))
+        !self.leases_alone()
+            && self.wants_directory(object)
+            && self.with(object, |state| state.wish.question(Instant::now()))
     }
 
     /// Does what may bring a lease on a directory along to its end, whoever gives up waiting: none must be left that
@@ -247,6 +281,7 @@ impl Core {
         self.pace.lock().on_round_trip(sent.at.elapsed());
         match result {
             Ok(Delegated { accessed, lease }) => {
+                self.with(object, |state| state.undelegated = lease.is_none().then(Instant::now));
                 self.note_delegation(object, lease.zip(accessed.attributes), &sent);
                 self.note_access(caller, object, &accessed, (&sent, &before));
                 Ok(accessed)

@@ -21,14 +21,14 @@ impl Core {
     pub async fn lookup(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<Looked> {
         let arrived = self.policy.event();
         let directory = self.object(directory);
+        self.lease_names(caller, &directory).await;
         if let Some(found) = self.remembered_lookup(caller, &directory, name, arrived).await? {
             self.counters.names.hit();
             return found;
         }
-        if self.learn_new(caller, &directory).await
-            && let Some(found) = self.remembered_lookup(caller, &directory, name, arrived).await?
-        {
-            self.counters.names.hit();
+        let listed = self.list_names(caller, &directory).await || self.learn_new(caller, &directory).await;
+        if listed && let Some(found) = self.remembered_lookup(caller, &directory, name, arrived).await? {
+            self.counters.names.miss();
             return found;
         }
         self.counters.names.miss();

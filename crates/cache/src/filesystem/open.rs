@@ -44,6 +44,9 @@ impl Core {
             Some(true) if request.reclaim => return self.reclaim_open(caller, request).await,
             Some(true) => {}
         }
+        if request.name.is_some() {
+            self.lease_names(caller, &self.object(&request.handle)).await;
+        }
         if let Some(absent) = self.leased_absence(caller, request).await {
             self.counters.opens_shared.bump();
             return Err(absent);
@@ -129,7 +132,7 @@ impl Core {
             match may {
                 Some(false) => return Ok(None),
                 None if attempt > 0 => return Ok(None),
-                None => fresh = self.ask_access(caller, object).await?.attributes,
+                None => fresh = self.ask_right(caller, object, needed(request.access)).await?.attributes,
                 Some(true) => {}
             }
             let leased = self.with(object, |state| state.leased().is_some());
@@ -166,6 +169,22 @@ impl Core {
         Ok(None)
     }
 
+    /// What is asked of the origin for an open. Where that has no opens, a name has to be looked up for one: a file is opened by
+    /// its handle if a lease vouches for the name, and for nothing but the name is the directory needed.
+    fn cheapest_below(&self, caller: &Caller, request: &OpenRequest) -> OpenRequest {
+        let named = request.name.as_ref().filter(|_| request.create.is_none() && self.leases_alone());
+        let handle = named.and_then(|name| {
+            let directory = self.object(&request.handle);
+            let may = self.look_right(caller, &directory) == Some(true);
+            match self.leased_name(&directory, name).filter(|_| may)? {
+                Leads::To(handle) => Some(handle),
+                Leads::Nowhere => None,
+            }
+        });
+        let by_name = || Core::open_below(request);
+        handle.map_or_else(by_name, |handle| Core::open_handle_below(handle, shares_of(request), Want::Any))
+    }
+
     /// An open that costs an OPEN.
     async fn open_at_origin(
         &self,
@@ -174,7 +193,7 @@ impl Core {
         turn: Option<OwnedMutexGuard<()>>,
         arrived: u64,
     ) -> Result<Opened> {
-        let first = match self.ask_open(caller, Core::open_below(request), turn).await {
+        let first = match self.ask_open(caller, self.cheapest_below(caller, request), turn).await {
             Err(error) if error.status == Status::ShareDenied => {
                 let Some(turn) = self.make_way(caller, request, arrived).await else { return Err(error) };
                 self.ask_open(caller, Core::open_below(request), Some(turn)).await?

@@ -209,8 +209,9 @@ impl Inner {
         }
         let given = results.take::<op::GetDirDelegation>();
         let went_on = given.is_ok();
-        let promised =
-            self.prospective(directory, given).and_then(|given| self.hold_directory(caller, directory, &given));
+        let promised = self
+            .prospective(directory, given)
+            .and_then(|given| self.hold_directory(caller, directory, &given));
         if went_on { Ok(promised) } else { Err(NotCarriedOut) }
     }
 

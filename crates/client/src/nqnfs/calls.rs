@@ -5,19 +5,19 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use protocol::nqnfs::{
-    self, AccessArgs, GetleaseArgs, Granted, LeaseRequest, LeaseResult, Leased, Plain, Procedure, Promise,
-    Reply, Stat, call,
+    self, GetleaseArgs, Granted, LeaseRequest, LeaseResult, Leased, Plain, Procedure, Promise, Reply, Stat,
+    call,
 };
 use protocol::{Call, nqnfs::Cachetype};
 use rpc::message::Refusal;
 use rpc::service::Answering;
 use rpc::{CallError, Credential, Outcome, Outgoing, Patience, Remember, Service};
-use tokio::time::{Instant, sleep_until};
-use vfs::{Callback, Caller, Handle, Lease, LeaseKind, Principal, Recall, Result, Share, Status};
+use tokio::time::{Instant, sleep_until, timeout_at};
+use vfs::{AccessMask, Callback, Caller, Handle, Lease, LeaseKind, Principal, Recall, Result, Status};
 use xdr::{Decode, Decoder, Encode, Encoder};
 
-use super::leases::{Effect, Leases};
-use super::{Inner, convert};
+use super::leases::{Effect, Farewell, Leases};
+use super::{Inner, convert, plain};
 use crate::transport::credential;
 
 /// The first pause after an NQNFS_TRYLATER; each further one is twice as long.
@@ -26,6 +26,10 @@ const TRYLATER_MIN: Duration = Duration::from_millis(100);
 const TRYLATER_MAX: Duration = Duration::from_secs(2);
 /// How long a renewal is waited for.
 const RENEWAL: Duration = Duration::from_secs(4);
+/// How long a VACATED is waited for before names are asked for without a lease.
+const VACATING_MAX: Duration = Duration::from_secs(1);
+/// How long the server is waited for at the end.
+const FAREWELL: Duration = Duration::from_secs(2);
 /// The term that is asked for, in seconds.
 const TERM: u32 = nqnfs::TERM_DEFAULT;
 
@@ -40,6 +44,30 @@ impl Inner {
         match self.ask::<C>(caller, args).await? {
             Reply::Ok(granted) => Ok(granted),
             Reply::Fail(status, ()) => Err(convert::status(status).into()),
+        }
+    }
+
+    /// The same, of one file: if the server says that the lease on it has ended (NQNFS_EXPIRED), it is believed no more, and the
+    /// caller may come again without.
+    pub(super) async fn call_of<C, A, T>(
+        self: &Arc<Inner>,
+        caller: &Caller,
+        handle: &Handle,
+        args: &Leased<A>,
+    ) -> Result<Granted<T>>
+    where
+        C: Call<Args = Leased<A>, Results = Reply<T>>,
+        A: Sync,
+        T: Decode,
+    {
+        match self.ask::<C>(caller, args).await? {
+            Reply::Ok(granted) => Ok(granted),
+            Reply::Fail(status, ()) => {
+                if status == Stat::Expired {
+                    self.with(|leases, _| leases.expired(handle));
+                }
+                Err(convert::status(status).into())
+            }
         }
     }
 
@@ -97,17 +125,39 @@ impl Inner {
         self.leases.lock().used(Instant::now(), handle);
     }
 
+    /// Takes note of attributes.
+    pub(super) fn learn(&self, handle: &Handle, fattr: &nqnfs::Fattr) -> vfs::Attributes {
+        let attributes = convert::attributes(fattr);
+        self.seen.lock().note(handle, &attributes);
+        attributes
+    }
+
+    /// The file as it is at this `modifyrev`: as it was seen, or asked.
+    pub(super) async fn attributes_at(
+        &self,
+        caller: &Caller,
+        handle: &Handle,
+        rev: Option<u64>,
+    ) -> Result<vfs::Attributes> {
+        if let Some(seen) = rev.and_then(|rev| self.seen.lock().at(handle, rev)) {
+            return Ok(seen);
+        }
+        let args = plain(convert::to_wire(handle)?);
+        let fattr = self.call::<call::Getattr, _, _>(caller, &args).await?.results;
+        Ok(self.learn(handle, &fattr))
+    }
+
     /// WRITE. What is not pushed under a lease for writing says so by asking for one, for the shortest term: a server that
     /// recovers then has it wait until nobody believes in leases of before.
     pub(super) async fn write_data(
-        &self,
+        self: &Arc<Inner>,
         caller: &Caller,
         handle: &Handle,
         args: nqnfs::WriteArgs,
     ) -> Result<nqnfs::Fattr> {
         let writing = Writing::begin(self, handle);
         let lease = if writing.pushes { LeaseRequest::None } else { LeaseRequest::Write(1) };
-        Ok(self.call::<call::Write, _, _>(caller, &Leased { lease, args }).await?.results)
+        Ok(self.call_of::<call::Write, _, _>(caller, handle, &Leased { lease, args }).await?.results)
     }
 
     /// GETLEASE: the lease, if there is one, and the attributes, which were asked for under it.
@@ -129,29 +179,29 @@ impl Inner {
         let promise = |ok: &nqnfs::GetleaseOk| Some(ok.promise);
         let asking = self.ask_with_lease::<call::Getlease, _>(caller, handle, Some(kind), args, promise);
         let (lease, ok) = asking.await?;
-        Ok((lease, convert::attributes(&ok.attributes)))
+        Ok((lease, self.learn(handle, &ok.attributes)))
     }
 
-    /// ACCESS, with a request for a lease: the lease, and at which `modifyrev` it was given or refused, if it was asked for.
+    /// ACCESS of all that is asked, with a request for a lease: the lease, and at which `modifyrev` it was given or refused, if
+    /// it was asked for.
     ///
     /// # Errors
-    /// `Access`: the caller may not open the file so.
+    /// `Access`: the caller has not all of it.
     pub(super) async fn access_with_lease(
         self: &Arc<Inner>,
         caller: &Caller,
         handle: &Handle,
         kind: Option<LeaseKind>,
-        access: Share,
+        asked: AccessMask,
     ) -> Result<(Option<Lease>, Option<u64>)> {
-        let file = convert::to_wire(handle)?;
-        let (read, write) = (access.contains(Share::READ), access.contains(Share::WRITE));
+        let rights = convert::rights(handle, asked)?;
         let args = |asked: bool| {
             let lease = match kind {
                 Some(LeaseKind::Write) if asked => LeaseRequest::Write(TERM),
                 Some(_) if asked => LeaseRequest::Read(TERM),
                 _ => LeaseRequest::None,
             };
-            Leased { lease, args: AccessArgs { file, read, write, exec: false } }
+            Leased { lease, args: rights }
         };
         let promise = |granted: &Granted<()>| match granted.lease {
             LeaseResult::Read(promise) | LeaseResult::Write(promise) => Some(promise),
@@ -209,6 +259,43 @@ impl Inner {
         }
     }
 
+    /// CREATE, with a request for a lease on what it makes. Gives what was made, and what the answer says of the lease.
+    pub(super) async fn create_with_lease(
+        self: &Arc<Inner>,
+        caller: &Caller,
+        args: nqnfs::CreateArgs,
+        kind: LeaseKind,
+    ) -> Result<Made> {
+        let lease =
+            if kind == LeaseKind::Write { LeaseRequest::Write(TERM) } else { LeaseRequest::Read(TERM) };
+        let at = self.leases.lock().ask_unknown(Instant::now());
+        let granted = self.call::<call::Create, _, _>(caller, &Leased { lease, args }).await?;
+        let handle = convert::from_wire(&granted.results.file)?;
+        let attributes = self.learn(&handle, &granted.results.attributes);
+        let (LeaseResult::Read(promise) | LeaseResult::Write(promise)) = granted.lease else {
+            return Ok(Made { handle, attributes, new: None, lease: None });
+        };
+        let new = Some(promise.cachable || promise.duration > 0);
+        let term = promise.cachable.then(|| (kind, Duration::from_secs(promise.duration.into())));
+        let lease = self.with(|leases, now| leases.answered_unknown(now, &handle, at, term, promise.rev));
+        Ok(Made { handle, attributes, new, lease })
+    }
+
+    /// The end: what was returned since [`Leases::leave`] is told of at once, if the server answers soon.
+    pub(super) async fn say_farewell(self: &Arc<Inner>) {
+        let Some(Farewell { all, each }) = self.leases.lock().farewell() else { return };
+        let said = async {
+            if all {
+                let _ = self.once::<call::Vacated>(&Caller::machine(), &nqnfs::EVERYTHING).await;
+                return;
+            }
+            for handle in each {
+                self.clone().vacate(&handle).await;
+            }
+        };
+        let _ = tokio::time::timeout(FAREWELL, said).await;
+    }
+
     /// Does something with what is believed, and what follows from it.
     pub(super) fn with<T>(self: &Arc<Inner>, event: impl FnOnce(&mut Leases, Instant) -> T) -> T {
         let mut leases = self.leases.lock();
@@ -258,6 +345,21 @@ impl Inner {
             tokio::time::sleep(TRYLATER_MAX).await;
         }
         self.with(|leases, _| leases.vacated(handle));
+        self.vacated.notify_waiters();
+    }
+
+    /// Waits, but not for long, until a VACATED of the file has been answered that is on its way: then a lease may be asked
+    /// for again.
+    pub(super) async fn vacated(&self, handle: &Handle) {
+        let limit = Instant::now() + VACATING_MAX;
+        loop {
+            let answered = self.vacated.notified();
+            tokio::pin!(answered);
+            answered.as_mut().enable();
+            if !self.leases.lock().is_vacating(handle) || timeout_at(limit, answered).await.is_err() {
+                return;
+            }
+        }
     }
 
     /// Tells the layer above. It has room for all leases at once, or nearly: what finds none is told again by a task.
@@ -267,6 +369,16 @@ impl Inner {
             tokio::spawn(async move { drop(up.send(callback).await) });
         }
     }
+}
+
+/// What a CREATE that asked for a lease has brought.
+pub(super) struct Made {
+    pub(super) handle: Handle,
+    pub(super) attributes: vfs::Attributes,
+    /// It was made just now, if the server tells.
+    pub(super) new: Option<bool>,
+    /// With this, its maker may also read and write it.
+    pub(super) lease: Option<Lease>,
 }
 
 /// The pauses after NQNFS_TRYLATER.

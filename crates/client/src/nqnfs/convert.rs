@@ -2,9 +2,9 @@
 
 use bytes::Bytes;
 use protocol::nfs2::{DirOpArgs, Filename, Ftype};
-use protocol::nqnfs::{self, Fattr, KEEP, KEEP_SIZE, Sattr, Stat, StatfsOk, Time};
+use protocol::nqnfs::{self, AccessArgs, Fattr, KEEP, KEEP_SIZE, Sattr, Stat, StatfsOk, Time};
 use vfs::{
-    Attributes, Device, Error, Features, FileType, FsLimits, FsStat, Fsid, Handle, Name, Result,
+    AccessMask, Attributes, Device, Error, Features, FileType, FsLimits, FsStat, Fsid, Handle, Name, Result,
     SetAttributes, SetTime, Status, Timestamp,
 };
 
@@ -53,6 +53,21 @@ pub(super) fn place(directory: &Handle, name: &Name) -> Result<DirOpArgs> {
 pub(super) fn filename(name: &[u8]) -> Result<Filename> {
     Filename::new(Bytes::copy_from_slice(name)).ok_or_else(|| Status::NameTooLong.into())
 }
+
+/// Arguments of ACCESS: the protocol has three rights.
+pub(super) fn rights(handle: &Handle, asked: AccessMask) -> Result<AccessArgs> {
+    Ok(AccessArgs {
+        file: to_wire(handle)?,
+        read: asked.intersects(READ),
+        write: asked.intersects(WRITE),
+        exec: asked.intersects(EXEC),
+    })
+}
+
+/// What the three rights of ACCESS are here.
+pub(super) const READ: AccessMask = AccessMask::READ;
+pub(super) const WRITE: AccessMask = AccessMask::MODIFY.union(AccessMask::EXTEND).union(AccessMask::DELETE);
+pub(super) const EXEC: AccessMask = AccessMask::LOOKUP.union(AccessMask::EXECUTE);
 
 /// Attributes off the wire. The change attribute is `modifyrev`.
 pub(super) fn attributes(from: &Fattr) -> Attributes {
@@ -142,14 +157,14 @@ pub(super) fn space(ok: &StatfsOk) -> FsStat {
     }
 }
 
-/// What can be done: leases come with opens, so there are opens.
+/// What can be done: leases come with opens, so there are opens, as it seems.
 pub(super) fn limits(transfer_max: u32) -> FsLimits {
     FsLimits {
         read_max: transfer_max,
         read_preferred: transfer_max,
         write_max: transfer_max,
         write_preferred: transfer_max,
-        features: Features::STATE,
+        features: Features::STATE | Features::LEASES_ALONE,
         ..FsLimits::default()
     }
 }

@@ -57,6 +57,15 @@ pub(crate) enum Effect {
     Vacate(Handle),
 }
 
+/// What is to be told at the end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Farewell {
+    /// One VACATED of everything will do.
+    pub(crate) all: bool,
+    /// Else one of each of these.
+    pub(crate) each: Vec<Handle>,
+}
+
 /// A request that may bring a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Asked {
@@ -111,6 +120,11 @@ pub(crate) struct Leases {
     alarms: BTreeSet<(Instant, Handle)>,
     next: u64,
     effects: Vec<Effect>,
+    /// Every eviction so far was of a number below this.
+    evictions: u64,
+    /// No more leases are asked for; what is returned from now on waits for the farewell.
+    leaving: bool,
+    returned: Vec<Handle>,
 }
 
 impl Leases {
@@ -122,6 +136,9 @@ impl Leases {
             alarms: BTreeSet::new(),
             next: 1,
             effects: Vec::new(),
+            evictions: 0,
+            leaving: false,
+            returned: Vec::new(),
         }
     }
 
@@ -132,6 +149,9 @@ impl Leases {
 
     /// A request for a lease is about to be sent for the first time. `None` if none is to be asked for now.
     pub(crate) fn ask(&mut self, now: Instant, handle: &Handle) -> Option<Asked> {
+        if self.leaving {
+            return None;
+        }
         let file = self.files.entry(*handle).or_default();
         if file.vacating || file.evicted {
             return None;
@@ -139,6 +159,31 @@ impl Leases {
         file.flights += 1;
         self.next += 1;
         Some(Asked { number: self.next, at: now })
+    }
+
+    /// Is a VACATED of the file on its way?
+    pub(crate) fn is_vacating(&self, handle: &Handle) -> bool {
+        self.files.get(handle).is_some_and(|file| file.vacating || file.evicted)
+    }
+
+    /// A request for a lease is about to be sent, on a file whose handle the answer will tell.
+    pub(crate) fn ask_unknown(&mut self, now: Instant) -> Asked {
+        self.next += 1;
+        Asked { number: self.next, at: now }
+    }
+
+    /// Its answer. Whatever was evicted since it was sent may have been that file, so that then it grants nothing.
+    pub(crate) fn answered_unknown(
+        &mut self,
+        now: Instant,
+        handle: &Handle,
+        asked: Asked,
+        granted: Option<(LeaseKind, Duration)>,
+        change: u64,
+    ) -> Option<Lease> {
+        let granted = granted.filter(|_| asked.number >= self.evictions && !self.leaving);
+        self.files.entry(*handle).or_default().flights += 1;
+        self.answered(now, handle, asked, granted, change)
     }
 
     /// Its answer: a lease of this kind for so long, or none.
@@ -209,6 +254,7 @@ impl Leases {
     pub(crate) fn evicted(&mut self, now: Instant, handle: &Handle) {
         self.next += 1;
         let barrier = self.next;
+        self.evictions = barrier;
         let file = self.files.entry(*handle).or_default();
         file.barrier = barrier;
         if file.vacating || (file.held.is_none() && file.is_late(now)) {
@@ -237,11 +283,28 @@ impl Leases {
                 // It had no more time. The server is not told while its last bytes are on their way.
                 (file.evicted, file.writer_until) = (false, Some(held.until));
             }
+            let waits = self.leaving && !late && !file.evicted && !file.vacating;
             self.set_alarm(&handle);
-            if !late {
+            if waits {
+                self.returned.push(handle);
+                self.forget_if_unused(&handle);
+            } else if !late {
                 self.vacate(&handle);
             }
         }
+    }
+
+    /// Nothing is asked for any more.
+    pub(crate) fn leave(&mut self) {
+        self.leaving = true;
+    }
+
+    /// What is to be told now that all has been returned that will be. Of everything at once, unless bytes are on their way
+    /// that others must not overtake.
+    pub(crate) fn farewell(&mut self) -> Option<Farewell> {
+        let each = std::mem::take(&mut self.returned);
+        let all = self.files.values().all(|file| file.pushing == 0);
+        (!each.is_empty()).then_some(Farewell { all, each })
     }
 
     /// VACATED was answered.

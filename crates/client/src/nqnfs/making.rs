@@ -26,12 +26,9 @@ impl Inner {
         if how != CreateHow::Unchecked {
             self.must_not_be_there(caller, directory, name).await?;
         }
-        let mut attributes = convert::sattr(set);
-        if set.mode.is_none() {
-            attributes.mode = MODE;
-        }
-        attributes.mode |= 0o100_000;
-        self.create(caller, directory, name, attributes).await
+        let ok =
+            self.call::<call::Create, _, _>(caller, &plain(arguments(directory, name, set)?)).await?.results;
+        self.made(&ok)
     }
 
     pub(super) async fn make_node(
@@ -48,7 +45,12 @@ impl Inner {
         self.create(caller, directory, name, Sattr { mode, size, ..convert::sattr(set) }).await
     }
 
-    async fn must_not_be_there(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<()> {
+    pub(super) async fn must_not_be_there(
+        &self,
+        caller: &Caller,
+        directory: &Handle,
+        name: &Name,
+    ) -> Result<()> {
         match self.look_up(caller, directory, name.as_bytes()).await {
             Ok(_) => Err(Status::Exist.into()),
             Err(error) if error.status == Status::NoEnt => Ok(()),
@@ -65,7 +67,7 @@ impl Inner {
     ) -> Result<Created> {
         let args = CreateArgs { location: convert::place(directory, name)?, attributes };
         let ok = self.call::<call::Create, _, _>(caller, &plain(args)).await?.results;
-        made(&ok)
+        self.made(&ok)
     }
 
     pub(super) async fn make_directory(
@@ -77,7 +79,7 @@ impl Inner {
     ) -> Result<Created> {
         let args = CreateArgs { location: convert::place(directory, name)?, attributes: convert::sattr(set) };
         let ok = self.call::<call::Mkdir, _, _>(caller, &plain(args)).await?.results;
-        made(&ok)
+        self.made(&ok)
     }
 
     pub(super) async fn make_symlink(
@@ -96,12 +98,20 @@ impl Inner {
         let node = self.look_up(caller, directory, name.as_bytes()).await?.node;
         Ok(Created { node, directory: Wcc::default() })
     }
+
+    fn made(&self, ok: &nqnfs::DirOpOk) -> Result<Created> {
+        let handle = convert::from_wire(&ok.file)?;
+        let attributes = Some(self.learn(&handle, &ok.attributes));
+        Ok(Created { node: Node { handle, attributes }, directory: Wcc::default() })
+    }
 }
 
-fn made(ok: &nqnfs::DirOpOk) -> Result<Created> {
-    let attributes = Some(convert::attributes(&ok.attributes));
-    Ok(Created {
-        node: Node { handle: convert::from_wire(&ok.file)?, attributes },
-        directory: Wcc::default(),
-    })
+/// Those of a CREATE of a regular file.
+pub(super) fn arguments(directory: &Handle, name: &Name, set: &SetAttributes) -> Result<CreateArgs> {
+    let mut attributes = convert::sattr(set);
+    if set.mode.is_none() {
+        attributes.mode = MODE;
+    }
+    attributes.mode |= 0o100_000;
+    Ok(CreateArgs { location: convert::place(directory, name)?, attributes })
 }

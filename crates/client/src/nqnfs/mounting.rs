@@ -54,10 +54,12 @@ pub(super) async fn connect(url: &Url) -> Result<Nqnfs, ConnectError> {
         counting: Counting::default(),
         nonsense: Nonsense::new(server),
         leases: Mutex::new(Leases::new(Margin::default())),
+        seen: Mutex::default(),
         up,
         listening: AtomicBool::new(false),
         next_open: AtomicU64::new(1),
         changed: Notify::new(),
+        vacated: Notify::new(),
     });
     back.lead_to(&inner);
     let keeper = tokio::spawn(keep(Arc::downgrade(&inner)));

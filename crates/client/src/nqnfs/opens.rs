@@ -3,13 +3,16 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use protocol::nqnfs::{self, AccessArgs, LookupArgs, ReaddirArgs, ReaddirlookArgs, call};
+use protocol::nqnfs::{LookupArgs, ReaddirArgs, ReaddirlookArgs, call};
 use vfs::{
-    AccessMask, Accessed, Caller, CreateHow, Entry, Handle, LeaseKind, Listing, Looked, Name, Node, OpenId,
-    OpenRequest, Opened, ReadDir, Result, SetAttributes, Share, Status, Want, Wcc,
+    AccessMask, Accessed, Attributes, Caller, CreateHow, Delegated, Entry, Error, Handle, Lease, LeaseKind,
+    Listing, Looked, Name, Node, OpenId, OpenRequest, Opened, ReadDir, Result, SetAttributes, Share, Status,
+    Want, Wcc,
 };
 
-use super::{Inner, convert, plain};
+use super::calls::Made;
+use super::convert::{EXEC, READ, WRITE};
+use super::{Inner, convert, making, plain};
 use crate::cookie;
 
 /// What the answer to a READDIR can be made of at most, in bytes.
@@ -20,46 +23,82 @@ impl Inner {
         let dir = convert::to_wire(directory)?;
         let args = LookupArgs { duration: 0, dir, name: convert::filename(name)? };
         let ok = self.call::<call::Lookup, _, _>(caller, &plain(args)).await?.results;
-        let attributes = Some(convert::attributes(&ok.attributes));
-        Ok(Looked { node: Node { handle: convert::from_wire(&ok.file)?, attributes }, directory: None })
+        let handle = convert::from_wire(&ok.file)?;
+        let attributes = Some(self.learn(&handle, &ok.attributes));
+        Ok(Looked { node: Node { handle, attributes }, directory: None })
     }
 
-    /// The server says yes or no to all that is asked at once; after a no, each is asked on its own.
+    /// The server says yes or no to all that is asked at once; after a no, parts are asked.
     pub(super) async fn ask_access(
         &self,
         caller: &Caller,
         handle: &Handle,
         asked: AccessMask,
     ) -> Result<Accessed> {
-        const WRITE: AccessMask = AccessMask::MODIFY.union(AccessMask::EXTEND).union(AccessMask::DELETE);
-        const EXEC: AccessMask = AccessMask::LOOKUP.union(AccessMask::EXECUTE);
-        let classes = [AccessMask::READ, WRITE, EXEC];
-        let mut granted = AccessMask::empty();
-        if self.may(caller, handle, asked).await? {
-            granted = asked;
+        let granted = if self.may(caller, handle, asked).await? {
+            asked
         } else {
-            let parts = classes.map(|class| asked & class);
-            let several = parts.iter().filter(|part| !part.is_empty()).count() > 1;
-            for part in parts.into_iter().filter(|part| several && !part.is_empty()) {
-                if self.may(caller, handle, part).await? {
-                    granted |= part;
-                }
-            }
-        }
+            self.ask_parts(caller, handle, asked).await?
+        };
         Ok(Accessed { granted, attributes: None })
     }
 
+    /// Not all of this is granted: which part of it is? First without execution, which most files lack, then without writing;
+    /// one part that is granted tells that the rest is not.
+    async fn ask_parts(&self, caller: &Caller, handle: &Handle, asked: AccessMask) -> Result<AccessMask> {
+        let parts: Vec<AccessMask> = [READ, WRITE, EXEC]
+            .map(|class| asked & class)
+            .into_iter()
+            .filter(|part| !part.is_empty())
+            .collect();
+        if let [_] = parts[..] {
+            return Ok(AccessMask::empty());
+        }
+        if parts.len() > 2 {
+            for without in [EXEC, WRITE] {
+                if self.may(caller, handle, asked - without).await? {
+                    return Ok(asked - without);
+                }
+            }
+        }
+        let mut granted = AccessMask::empty();
+        for part in parts {
+            if self.may(caller, handle, part).await? {
+                granted |= part;
+            }
+        }
+        Ok(granted)
+    }
+
     async fn may(&self, caller: &Caller, handle: &Handle, asked: AccessMask) -> Result<bool> {
-        let write = AccessMask::MODIFY | AccessMask::EXTEND | AccessMask::DELETE;
-        let args = AccessArgs {
-            file: convert::to_wire(handle)?,
-            read: asked.intersects(AccessMask::READ),
-            write: asked.intersects(write),
-            exec: asked.intersects(AccessMask::LOOKUP | AccessMask::EXECUTE),
-        };
+        let args = convert::rights(handle, asked)?;
         match self.call::<call::Access, _, _>(caller, &plain(args)).await {
             Ok(_) => Ok(true),
-            Err(error) if matches!(error.status, Status::Access | Status::Rofs | Status::Perm) => Ok(false),
+            Err(error) if is_denial(&error) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The rights on a directory, and a lease on it: one call where all of them are granted.
+    pub(super) async fn delegate(
+        self: &Arc<Inner>,
+        caller: &Caller,
+        directory: &Handle,
+        asked: AccessMask,
+    ) -> Result<Delegated> {
+        let kind = Some(LeaseKind::Read);
+        self.vacated(directory).await;
+        match self.access_with_lease(caller, directory, kind, asked).await {
+            Ok((lease, rev)) => {
+                let attributes = Some(self.attributes_at(caller, directory, rev).await?);
+                Ok(Delegated { accessed: Accessed { granted: asked, attributes }, lease })
+            }
+            Err(error) if is_denial(&error) => {
+                let granted = self.ask_parts(caller, directory, asked).await?;
+                let (lease, attributes) = self.get_lease(caller, directory, LeaseKind::Read).await?;
+                let accessed = Accessed { granted, attributes: Some(attributes) };
+                Ok(Delegated { accessed, lease })
+            }
             Err(error) => Err(error),
         }
     }
@@ -78,8 +117,8 @@ impl Inner {
             let args = ReaddirlookArgs { file, cookie, cnt, duration: 0 };
             let ok = self.call::<call::Readdirlook, _, _>(caller, &plain(args)).await?.results;
             for entry in ok.entries.into_vec() {
-                let attributes = Some(convert::attributes(&entry.entry_attrib));
-                let node = Node { handle: convert::from_wire(&entry.entry_fh)?, attributes };
+                let handle = convert::from_wire(&entry.entry_fh)?;
+                let node = Node { handle, attributes: Some(self.learn(&handle, &entry.entry_attrib)) };
                 entries.extend(self.entry(&entry.name, entry.fid, entry.cookie, Some(&node))?);
             }
             ok.eof
@@ -107,69 +146,94 @@ impl Inner {
     }
 
     /// An open. What it denies to others the server cannot be told. Who did not make the file is asked for, in the name of
-    /// the caller: the layer above takes an open as the proof that he may.
+    /// the caller: the layer above takes an open as the proof that he may. It takes one that made the file for that if a lease
+    /// came along, as the server says (docs/nqnfs.md).
     pub(super) async fn open(self: &Arc<Inner>, caller: &Caller, request: &OpenRequest) -> Result<Opened> {
-        let (handle, created, seen) = match (&request.name, &request.create) {
-            (None, _) => (request.handle, false, None),
-            (Some(name), None) => {
-                let node = self.look_up(caller, &request.handle, name.as_bytes()).await?.node;
-                (node.handle, false, node.attributes)
-            }
-            (Some(name), Some((how, set))) => {
-                let (handle, created) = self.open_or_make(caller, &request.handle, name, *how, set).await?;
-                (handle, created, None)
+        let kind = if request.access.contains(Share::WRITE) { LeaseKind::Write } else { LeaseKind::Read };
+        let kind = Some(kind).filter(|_| request.want != Want::None && self.is_listening());
+        let handle = match (&request.name, &request.create) {
+            (None, _) => request.handle,
+            (Some(name), None) => self.look_up(caller, &request.handle, name.as_bytes()).await?.node.handle,
+            (Some(name), Some(making)) => {
+                let made = self.open_or_make(caller, &request.handle, name, *making, kind).await?;
+                if made.new == Some(true) {
+                    self.used(&made.handle);
+                    return Ok(self.opened(made.handle, made.attributes, made.lease, true));
+                }
+                made.handle
             }
         };
         self.used(&handle);
-        let kind = if request.access.contains(Share::WRITE) { LeaseKind::Write } else { LeaseKind::Read };
-        let leased = request.want != Want::None && self.is_listening();
-        let (lease, attributes) = match (created, leased) {
-            (true, true) => self.get_lease(caller, &handle, kind).await?,
-            (true, false) => (None, self.attributes_of(caller, &handle).await?),
-            (false, _) => {
-                let kind = Some(kind).filter(|_| leased);
-                let (lease, rev) = self.access_with_lease(caller, &handle, kind, request.access).await?;
-                // What was seen before the lease is what it vouches for, if nothing has happened in between.
-                match seen.filter(|seen| rev == Some(seen.change) || !leased) {
-                    Some(seen) => (lease, seen),
-                    None => (lease, self.attributes_of(caller, &handle).await?),
-                }
-            }
-        };
+        let (lease, rev) = self.access_with_lease(caller, &handle, kind, needed(request.access)).await?;
+        // What was seen before the lease is what it vouches for, if nothing has happened in between.
+        let attributes = self.attributes_at(caller, &handle, rev).await?;
+        Ok(self.opened(handle, attributes, lease, false))
+    }
+
+    fn opened(&self, handle: Handle, attributes: Attributes, lease: Option<Lease>, created: bool) -> Opened {
         let id = OpenId(self.next_open.fetch_add(1, Ordering::Relaxed));
-        Ok(Opened { id, handle, attributes, lease, directory: Wcc::default(), created, granted: None })
+        Opened { id, handle, attributes, lease, directory: Wcc::default(), created, granted: None }
     }
 
-    async fn attributes_of(&self, caller: &Caller, handle: &Handle) -> Result<vfs::Attributes> {
-        let args = plain(convert::to_wire(handle)?);
-        let fattr = self.call::<call::Getattr, _, _>(caller, &args).await?.results;
-        Ok(convert::attributes(&fattr))
-    }
-
+    /// CREATE takes what is there. Whether it was there before, the server tells with the lease; without one, and where it must
+    /// not have been there, a LOOKUP does.
     async fn open_or_make(
+        self: &Arc<Inner>,
+        caller: &Caller,
+        directory: &Handle,
+        name: &Name,
+        (how, set): (CreateHow, SetAttributes),
+        kind: Option<LeaseKind>,
+    ) -> Result<Made> {
+        if how != CreateHow::Unchecked {
+            self.must_not_be_there(caller, directory, name).await?;
+        }
+        let Some(kind) = kind else {
+            return self.make_or_take(caller, directory, name, how, &set).await;
+        };
+        let made = self.create_with_lease(caller, making::arguments(directory, name, &set)?, kind).await?;
+        match (how, made.new) {
+            // Somebody else was faster.
+            (CreateHow::Guarded | CreateHow::Exclusive(_), Some(false)) => Err(Status::Exist.into()),
+            (CreateHow::Guarded | CreateHow::Exclusive(_), None) => Ok(Made { new: Some(true), ..made }),
+            _ => Ok(made),
+        }
+    }
+
+    /// The same without a lease.
+    async fn make_or_take(
         &self,
         caller: &Caller,
         directory: &Handle,
         name: &Name,
         how: CreateHow,
         set: &SetAttributes,
-    ) -> Result<(Handle, bool)> {
-        match self.look_up(caller, directory, name.as_bytes()).await {
-            Ok(_) if how != CreateHow::Unchecked => Err(Status::Exist.into()),
-            Ok(looked) => {
-                if let Some(size) = set.size {
-                    let only = SetAttributes { size: Some(size), ..SetAttributes::default() };
-                    let file = convert::to_wire(&looked.node.handle)?;
-                    let args = nqnfs::SattrArgs { file, attributes: convert::sattr(&only) };
-                    self.call::<call::Setattr, _, _>(caller, &plain(args)).await?;
-                }
-                Ok((looked.node.handle, false))
-            }
-            Err(error) if error.status == Status::NoEnt => {
-                let created = self.make_file(caller, directory, name, CreateHow::Unchecked, set).await?;
-                Ok((created.node.handle, true))
-            }
-            Err(error) => Err(error),
-        }
+    ) -> Result<Made> {
+        let new = match how {
+            CreateHow::Unchecked => match self.look_up(caller, directory, name.as_bytes()).await {
+                Ok(_) => false,
+                Err(error) if error.status == Status::NoEnt => true,
+                Err(error) => return Err(error),
+            },
+            _ => true,
+        };
+        let node = self.make_file(caller, directory, name, CreateHow::Unchecked, set).await?.node;
+        let attributes = match node.attributes {
+            Some(attributes) => attributes,
+            None => self.attributes_at(caller, &node.handle, None).await?,
+        };
+        Ok(Made { handle: node.handle, attributes, new: Some(new), lease: None })
     }
+}
+
+fn is_denial(error: &Error) -> bool {
+    matches!(error.status, Status::Access | Status::Rofs | Status::Perm)
+}
+
+/// The rights that a share needs.
+fn needed(access: Share) -> AccessMask {
+    let mut rights = AccessMask::empty();
+    rights.set(AccessMask::READ, access.contains(Share::READ));
+    rights.set(AccessMask::MODIFY | AccessMask::EXTEND, access.contains(Share::WRITE));
+    rights
 }

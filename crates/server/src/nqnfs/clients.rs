@@ -15,8 +15,6 @@ use vfs::HolderId;
 
 /// Clients remembered.
 const CLIENTS_MAX: usize = 16_384;
-/// Holders of NQNFS are told from those of v4 by this.
-const HOLDERS: u64 = 1 << 62;
 
 /// What a client is known by.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -93,7 +91,7 @@ impl Clients {
             self.forget_oldest();
         }
         self.next += 1;
-        let holder = HolderId(HOLDERS | self.next);
+        let holder = HolderId(HolderId::TERMED | self.next);
         // The buffer of a whole record is not kept for a name.
         let name = Name { machine: Bytes::copy_from_slice(&name.machine), ..name };
         self.of.insert(holder, name.clone());

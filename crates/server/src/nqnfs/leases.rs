@@ -75,6 +75,16 @@ impl Leases {
         Some(lease)
     }
 
+    /// The holder gives up all that it has.
+    pub(crate) fn vacate_all(&mut self, holder: HolderId) -> Vec<(ExportId, LeaseId)> {
+        let all = self.named.extract_if(|(_, whose, _), _| *whose == holder);
+        let all: Vec<_> = all.map(|((export, ..), lease)| (export, lease)).collect();
+        for (export, lease) in &all {
+            self.forget(*export, *lease);
+        }
+        all
+    }
+
     /// The file system has revoked it.
     pub(crate) fn revoked(&mut self, export: ExportId, lease: LeaseId) -> Option<Out> {
         let out = self.forget(export, lease)?;
@@ -126,6 +136,24 @@ mod tests {
         assert!(leases.get(export, LeaseId(7)).is_none());
         assert_eq!(leases.revoked(export, LeaseId(9)).unwrap().handle, file);
         assert_eq!(leases.vacate(export, &file, one), None);
+    }
+
+    #[test]
+    fn who_leaves_gives_up_all_that_it_has_and_nobody_elses() {
+        let (now, export) = (Instant::now(), ExportId(1));
+        let (one, two) = (HolderId(1), HolderId(2));
+        let mut leases = Leases::default();
+        for number in 0..10 {
+            let file = Handle::new(&[number]).unwrap();
+            leases.granted(now, export, one, &file, &lease(u64::from(number), now));
+        }
+        let file = Handle::new(b"f").unwrap();
+        leases.granted(now, export, two, &file, &lease(99, now));
+        let mut gone: Vec<u64> = leases.vacate_all(one).iter().map(|(_, lease)| lease.0).collect();
+        gone.sort_unstable();
+        assert_eq!(gone, (0..10).collect::<Vec<u64>>());
+        assert!(leases.vacate_all(one).is_empty() && leases.get(export, LeaseId(3)).is_none());
+        assert_eq!(leases.vacate(export, &file, two), Some(LeaseId(99)));
     }
 
     #[test]

@@ -1,11 +1,13 @@
-//! CREATE, REMOVE, RENAME, LINK, SYMLINK, MKDIR, RMDIR. The lease asked for along with them is on the directory (of
-//! RENAME the first, of LINK the file), which is not cachable today: see docs/nqnfs.md.
+//! CREATE, REMOVE, RENAME, LINK, SYMLINK, MKDIR, RMDIR. The lease asked for along with CREATE is on the file that it makes,
+//! with the others on the directory (of RENAME the first, of LINK the file): see docs/nqnfs.md.
 
-use protocol::nqnfs::{CreateArgs, DirOpOk, LeaseRequest, LinkArgs, RenameArgs, SymlinkArgs};
-use vfs::{CreateHow, Created, FileType, SetAttributes, Status};
+use protocol::nqnfs::{
+    CreateArgs, DirOpOk, LeaseRequest, LeaseResult, LinkArgs, Promise, RenameArgs, SymlinkArgs, TERM_DEFAULT,
+};
+use vfs::{AccessMask, CreateHow, Created, FileType, Node, SetAttributes, Status};
 
 use super::convert::{Place, fattr, kind, set_attributes};
-use super::granting::granted;
+use super::granting::{grant, granted};
 use super::{Asked, Done, wire_handle};
 use crate::front::Object;
 use crate::nfs2::{attributes, new_name};
@@ -13,18 +15,67 @@ use crate::nfs2::{attributes, new_name};
 /// CREATE also makes special files: the type is in the mode, the device number in the size.
 pub(super) async fn create(asked: &Asked<'_>, lease: LeaseRequest, args: CreateArgs) -> Done<DirOpOk> {
     let object = asked.writable(&args.location.dir)?;
-    let lease = granted(asked, &object, lease).await?;
     let Object { export, handle, caller } = &object;
     let name = new_name(&args.location.name)?;
     let set = set_attributes(&args.attributes);
     let (made, device) = kind(&args.attributes);
-    let created = if made == FileType::Regular {
-        export.fs.create(caller, handle, &name, CreateHow::Unchecked, &set).await?
-    } else {
+    if made != FileType::Regular {
         let set = SetAttributes { size: None, ..set };
-        export.fs.mknod(caller, handle, &name, made, device, &set).await?
+        let created = export.fs.mknod(caller, handle, &name, made, device, &set).await?;
+        return without_lease(asked, &object, &created, (lease, 0)).await;
+    }
+    if lease != LeaseRequest::None {
+        // Whether it was there before is of use to who asks for a lease.
+        match export.fs.create(caller, handle, &name, CreateHow::Guarded, &set).await {
+            Ok(created) => return made_with_lease(asked, &object, &created, lease).await,
+            Err(error) if error.status == Status::Exist => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let created = export.fs.create(caller, handle, &name, CreateHow::Unchecked, &set).await?;
+    without_lease(asked, &object, &created, (lease, 0)).await
+}
+
+/// A file that was made just now, with a lease for its maker, if he may use it so again. That there is none is no failure.
+async fn made_with_lease(
+    asked: &Asked<'_>,
+    directory: &Object,
+    created: &Created,
+    wanted: LeaseRequest,
+) -> Done<DirOpOk> {
+    let Object { export, caller, .. } = directory;
+    let made = Object { export: export.clone(), handle: created.node.handle, caller: caller.clone() };
+    let rights = match wanted {
+        LeaseRequest::Write(_) => AccessMask::READ | AccessMask::MODIFY | AccessMask::EXTEND,
+        _ => AccessMask::READ,
     };
-    Ok((lease, made_ok(asked, &object, &created).await?))
+    let accessed = export.fs.access(caller, &made.handle, rights).await;
+    let may = accessed.is_ok_and(|accessed| accessed.granted.contains(rights));
+    let grant = if may { grant(asked, &made, wanted).await.ok() } else { None };
+    let Some(grant) = grant else {
+        return without_lease(asked, directory, created, (wanted, TERM_DEFAULT)).await;
+    };
+    // As they are under the lease.
+    let node = Node { attributes: None, ..created.node };
+    let ok = made_ok(asked, directory, &Created { node, ..*created }).await?;
+    Ok((grant.at(ok.attributes.rev), ok))
+}
+
+/// No lease, for so many seconds: of a file that was there before, none at all.
+async fn without_lease(
+    asked: &Asked<'_>,
+    directory: &Object,
+    created: &Created,
+    (wanted, duration): (LeaseRequest, u32),
+) -> Done<DirOpOk> {
+    let ok = made_ok(asked, directory, created).await?;
+    let promise = Promise { cachable: false, duration, rev: ok.attributes.rev };
+    let lease = match wanted {
+        LeaseRequest::None => LeaseResult::None,
+        LeaseRequest::Read(_) => LeaseResult::Read(promise),
+        LeaseRequest::Write(_) => LeaseResult::Write(promise),
+    };
+    Ok((lease, ok))
 }
 
 pub(super) async fn mkdir(asked: &Asked<'_>, lease: LeaseRequest, args: CreateArgs) -> Done<DirOpOk> {

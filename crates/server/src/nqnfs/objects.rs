@@ -136,7 +136,6 @@ pub(super) async fn statfs(asked: &Asked<'_>, lease: LeaseRequest, file: Handle)
 /// All that is asked for must be allowed.
 pub(super) async fn access(asked: &Asked<'_>, lease: LeaseRequest, args: AccessArgs) -> Done<()> {
     let object = asked.object(&args.file)?;
-    let lease = granted(asked, &object, lease).await?;
     let Object { export, handle, caller } = &object;
     let is_dir = export.fs.getattr(caller, handle).await?.is_dir();
     let mut wanted = AccessMask::empty();
@@ -147,5 +146,9 @@ pub(super) async fn access(asked: &Asked<'_>, lease: LeaseRequest, args: AccessA
         return Err(Status::Rofs.into());
     }
     let accessed = export.fs.access(caller, handle, wanted).await?;
-    if accessed.granted.contains(wanted) { Ok((lease, ())) } else { Err(Status::Access.into()) }
+    if !accessed.granted.contains(wanted) {
+        return Err(Status::Access.into());
+    }
+    // A failure has no room for a lease, so that none is taken before it is known to be none.
+    Ok((granted(asked, &object, lease).await?, ()))
 }

@@ -472,3 +472,31 @@ fn the_age_is_that_of_the_oldest_byte() {
     writes.end_cut(50, true);
     assert_eq!((writes.bytes(), writes.end()), (1, Some(1)));
 }
+
+/// What an assembler writes: sections with a few bytes between them, and one far behind.
+#[test]
+fn narrow_gaps_of_zeros_are_sent_along_and_others_are_not() {
+    let caller = Caller::unix(1, 1, &[]);
+    let now = (Instant::now(), Timestamp::new(1, 0));
+    let sent = |from: Option<u64>| {
+        let mut writes = Writes::new(1 << 20, 1);
+        for (at, bytes) in [(0, &b"header"[..]), (8, b"text"), (15, b"symbols"), (100_000, b"far")] {
+            writes.write(at, bytes, &caller, now);
+        }
+        writes.demand();
+        from.into_iter().for_each(|end| writes.fill_gaps(end));
+        let mut sent = Vec::new();
+        while let Some(flight) = writes.next(8) {
+            // With one on its way nothing is filled any more.
+            from.into_iter().for_each(|end| writes.fill_gaps(end));
+            sent.push((flight.offset, flight.bytes));
+        }
+        sent
+    };
+    let text = |at, bytes: &'static [u8]| (at, Bytes::from_static(bytes));
+    let (header, symbols, far) = (text(0, b"header"), text(15, b"symbols"), text(100_000, b"far"));
+    assert_eq!(sent(None), [header.clone(), text(8, b"text"), symbols, far.clone()]);
+    assert_eq!(sent(Some(0)), [text(0, b"header\0\0text\0\0\0symbols"), far.clone()]);
+    // The origin has something before the tenth byte, of which nothing is known here.
+    assert_eq!(sent(Some(10)), [header, text(8, b"text\0\0\0symbols"), far]);
+}

@@ -1,0 +1,89 @@
+//! The files of which something is known, by handle.
+//!
+//! A handle may be 128 bytes long and most are a quarter of that: each is kept once, as long as it is, and shared by all that
+//! speaks of its file.
+
+use std::borrow::Borrow;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use vfs::Handle;
+
+use super::file::File;
+
+/// A handle that is kept.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Key(Arc<[u8]>);
+
+impl Key {
+    fn new(handle: &Handle) -> Key {
+        Key(handle.as_bytes().into())
+    }
+
+    /// As others have it.
+    pub(super) fn handle(&self) -> Handle {
+        Handle::new(&self.0).unwrap_or_else(|| unreachable!("it was made of one"))
+    }
+}
+
+impl Borrow<[u8]> for Key {
+    fn borrow(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Files(HashMap<Key, File>);
+
+impl Files {
+    pub(super) fn get(&self, handle: &Handle) -> Option<&File> {
+        self.0.get(handle.as_bytes())
+    }
+
+    pub(super) fn get_mut(&mut self, handle: &Handle) -> Option<&mut File> {
+        self.0.get_mut(handle.as_bytes())
+    }
+
+    /// What is known of the file, from now on.
+    pub(super) fn entry(&mut self, handle: &Handle) -> &mut File {
+        if !self.0.contains_key(handle.as_bytes()) {
+            self.0.insert(Key::new(handle), File::default());
+        }
+        self.get_mut(handle).unwrap_or_else(|| unreachable!("it is there"))
+    }
+
+    /// Its handle, to be kept: that of the file, if anything is known of it.
+    pub(super) fn key(&self, handle: &Handle) -> Key {
+        let known = self.0.get_key_value(handle.as_bytes());
+        known.map_or_else(|| Key::new(handle), |(key, _)| key.clone())
+    }
+
+    pub(super) fn remove(&mut self, handle: &Handle) {
+        self.0.remove(handle.as_bytes());
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_is_kept_once() {
+        let (handle, other) = (Handle::new(b"file").unwrap(), Handle::new(b"other").unwrap());
+        let mut files = Files::default();
+        files.entry(&handle).claims = 1;
+        files.entry(&handle).claims += 1;
+        let (key, again) = (files.key(&handle), files.key(&handle));
+        assert!(Arc::ptr_eq(&key.0, &again.0) && key.handle() == handle);
+        assert_eq!(files.get(&handle).map(|file| file.claims), Some(2));
+        assert!(files.get(&other).is_none() && files.key(&other).handle() == other);
+        files.remove(&handle);
+        assert!(files.is_empty());
+    }
+}
