@@ -343,8 +343,8 @@ impl Core {
     async fn open_by_right(&self, caller: &Caller, request: &OpenRequest) -> Option<Opened> {
         let name = request.name.as_ref().filter(|_| request.create.is_none())?;
         let directory = self.object(&request.handle);
-        let open_names = self.policy.lookup_cache != LookupCache::None;
-        if !open_names || self.look_right(caller, &directory) != Some(true) {
+        let uses_names = self.policy.lookup_cache != LookupCache::None;
+        if !uses_names || self.look_right(caller, &directory) != Some(true) {
             return None;
         }
         let object = self.named(&directory, name)?;
