@@ -153,6 +153,7 @@ impl<'a> NameChange<'a> {
             will_change(self.core, child.as_ref());
             self.child = child;
         }
+        self.moved();
         self
     }
 
@@ -188,7 +189,7 @@ impl<'a> NameChange<'a> {
         self.set(Some(entry), false);
     }
 
-    /// What it led to may have changed. If that is not known, it may be what any other name leads to, too.
+    /// What it leads to changes with it. If that is not known, it may be what any other name leads to, too.
     fn moved(&self) {
         if self.led_to().is_none() {
             self.core.with(&self.directory, State::touch_all_names);
