@@ -120,7 +120,7 @@ async fn while_leases_of_before_may_be_out_their_holders_write_and_nobody_else()
         write(&*stage.arbiter, &v4, &file).await.map(drop),
         write(&*stage.arbiter, &anonymous(), &file).await.map(drop),
         stage.arbiter.setattr(&v4, &file, &SetAttributes::default(), None).await.map(drop),
-        stage.arbiter.remove(&v4, &ROOT, &name("a")).await.map(drop),
+        stage.arbiter.remove(&v4, &handle(ROOT), &name("a")).await.map(drop),
         stage.arbiter.open(&client(2), &request(&client(2), &file, RW)).await.map(drop),
         stage.arbiter.open(&client(2), &request(&client(2), &file, Share::READ)).await.map(drop),
     ];

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use arbiter::{Arbiter, Delegations};
@@ -12,8 +13,10 @@ use bytes::Bytes;
 use cache::{Cache, WriteBehind};
 use client::{Nqnfs, Url};
 use local::LocalFs;
-use protocol::nqnfs::Procedure;
-use rpc::{ReplyCache, Server, ServerOptions};
+use protocol::nqnfs::{self, Procedure};
+use rpc::message::CallHeader;
+use rpc::service::{Answering, Remember};
+use rpc::{Call, ReplyCache, Server, ServerOptions, Service};
 use server::exports::ExportId;
 use server::{Export, ExportOptions, Exports, Front, HandleKey, Handles, Squash};
 use tempfile::TempDir;
@@ -35,6 +38,11 @@ struct Served {
 impl Served {
     /// Leases are granted again at once when a file has changed hands.
     async fn start() -> Served {
+        Served::behind(|front| front).await
+    }
+
+    /// The same, with something between the network and the front.
+    async fn behind<S: Service>(put: impl FnOnce(Arc<Front>) -> Arc<S>) -> Served {
         let (tree, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let fs = LocalFs::open(tree.path(), local::Options::new(state.path())).unwrap();
         let options = arbiter::Options { delegations: Delegations::Always, ..arbiter::Options::default() };
@@ -44,7 +52,8 @@ impl Served {
         let handles = Handles::open(HandleKey::new([1; 16]), state.path()).unwrap();
         let front = Front::new(Exports::new(vec![export]).unwrap(), handles);
         let options = ServerOptions::new(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
-        let server = Server::start(options, front, ReplyCache::open(state.path()).unwrap()).await.unwrap();
+        let server =
+            Server::start(options, put(front), ReplyCache::open(state.path()).unwrap()).await.unwrap();
         Served { tree, server, _state: state }
     }
 
@@ -268,6 +277,215 @@ async fn nobody_opens_what_he_may_not() {
     }
     let read = client.cache.read(&other, &file, By::Anonymous, 0, 100).await;
     assert_eq!(read.unwrap_err().status, Status::Access);
+}
+
+/// Names under a lease on their directory cost nothing, those that are absent too; what somebody else makes evicts it.
+async fn names_cost_nothing_until_somebody_else_makes_one(proto: &str) {
+    let served = Served::start().await;
+    for number in 0..20 {
+        std::fs::write(served.tree.path().join(format!("file-{number}")), b"x").unwrap();
+    }
+    let (reader, maker) = (served.client(proto).await, served.client(proto).await);
+    let caller = me().with_freshness(Freshness::Timeout);
+    let look = |text: String| {
+        let (cache, caller, root) = (reader.cache.clone(), caller.clone(), reader.root);
+        async move {
+            match cache.lookup(&caller, &root, &name(&text)).await {
+                Ok(looked) => Some(looked.node.handle),
+                Err(error) if error.status == Status::NoEnt => None,
+                Err(error) => panic!("{text}: {error}"),
+            }
+        }
+    };
+    assert!(look("file-7".into()).await.is_some());
+    let before = reader.all_calls();
+    for round in 0..3 {
+        for number in 0..20 {
+            assert!(look(format!("file-{number}")).await.is_some());
+            assert_eq!(look(format!("absent-{number}")).await, None, "{round}");
+        }
+    }
+    assert_eq!(reader.all_calls(), before, "120 names");
+    assert_eq!((reader.calls(Procedure::Lookup), reader.calls(Procedure::Vacated)), (0, 0));
+    for number in 0..20 {
+        let file = format!("absent-{number}");
+        let made = maker.write(&file, b"made", true).await;
+        assert_eq!(look(file).await, Some(made));
+        assert_eq!(reader.calls(Procedure::Vacated), number + 1, "it was evicted first");
+    }
+    maker.remove("file-7").await;
+    assert_eq!(look("file-7".into()).await, None);
+    // What one does oneself evicts nothing.
+    let before = reader.calls(Procedure::Vacated);
+    reader.write("own", b"own", true).await;
+    assert!(look("own".into()).await.is_some());
+    assert_eq!(reader.calls(Procedure::Vacated), before);
+}
+
+#[tokio::test]
+async fn names_cost_nothing_until_somebody_else_makes_one_over_tcp() {
+    names_cost_nothing_until_somebody_else_makes_one("tcp").await;
+}
+
+#[tokio::test]
+async fn names_cost_nothing_until_somebody_else_makes_one_over_udp() {
+    names_cost_nothing_until_somebody_else_makes_one("udp").await;
+}
+
+/// A file is one CREATE, with the lease on it and the right to read it again; the end of the client is one VACATED.
+#[tokio::test]
+async fn a_new_file_is_one_call_and_one_more_when_it_is_sent() {
+    let served = Served::start().await;
+    let client = served.client("tcp").await;
+    for number in 0..30 {
+        let file = format!("file-{number}");
+        client.write(&file, &[number; 100], true).await;
+        assert_eq!(client.read(&file).await.unwrap(), [number; 100]);
+    }
+    let all = |procedures: &[Procedure]| procedures.iter().map(|it| client.calls(*it)).sum::<u64>();
+    use Procedure as P;
+    assert_eq!(client.calls(P::Create), 30);
+    assert_eq!(all(&[P::Lookup, P::Read, P::Write, P::Getlease, P::Vacated]), 0);
+    assert!(
+        all(&[P::Access, P::Readdirlook, P::Getattr]) <= 4,
+        "the directory's: {:?}",
+        client.nqnfs.counts()
+    );
+    client.cache.shutdown().await;
+    assert_eq!((client.calls(P::Write), client.calls(P::Vacated)), (30, 1));
+    // Nobody is waited for.
+    let other = served.client("tcp").await;
+    let start = std::time::Instant::now();
+    for number in 0..30 {
+        other.write(&format!("file-{number}"), &[99; 10], false).await;
+    }
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+}
+
+/// O_CREAT of a file that is there opens it as anybody would; of one that is new, whatever its mode.
+#[tokio::test]
+async fn who_makes_a_file_may_open_it_and_who_finds_one_may_not() {
+    let served = Served::start().await;
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    std::fs::set_permissions(served.tree.path(), open).unwrap();
+    std::fs::write(served.tree.path().join("there"), b"secret").unwrap();
+    std::fs::set_permissions(
+        served.tree.path().join("there"),
+        std::os::unix::fs::PermissionsExt::from_mode(0o600),
+    )
+    .unwrap();
+    let client = served.client("tcp").await;
+    let other = Caller { holder: Some(HolderId(1)), ..Caller::unix(12_345, 12_345, &[]) };
+    let other = other.with_freshness(Freshness::Open);
+    let request = |file: &str, how: CreateHow| OpenRequest {
+        handle: client.root,
+        name: Some(name(file)),
+        owner: Owner(Bytes::from_static(b"another")),
+        access: Share::READ | Share::WRITE,
+        deny: Share::empty(),
+        create: Some((how, SetAttributes { mode: Some(0o444), ..SetAttributes::default() })),
+        want: Want::Any,
+        reclaim: false,
+    };
+    let found = client.cache.open(&other, &request("there", CreateHow::Unchecked)).await;
+    assert_eq!(found.unwrap_err().status, Status::Access);
+    let made = client.cache.open(&other, &request("new", CreateHow::Unchecked)).await.unwrap();
+    assert!(made.created && made.attributes.mode == 0o444);
+    let written = client.cache.write(
+        &other,
+        &made.handle,
+        By::Open(made.id),
+        0,
+        Bytes::from_static(b"mine"),
+        Stability::FileSync,
+    );
+    written.await.unwrap();
+    client.cache.close(&other, made.id).await.unwrap();
+    let again = client.cache.open(&other, &request("new", CreateHow::Unchecked)).await;
+    assert_eq!(again.unwrap_err().status, Status::Access, "it is there by now");
+    let exclusive = client.cache.open(&other, &request("new", CreateHow::Guarded)).await;
+    assert_eq!(exclusive.unwrap_err().status, Status::Exist);
+}
+
+/// A front that has forgotten a client's lease, as soon as that client writes: it says NQNFS_EXPIRED until it is told to go on.
+struct Forgetful {
+    front: Arc<Front>,
+    forgets: AtomicBool,
+    said: AtomicU32,
+}
+
+impl Service for Forgetful {
+    fn call(self: Arc<Self>, call: Call) -> Answering {
+        let header = &call.header;
+        let write = header.program == nqnfs::PROGRAM && header.procedure == Procedure::Write as u32;
+        if !write || !self.forgets.load(Ordering::Acquire) {
+            return self.front.clone().call(call);
+        }
+        Box::pin(async move {
+            // No lease was asked for along with it, since there is one: the file's handle comes first.
+            let args = call.arguments.rest();
+            assert_eq!(args[..4], [0; 4]);
+            let vacated = Call {
+                header: CallHeader { procedure: Procedure::Vacated as u32, ..call.header.clone() },
+                arguments: xdr::Decoder::new(args.slice(4..36)),
+                peer: call.peer,
+                connection: call.connection.clone(),
+                datagrams: call.datagrams.clone(),
+                resent: false,
+            };
+            self.front.clone().call(vacated).await;
+            let mut reply = call.reply();
+            reply.u32(500);
+            self.said.fetch_add(1, Ordering::Release);
+            rpc::Outcome::Reply(reply.finish())
+        })
+    }
+
+    fn remember(&self, call: &Call) -> Remember {
+        // One that is refused so was not done.
+        if self.forgets.load(Ordering::Acquire) { Remember::No } else { self.front.remember(call) }
+    }
+}
+
+/// What was written under a lease that is lost reaches the server as any write does, and what was cached under it is held
+/// against `modifyrev`: what somebody else has written meanwhile is seen.
+#[tokio::test]
+async fn after_nqnfs_expired_delayed_writes_arrive_and_the_cache_is_held_against_modifyrev() {
+    let mut forgetful = None;
+    let served = Served::behind(|front| {
+        let service = Arc::new(Forgetful { front, forgets: AtomicBool::new(false), said: AtomicU32::new(0) });
+        forgetful = Some(service.clone());
+        service
+    })
+    .await;
+    let forgetful = forgetful.unwrap();
+    std::fs::write(served.tree.path().join("file"), [b'a'; 2000]).unwrap();
+    let (writer, other) = (served.client("tcp").await, served.client("tcp").await);
+    assert_eq!(writer.read("file").await.unwrap(), [b'a'; 2000]);
+    let file = writer.write("file", &[b'b'; 1000], false).await;
+    assert_eq!(writer.calls(Procedure::Write), 0, "delayed");
+    forgetful.forgets.store(true, Ordering::Release);
+    let cache = writer.cache.clone();
+    let syncing = tokio::spawn(async move { cache.commit(&me(), &file, 0, 0).await });
+    let heard = async {
+        while forgetful.said.load(Ordering::Acquire) == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(PATIENCE, heard).await.unwrap();
+    // The lease is no more: somebody else is not kept waiting.
+    let (open, handle) = other.try_open("file", Share::READ | Share::WRITE, false).await.unwrap();
+    let data = Bytes::from_static(&[b'c'; 1000]);
+    let by = By::Open(open);
+    other.cache.write(&me(), &handle, by, 1000, data, Stability::Unstable).await.unwrap();
+    forgetful.forgets.store(false, Ordering::Release);
+    other.cache.commit(&me(), &handle, 0, 0).await.unwrap();
+    other.cache.close(&me(), open).await.unwrap();
+    timeout(PATIENCE, syncing).await.expect("an answer").unwrap().unwrap();
+    let both = [[b'b'; 1000], [b'c'; 1000]].concat();
+    assert_eq!(writer.read("file").await.unwrap(), both);
+    assert_eq!(other.read("file").await.unwrap(), both);
+    assert_eq!(std::fs::read(served.tree.path().join("file")).unwrap(), both);
 }
 
 /// Two clients in turns at random, each of which would rather keep what it has.
