@@ -133,13 +133,17 @@ impl<B: Payload, T: Clone> Runs<B, T> {
     where
         T: Joins,
     {
-        let pairs = self.iter().zip(self.iter().skip(1));
-        let gap = |((at, left), (start, right)): ((u64, &Run<B, T>), (u64, &Run<B, T>))| {
-            let end = at + left.bytes.len() as u64;
-            let joins = at / chunk == start / chunk && end < start && left.tag.joins(&right.tag);
-            joins.then(|| (end..start, left.tag.clone()))
-        };
-        pairs.filter_map(gap).collect()
+        let mut gaps = Vec::new();
+        let mut before: Option<(u64, &Run<B, T>)> = None;
+        for (start, run) in self.iter() {
+            if let Some((at, left)) = before.replace((start, run)) {
+                let end = at + left.bytes.len() as u64;
+                if at / chunk == start / chunk && end < start && left.tag.joins(&run.tag) {
+                    gaps.push((end..start, left.tag.clone()));
+                }
+            }
+        }
+        gaps
     }
 
     /// How many runs.
