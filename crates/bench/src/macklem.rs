@@ -272,10 +272,16 @@ impl<'a> Site<'a> {
             }
             let [local, nfs, leases] = times.map(|times| mean(&times));
             let [nfs_calls, lease_calls] = calls.map(|it| it / (count * self.arguments.rounds).max(1) as u64);
-            let (faster, beyond) = (nfs / leases.max(1e-9), (nfs - local) / (leases - local).max(1e-9));
+            let faster = nfs / leases.max(1e-9);
+            // With leases it may take no longer than alone, as far as can be told.
+            let beyond = if leases > local {
+                format!("{:.2}", (nfs - local) / (leases - local))
+            } else {
+                "–".to_owned()
+            };
             let _ = writeln!(
                 text,
-                "| {count} | {local:.2} | {nfs:.2} | {leases:.2} | {faster:.2} | {beyond:.2} | {nfs_calls} | {lease_calls} |"
+                "| {count} | {local:.2} | {nfs:.2} | {leases:.2} | {faster:.2} | {beyond} | {nfs_calls} | {lease_calls} |"
             );
         }
         Ok(text)

@@ -485,6 +485,9 @@ async fn after_nqnfs_expired_delayed_writes_arrive_and_the_cache_is_held_against
     let both = [[b'b'; 1000], [b'c'; 1000]].concat();
     assert_eq!(writer.read("file").await.unwrap(), both);
     assert_eq!(other.read("file").await.unwrap(), both);
+    // To open it on the server's machine is a use that waits for the leases.
+    writer.cache.shutdown().await;
+    other.cache.shutdown().await;
     assert_eq!(std::fs::read(served.tree.path().join("file")).unwrap(), both);
 }
 
