@@ -7,6 +7,7 @@ mod bench;
 mod fuzz;
 mod guest;
 mod packages;
+mod programs;
 mod steps;
 mod test;
 mod tidy;

@@ -1,9 +1,9 @@
 //! `cargo xtask test`: everything that must hold, from a clean clone.
 
+use crate::programs::{TestProgram, run_through};
 use crate::steps::{self, Steps, root, succeeds};
 use crate::{bench, packages, tidy};
-use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 /// Options of `cargo xtask test`.
 #[derive(Debug, clap::Args)]
@@ -74,69 +74,59 @@ fn lint_into(steps: &mut Steps) {
 
 /// Runs the tests; counts what their programs say. The lab's come last, by themselves: they take most of the time.
 fn cargo_test(arguments: &[String], lab: bool) -> (bool, String) {
-    let mut counts = Counts::default();
-    let mut passed = true;
-    let mut add = |(succeeded, counted): (bool, Counts)| {
-        passed &= succeeded;
-        counts.join(&counted);
-    };
-    if !arguments.is_empty() {
-        add(run_tests(arguments, lab));
-    } else if steps::run("cargo", ["test", "--workspace", "--no-run"], &[]) {
-        others().iter().for_each(|others| add(run_tests(others, false)));
-        for program in if lab { LAB } else { &[] } {
-            add(run_tests(&words(program), true));
-        }
-    } else {
-        passed = false;
-    }
+    let (passed, counts) = if arguments.is_empty() { all_tests(lab) } else { some_tests(arguments, lab) };
     let left_out = if lab { "" } else { ", THE LAB LEFT OUT" };
     // An ignored test is a skipped one, and in CI nothing is skipped.
     let complete = counts.ignored == 0 || !is_ci();
     (passed && complete, format!("{counts}{left_out}"))
 }
 
-/// The tests that are in the lab, one at a time.
-const LAB: &[&str] = &["-p lab", "-p leasehold --test lab"];
+/// Where the lab cannot be, what would boot a kernel passes and says so.
+const WITHOUT_LAB: &[(&str, &str)] = &[("LEASEHOLD_LAB", "skip")];
 
-/// All others: of `leasehold`, each file of its tests but the lab's.
-fn others() -> [Vec<String>; 2] {
-    let mut leasehold = words("-p leasehold --bins");
-    for entry in std::fs::read_dir(root().join("crates/leasehold/tests")).into_iter().flatten().flatten() {
-        if let Some(name) = entry.file_name().to_str().and_then(|name| name.strip_suffix(".rs")) {
-            leasehold.extend(["--test".to_owned(), name.to_owned()]);
-        }
+fn all_tests(lab: bool) -> (bool, Counts) {
+    let mut counts = Counts::default();
+    let Some(programs) = TestProgram::build_all() else { return (false, counts) };
+    let (in_lab, others): (Vec<_>, Vec<_>) = programs.into_iter().partition(TestProgram::is_in_lab);
+    let mut passed = true;
+    for program in &others {
+        passed &= program.run(WITHOUT_LAB, |line| counts.add(line));
     }
-    [words("--workspace --exclude lab --exclude leasehold"), leasehold]
+    let mut doc = Command::new("cargo");
+    doc.args(["test", "--workspace", "--doc"]).current_dir(root());
+    passed &= run_through(doc, |line| counts.add(line));
+    if lab {
+        let (succeeded, counted) = together(&in_lab);
+        passed &= succeeded;
+        counts.join(&counted);
+    }
+    (passed, counts)
 }
 
-fn words(text: &str) -> Vec<String> {
-    text.split(' ').map(str::to_owned).collect()
+/// Runs the lab's programs at the same time: each test waits for a lane, and none stays empty.
+fn together(programs: &[TestProgram]) -> (bool, Counts) {
+    let run = |program: &TestProgram| {
+        let mut counts = Counts::default();
+        let passed = program.run(&[], |line| counts.add(line));
+        (passed, counts)
+    };
+    let outcomes: Vec<(bool, Counts)> = std::thread::scope(|scope| {
+        let running: Vec<_> = programs.iter().map(|program| scope.spawn(move || run(program))).collect();
+        running.into_iter().map(|thread| thread.join().unwrap_or_default()).collect()
+    });
+    let mut all = Counts::default();
+    outcomes.iter().for_each(|(_, counts)| all.join(counts));
+    (outcomes.iter().all(|(passed, _)| *passed), all)
 }
 
 /// One run of `cargo test`.
-fn run_tests(arguments: &[String], lab: bool) -> (bool, Counts) {
+fn some_tests(arguments: &[String], lab: bool) -> (bool, Counts) {
     let mut command = Command::new("cargo");
     command.arg("test").arg("--no-fail-fast").args(arguments).current_dir(root());
-    command.stdin(Stdio::null()).stdout(Stdio::piped());
-    if !lab {
-        command.env("LEASEHOLD_LAB", "skip");
-    }
+    command.envs(if lab { &[] } else { WITHOUT_LAB }.iter().copied());
     let mut counts = Counts::default();
-    let mut child = match command.spawn() {
-        Ok(child) => child,
-        Err(error) => {
-            eprintln!("cannot run cargo: {error}");
-            return (false, counts);
-        }
-    };
-    if let Some(output) = child.stdout.take() {
-        for line in BufReader::new(output).lines().map_while(Result::ok) {
-            counts.add(&line);
-            println!("{line}");
-        }
-    }
-    (child.wait().is_ok_and(|status| status.success()), counts)
+    let passed = run_through(command, |line| counts.add(line));
+    (passed, counts)
 }
 
 /// Tests counted.

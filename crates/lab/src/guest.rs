@@ -14,7 +14,7 @@ use crate::log::Log;
 use crate::session::{Lab, host_command};
 use rustix::process::{Pid, Signal};
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -82,7 +82,7 @@ impl Guest {
 
     /// Its address; the host reaches it, other guests do not.
     pub fn address(&self) -> IpAddr {
-        IpAddr::V4(address_of(self.number, 2))
+        IpAddr::V4(self.lab.lane().address(self.number, 2))
     }
 
     /// The lab it is in.
@@ -178,18 +178,18 @@ impl Drop for Guest {
         self.signal(Signal::KILL);
         let _ = self.child.wait();
         self.lab.guard().forget(&format!("group {group}"));
-        let device = device_of(self.number);
+        let device = self.lab.lane().device(self.number);
         let _ = Command::new("ip").args(["link", "del", &device]).stderr(Stdio::null()).status();
         self.lab.guard().forget(&format!("link {device}"));
     }
 }
 
 fn create_tap(lab: &Lab, number: u8) {
-    let device = device_of(number);
+    let device = lab.lane().device(number);
     let _ = Command::new("ip").args(["link", "del", &device]).stderr(Stdio::null()).status(); // of a stay that ended badly
     host_command("ip", &["tuntap", "add", "dev", &device, "mode", "tap"]);
     lab.guard().add(&format!("link {device}"));
-    host_command("ip", &["addr", "add", &format!("{}/24", address_of(number, 1)), "dev", &device]);
+    host_command("ip", &["addr", "add", &format!("{}/24", lab.lane().address(number, 1)), "dev", &device]);
     host_command("ip", &["link", "set", &device, "up"]);
 }
 
@@ -200,19 +200,19 @@ fn start_kernel(lab: &Lab, options: &GuestOptions, number: u8) -> (Child, Log) {
         fs::write(&init, INIT).and_then(|()| fs::set_permissions(&init, fs::Permissions::from_mode(0o755)));
     written.unwrap_or_else(|error| panic!("lab: cannot write {}: {error}", init.display()));
     let mut command = Command::new("taskset");
-    command.args(["-c", &processor_for(number).to_string(), KERNEL]);
+    command.args(["-c", &lab.lane().processor(number).to_string(), KERNEL]);
     command.arg(format!("mem={}M", options.memory_mib)).arg(format!("umid={}", options.name));
     command.arg(format!("uml_dir={directory}/uml")).args(["rootfstype=hostfs", "rootflags=/", "ro", "quiet"]);
     command.arg(format!("init={}", init.display())).args(["con=null", "ssl=null", "con0=null,fd:1"]);
     // Without gro=1 bulk reads hang.
-    command.arg(format!("vec0:transport=tap,ifname={},depth=128,gro=1", device_of(number)));
+    command.arg(format!("vec0:transport=tap,ifname={},depth=128,gro=1", lab.lane().device(number)));
     for (index, disk) in options.disks.iter().enumerate() {
         command.arg(format!("ubd{index}={}", disk.display()));
     }
     command.arg(format!("LAB_NAME={}", options.name)).arg(format!("LAB_DIRECTORY={directory}"));
     command
-        .arg(format!("LAB_ADDRESS={}", address_of(number, 2)))
-        .arg(format!("LAB_GATEWAY={}", address_of(number, 1)));
+        .arg(format!("LAB_ADDRESS={}", lab.lane().address(number, 2)))
+        .arg(format!("LAB_GATEWAY={}", lab.lane().address(number, 1)));
     command
         .env_clear()
         .env("PATH", std::env::var_os("PATH").unwrap_or_default())
@@ -234,21 +234,4 @@ fn memory_directory(lab: &Lab, memory_mib: u32) -> PathBuf {
     let free =
         rustix::fs::statvfs(&shared).map_or(0, |status| status.f_bavail.saturating_mul(status.f_frsize));
     if free >> 20 > u64::from(memory_mib) + 64 { shared } else { lab.directory().to_owned() }
-}
-
-/// The processors this process may use, from the last: the first guest gets one that nothing else prefers.
-fn processor_for(number: u8) -> usize {
-    let allowed = rustix::thread::sched_getaffinity(None).ok();
-    let processors: Vec<usize> =
-        allowed.map_or(vec![0], |set| (0..1024).filter(|cpu| set.is_set(*cpu)).collect());
-    let last = processors.len().max(1) - 1;
-    processors.get(last - (usize::from(number) - 1) % (last + 1)).copied().unwrap_or(0)
-}
-
-fn device_of(number: u8) -> String {
-    format!("lhlab{number}")
-}
-
-fn address_of(number: u8, host: u8) -> Ipv4Addr {
-    Ipv4Addr::new(10, 77, number, host)
 }

@@ -1,18 +1,15 @@
-//! A test's stay in the lab: the lock, the guard, a directory, an address that every guest can reach.
+//! A test's stay in the lab: its lane, the guard, a directory, an address that every guest can reach.
 //!
-//! Addresses: the host is 10.77.0.1 for everybody (on `lo`); guest N is 10.77.N.2 on a tap device `lhlabN`, whose host end is 10.77.N.1.
-//! Guests reach the host and not each other; a relay on 10.77.0.1 joins them (see `Link`). Because one test at a time is in the lab,
-//! numbers need no further arbitration.
+//! Guests reach the host and not each other; a relay on the host's address joins them (see `Link`).
 
 use crate::guard::Guard;
 use crate::guest::{Guest, GuestOptions};
+use crate::lane::{Lane, Locks};
 use crate::log::say;
 use crate::require::require;
-use rustix::fs::FlockOperation;
-use std::fs::{self, File, OpenOptions};
-use std::io::Read;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
-use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
+use std::fs;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -21,12 +18,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
-/// Who holds this is in the lab.
-const LOCK: &str = "/var/tmp/leasehold-lab.lock";
-/// Where rpcbind listens for its own machine.
-const RPCBIND: &str = "/run/rpcbind.sock";
-/// The host as every guest sees it.
-const HOST: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+/// Where rpcbind listens for its own machine, in `/run`.
+const RPCBIND: &str = "rpcbind.sock";
 /// The program that build.rs made.
 const HAND: &str = env!("LAB_HAND");
 
@@ -41,23 +34,40 @@ struct Inner {
     name: String,
     directory: PathBuf,
     guests: AtomicU8,
+    lane: Lane,
+    entered: Instant,
     guard: Guard,
+    /// The other lanes, if the stay is alone; let go of when the guard, which holds its own, has cleaned up.
+    _others: Locks,
 }
 
 impl Lab {
-    /// Enters the lab, waiting for whoever is in it. `None` where the lab's tests are left out on purpose (`LEASEHOLD_LAB=skip`); a
+    /// Enters the lab, waiting for a free lane. `None` where the lab's tests are left out on purpose (`LEASEHOLD_LAB=skip`); a
     /// machine that cannot run them otherwise is a panic with the way out. A test enters once: a second time waits for ever.
     pub fn enter(name: &str) -> Option<Lab> {
+        Lab::enter_by(name, Lane::take)
+    }
+
+    /// [`Lab::enter`] for a test that measures times: nobody else is in the lab meanwhile.
+    pub fn enter_alone(name: &str) -> Option<Lab> {
+        Lab::enter_by(name, Lane::take_all)
+    }
+
+    fn enter_by(name: &str, take: fn(&str) -> (Lane, Locks)) -> Option<Lab> {
         if !require() {
             say(&format!("{name}: SKIPPED (LEASEHOLD_LAB=skip)"));
             return None;
         }
-        let lock = take_lock(name);
+        let (lane, mut locks) = take(name);
+        let entered = Instant::now();
         let directory = create_directory();
         let hand = directory.join("lab-hand");
-        fs::copy(HAND, &hand).unwrap_or_else(|error| panic!("lab: cannot copy {HAND}: {error}; build again"));
-        let guard = Guard::start(&hand, lock);
-        let inner = Inner { name: name.to_owned(), directory, guests: AtomicU8::new(0), guard };
+        // By a program: while this process had it open for writing, a child that another test is just starting would have it so too,
+        // and what somebody writes cannot be run (ETXTBSY).
+        host_command("cp", &[HAND, &hand.to_string_lossy()]);
+        let guard = Guard::start(&hand, locks.remove(0));
+        let guests = AtomicU8::new(0);
+        let inner = Inner { name: name.to_owned(), directory, guests, lane, entered, guard, _others: locks };
         let lab = Lab { inner: Arc::new(inner) };
         lab.guard().add(&format!("directory {}", lab.inner.directory.display()));
         lab.add_host_address();
@@ -84,7 +94,7 @@ impl Lab {
 
     /// The host's address as every guest and the host itself see it: servers under test listen here.
     pub fn address(&self) -> IpAddr {
-        IpAddr::V4(HOST)
+        IpAddr::V4(self.lane().host())
     }
 
     /// [`Lab::address`] with a TCP and UDP port that is free now.
@@ -102,6 +112,10 @@ impl Lab {
         Guest::boot(self, options)
     }
 
+    pub(crate) fn lane(&self) -> &Lane {
+        &self.inner.lane
+    }
+
     pub(crate) fn guard(&self) -> &Guard {
         &self.inner.guard
     }
@@ -113,29 +127,40 @@ impl Lab {
         number
     }
 
-    /// Sees to it that an rpcbind answers on the host's local socket till the end of the stay: ganesha refuses version 3 without one,
-    /// though nobody asks it. One that the lab starts has a network of its own, so that it opens no port here.
-    pub fn ensure_rpcbind(&self) {
-        let answers = || UnixStream::connect(RPCBIND).ok();
+    /// Sees to it that an rpcbind answers till the end of the stay, and returns the directory to have as `/run` for being answered:
+    /// ganesha refuses version 3 without one, though nobody asks it. It has a network of its own, so that it opens no port here.
+    pub fn ensure_rpcbind(&self) -> PathBuf {
+        let run = self.subdirectory("run");
+        let answers = || UnixStream::connect(run.join(RPCBIND)).ok();
         if answers().is_some() {
-            return;
+            return run;
         }
+        self.subdirectory("run/rpcbind");
         let mut command = Command::new("unshare");
         command
-            .args(["--net", "sh", "-c", "ip link set lo up; exec rpcbind -f"])
+            .args(["--net", "--mount", "sh", "-c"])
+            .arg("mount --bind \"$0\" /run; ip link set lo up; exec rpcbind -f")
+            .arg(&run)
             .stdin(Stdio::null())
             .process_group(0);
         let mut child = command.spawn().unwrap_or_else(|error| panic!("lab: cannot start rpcbind: {error}"));
         self.guard().add(&format!("group {}", child.id())); // which ends it
         std::thread::spawn(move || child.wait());
-        wait_for(&format!("rpcbind at {RPCBIND}"), Duration::from_secs(10), answers);
+        wait_for(&format!("rpcbind in {}", run.display()), Duration::from_secs(10), answers);
+        run
     }
 
     fn add_host_address(&self) {
-        let cidr = format!("{HOST}/32");
+        let cidr = format!("{}/32", self.lane().host());
         let _ = Command::new("ip").args(["addr", "del", &cidr, "dev", "lo"]).stderr(Stdio::null()).status();
         host_command("ip", &["addr", "add", &cidr, "dev", "lo"]);
         self.guard().add(&format!("address {cidr} lo"));
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        say(&format!("{}: {:.1} s", self.name, self.entered.elapsed().as_secs_f64()));
     }
 }
 
@@ -175,25 +200,6 @@ pub(crate) fn host_command(program: &str, arguments: &[&str]) {
         }
         Err(error) => panic!("lab: cannot run {program}: {error}"),
     }
-}
-
-/// Takes the lock, saying who has it if somebody does.
-fn take_lock(name: &str) -> File {
-    let mut options = OpenOptions::new();
-    let lock = options.create(true).truncate(false).read(true).write(true).mode(0o600).open(LOCK);
-    let mut lock = lock.unwrap_or_else(|error| panic!("lab: cannot open {LOCK}: {error}"));
-    if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-        let mut holder = String::new();
-        let _ = lock.read_to_string(&mut holder); // only to be told
-        say(&format!("{name} waits for {}", if holder.is_empty() { "another test" } else { &holder }));
-        let locked = rustix::fs::flock(&lock, FlockOperation::LockExclusive);
-        locked.unwrap_or_else(|error| panic!("lab: {LOCK}: {error}"));
-    }
-    let told = lock
-        .set_len(0)
-        .and_then(|()| lock.write_all_at(format!("{name} ({})", std::process::id()).as_bytes(), 0));
-    told.unwrap_or_else(|error| panic!("lab: cannot write {LOCK}: {error}"));
-    lock
 }
 
 /// Under /var/tmp, which is meant to be a disk: a test puts gigabytes here.

@@ -5,6 +5,10 @@
 //! while the last change was younger than a granule are kept until the next open and no longer (the granule rule of
 //! docs/semantics.md), unless a lease says that nobody else changes the file.
 //!
+//! Telling the kernel to drop pages takes time, in which it goes on reading them. So an open that comes after a change is not
+//! kept, though the kernel has been told already; and while an open that is not kept has been answered and the kernel
+//! has not been heard of it since, no other open is kept either.
+//!
 //! Our own writes go through the page cache, which has them; they keep the rest if it is proven that nothing came
 //! between.
 
@@ -15,33 +19,49 @@ use vfs::{Attributes, Timestamp, Wcc, WccAttributes};
 
 /// What a granule is at most, as the cache assumes it.
 const GRANULE_MIN: Duration = Duration::from_millis(10);
+/// Opens that are waited for to be heard of again; the last ones are the ones that will be.
+const DROPPING_MAX: usize = 64;
 /// How far the origin's clock may be from ours.
 pub const SKEW: Duration = Duration::from_secs(3);
 
 /// What is known of the pages of one file.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Pages {
     /// The state that they are of, and when it was first seen.
     seen: Option<(WccAttributes, Instant)>,
     /// Some were read when a change in the same granule would not have shown.
     young: bool,
-    /// Some belong to no known state.
+    /// Some belong to no known state, or to one that is over.
     mixed: bool,
+    /// Opens that the kernel drops the pages for, or may not yet have: all of the same state.
+    dropping: Vec<u64>,
 }
 
 impl Pages {
-    /// The file is opened, and this is what it is now. May its pages be kept?
-    pub fn open(&mut self, now: &Attributes, leased: bool) -> bool {
+    /// The file is opened as `fh`, and this is what it is now. May its pages be kept?
+    pub fn open(&mut self, fh: u64, now: &Attributes, leased: bool) -> bool {
         let state = now.wcc();
         let same = self.seen.is_some_and(|(seen, _)| seen == state);
-        let keep = same && !self.mixed && (leased || !self.young);
+        let keep = same && !self.mixed && self.dropping.is_empty() && (leased || !self.young);
         if !same {
             self.seen = Some((state, Instant::now()));
+            self.dropping.clear();
         }
         if !keep {
             (self.young, self.mixed) = (false, false);
+            if self.dropping.len() == DROPPING_MAX {
+                self.dropping.remove(0);
+            }
+            self.dropping.push(fh);
         }
         keep
+    }
+
+    /// The kernel asks for something of the open `fh`: if it was to drop pages for that, it has.
+    pub fn heard_of(&mut self, fh: u64) {
+        if self.dropping.contains(&fh) {
+            self.dropping.clear();
+        }
     }
 
     /// A READ of the kernel is about to be answered.
@@ -70,7 +90,9 @@ impl Pages {
     pub fn told(&mut self, now: &Attributes) -> bool {
         let Some((seen, _)) = self.seen.filter(|(seen, _)| *seen != now.wcc()) else { return false };
         self.seen = Some((now.wcc(), Instant::now()));
-        (self.young, self.mixed) = (false, false);
+        // Until the kernel has dropped them they are there.
+        (self.young, self.mixed) = (false, true);
+        self.dropping.clear();
         seen.mtime != now.mtime || seen.size != now.size || seen.change != now.change
     }
 }
@@ -102,48 +124,76 @@ mod tests {
         }
     }
 
+    /// An open that the kernel does something with.
+    fn open(pages: &mut Pages, mtime: i64, leased: bool) -> bool {
+        let keep = pages.open(1, &at(mtime), leased);
+        pages.heard_of(1);
+        keep
+    }
+
     #[test]
     fn the_same_state_keeps_its_pages_and_another_one_does_not() {
         let mut pages = Pages::default();
-        assert!(!pages.open(&at(5), false), "nothing was known");
+        assert!(!open(&mut pages, 5, false), "nothing was known");
         pages.read(false, Duration::ZERO, WALL);
-        assert!(pages.open(&at(5), false));
-        assert!(!pages.open(&at(6), false));
-        assert!(pages.open(&at(6), false));
+        assert!(open(&mut pages, 5, false));
+        assert!(!open(&mut pages, 6, false));
+        assert!(open(&mut pages, 6, false));
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_was_read_within_a_granule_of_a_change_is_good_until_the_next_open() {
         let mut pages = Pages::default();
-        pages.open(&at(999), false);
+        open(&mut pages, 999, false);
         pages.read(false, Duration::ZERO, WALL);
-        assert!(!pages.open(&at(999), false), "a second change may look like the first");
+        assert!(!open(&mut pages, 999, false), "a second change may look like the first");
         tokio::time::advance(Duration::from_millis(20)).await;
         pages.read(false, Duration::ZERO, WALL);
-        assert!(pages.open(&at(999), false), "this state has been seen for longer than a granule");
+        assert!(open(&mut pages, 999, false), "this state has been seen for longer than a granule");
         pages.read(false, Duration::from_secs(1), WALL);
-        assert!(pages.open(&at(999), true), "under a lease nobody else changes it");
+        assert!(open(&mut pages, 999, true), "under a lease nobody else changes it");
     }
 
     #[test]
     fn own_writes_keep_the_rest_if_nothing_else_came_between() {
         let mut pages = Pages::default();
-        pages.open(&at(5), false);
+        open(&mut pages, 5, false);
         pages.wrote(&Wcc { before: Some(at(5).wcc()), after: Some(at(7)) }, false);
-        assert!(pages.open(&at(7), false));
+        assert!(open(&mut pages, 7, false));
         pages.wrote(&Wcc { before: Some(at(8).wcc()), after: Some(at(9)) }, false);
-        assert!(!pages.open(&at(9), false), "somebody else wrote too");
+        assert!(!open(&mut pages, 9, false), "somebody else wrote too");
         pages.wrote(&Wcc { before: None, after: Some(at(10)) }, true);
-        assert!(pages.open(&at(10), true));
+        assert!(open(&mut pages, 10, true));
         pages.wrote(&Wcc::default(), false);
-        assert!(!pages.open(&at(11), false), "no proof");
+        assert!(!open(&mut pages, 11, false), "no proof");
     }
 
     #[test]
     fn a_change_that_is_told_takes_the_pages_with_it_once() {
         let mut pages = Pages::default();
         assert!(!pages.told(&at(5)), "there are none");
-        pages.open(&at(5), false);
+        open(&mut pages, 5, false);
         assert!(!pages.told(&at(5)) && pages.told(&at(6)) && !pages.told(&at(6)));
+    }
+    #[test]
+    fn pages_that_the_kernel_was_told_to_drop_are_not_kept_before_it_has() {
+        let mut pages = Pages::default();
+        open(&mut pages, 5, false);
+        pages.told(&at(6));
+        assert!(!pages.open(2, &at(6), false), "whoever looked it up is not who dropped it");
+        assert!(!pages.open(3, &at(6), false), "the answer to the other open may still be on its way");
+        pages.heard_of(4);
+        assert!(!pages.open(5, &at(6), true), "nor does a lease say what the kernel has");
+        pages.heard_of(3);
+        assert!(pages.open(6, &at(6), false));
+    }
+
+    #[test]
+    fn an_open_of_an_earlier_state_drops_nothing_of_a_later_one() {
+        let mut pages = Pages::default();
+        pages.open(1, &at(5), false);
+        pages.open(2, &at(6), false);
+        pages.heard_of(1);
+        assert!(!pages.open(3, &at(6), false));
     }
 }

@@ -32,7 +32,7 @@ impl Ganesha {
 
     /// Exports `directory`, which must be on a file system with handles (ext4, xfs, btrfs, tmpfs).
     pub fn serve(lab: &Lab, directory: &Path) -> Ganesha {
-        lab.ensure_rpcbind();
+        let run = lab.ensure_rpcbind();
         let host = lab.address();
         let port = free_port(host);
         let origin = Origin { host, port, mountport: free_port(host), export: "/export".to_owned() };
@@ -48,7 +48,9 @@ impl Ganesha {
             .replace("@PATH@", &directory.to_string_lossy());
         let file = state.join("ganesha.conf");
         fs::write(&file, configuration).unwrap_or_else(|error| panic!("lab: {}: {error}", file.display()));
-        let program = Program::new("ganesha.nfsd")
+        let program = Program::new("unshare")
+            .args(["--mount", "sh", "-c", "mount --bind \"$0\" /run; exec ganesha.nfsd \"$@\""])
+            .arg(run)
             .arg("-F")
             .arg("-f")
             .arg(&file)

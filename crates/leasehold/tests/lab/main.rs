@@ -1,5 +1,5 @@
 //! `leasehold` under real kernels: Linux clients mount `serve` and `proxy`, before all three origins, through kills and
-//! cut networks. One test at a time is in the lab; each boots what it needs.
+//! cut networks. Each boots what it needs; as many are in the lab at a time as it has lanes.
 #![allow(clippy::unwrap_used)] // a test ends at the first surprise
 
 mod builds;

@@ -109,7 +109,7 @@ fn table_1(lab: &Lab, round_trip: Duration) -> [Duration; 3] {
 
 #[test]
 fn a_conflicting_open_takes_milliseconds_nearby() {
-    let Some(lab) = Lab::enter("recall-near") else { return };
+    let Some(lab) = Lab::enter_alone("recall-near") else { return };
     let [_, read, write] = table_1(&lab, Duration::ZERO);
     assert!(read < Duration::from_millis(10), "{read:?}");
     // The same, and a megabyte on its way to two disks, with a COMMIT.
@@ -118,7 +118,7 @@ fn a_conflicting_open_takes_milliseconds_nearby() {
 
 #[test]
 fn a_conflicting_open_takes_three_round_trips_far_away() {
-    let Some(lab) = Lab::enter("recall-far") else { return };
+    let Some(lab) = Lab::enter_alone("recall-far") else { return };
     let round_trip = Duration::from_millis(75);
     let [none, read, write] = table_1(&lab, round_trip);
     assert!(none >= round_trip, "{none:?}: the relay does not delay");

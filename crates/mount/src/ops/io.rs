@@ -20,7 +20,11 @@ impl Front {
         let file = self.file(fh)?;
         let granule = std::time::Duration::from_nanos(self.limits.time_delta_nanoseconds);
         let leased = file.inode.is_leased();
-        file.inode.state.lock().pages.read(leased, granule, wall());
+        {
+            let mut state = file.inode.state.lock();
+            state.pages.heard_of(fh);
+            state.pages.read(leased, granule, wall());
+        }
         let (first, eof) = self.read_part(&file, offset, size).await?;
         if eof || first.is_empty() || first.len() >= size as usize {
             return Ok(Answer::Data(first));
@@ -90,7 +94,10 @@ impl Front {
             file.unstable.lock().get_or_insert(written.verifier);
         }
         let leased = file.inode.is_leased();
-        file.inode.state.lock().wrote(&written.wcc, leased);
+        let mut state = file.inode.state.lock();
+        state.pages.heard_of(file.fh);
+        state.wrote(&written.wcc, leased);
+        drop(state);
         Ok(written)
     }
 

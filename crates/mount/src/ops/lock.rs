@@ -87,11 +87,13 @@ impl Front {
     async fn look_anew(&self, file: &File) {
         let leased = file.inode.is_leased();
         let Ok(now) = self.fs.getattr(&opening(&file.caller), &file.inode.handle).await else { return };
-        let keep = leased || file.inode.state.lock().pages.open(&now, leased);
+        let keep = leased || file.inode.state.lock().pages.open(file.fh, &now, leased);
         if !keep {
             // Bounded: pages that are being read may wait for whoever waits for this lock.
             let gone = self.notifier.data_gone(file.inode.number);
-            let _ = tokio::time::timeout(PAGES_PATIENCE, gone).await;
+            if tokio::time::timeout(PAGES_PATIENCE, gone).await.is_ok() {
+                file.inode.state.lock().pages.heard_of(file.fh);
+            }
         }
     }
 

@@ -159,7 +159,7 @@ impl Front {
         let (keep, stale) = {
             let mut state = inode.state.lock();
             let leased = state.lease.is_some_and(|lease| is_valid(&lease));
-            let keep = state.pages.open(&below.attributes, leased);
+            let keep = state.pages.open(fh, &below.attributes, leased);
             let now = below.attributes.wcc();
             (keep, state.told.take_if(|told| *told != now).is_some())
         };
@@ -334,6 +334,7 @@ impl Front {
         }
         let (silly, unused) = {
             let mut state = file.inode.state.lock();
+            state.pages.heard_of(fh);
             state.opens = state.opens.saturating_sub(1);
             state.lockers.retain(|_, locker| Some(locker.open) != file.open);
             state.writers -= u32::from(file.access.contains(Share::WRITE) && state.writers > 0);
