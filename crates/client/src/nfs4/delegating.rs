@@ -213,7 +213,7 @@ impl Inner {
                 self.prospects.unknown();
             }
             Ok(GetDirDelegationOk::Unavail { .. }) | Err(_) => {
-                self.prospects.refused(Instant::now(), directory)
+                self.prospects.refused(Instant::now(), directory);
             }
         }
         None
