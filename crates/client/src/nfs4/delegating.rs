@@ -324,7 +324,7 @@ impl Inner {
                 self.prospects.unknown();
             }
             Ok(GetDirDelegationOk::Unavail { .. }) | Err(_) => {
-                self.prospects.refused(Instant::now(), directory)
+                self.prospects.refused(Instant::now(), directory);
             }
         }
         None

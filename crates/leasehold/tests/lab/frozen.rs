@@ -33,16 +33,16 @@ impl Drop for Frozen {
     }
 }
 
-/// The process that is the guest's kernel: the child of ours that has its name on the command line. What it runs are
+/// The process that is the guest's kernel: the child of ours that has its address on the command line. What it runs are
 /// processes of its own, which it traces; they stand still without it.
 fn kernel_of(guest: &Guest) -> Pid {
-    let name = format!("umid={}", guest.name());
+    let address = format!("LAB_ADDRESS={}", guest.address());
     let ours = |pid: &u32| {
         let of = |file: &str| std::fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
         let stat = String::from_utf8_lossy(&of("stat")).into_owned();
         let parent = stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(1)).map(str::to_owned);
         parent == Some(std::process::id().to_string())
-            && String::from_utf8_lossy(&of("cmdline")).split('\0').any(|word| word == name)
+            && String::from_utf8_lossy(&of("cmdline")).split('\0').any(|word| word == address)
     };
     let pids =
         std::fs::read_dir("/proc").unwrap().filter_map(|it| it.unwrap().file_name().to_str()?.parse().ok());
