@@ -407,7 +407,8 @@ impl FileSystem for Nfs4 {
         name: &Name,
     ) -> AndDelegated<Looked> {
         let (inner, asker, above, below) = (self.inner.clone(), caller.clone(), *directory, name.clone());
-        self.along(caller, async move { inner.look_up_delegated(&asker, &above, &below).await }).await
+        let work = async move { inner.look_up_delegated(&asker, &above, &below).await };
+        self.along(caller, Box::pin(work)).await
     }
 
     async fn open_and_delegate(&self, caller: &Caller, request: &OpenRequest) -> AndDelegated<Opened> {
@@ -421,7 +422,8 @@ impl FileSystem for Nfs4 {
         part: ReadDir,
     ) -> AndDelegated<Listing> {
         let (inner, asker, above) = (self.inner.clone(), caller.clone(), *directory);
-        self.along(caller, async move { inner.read_directory_delegated(&asker, &above, part).await }).await
+        let work = async move { inner.read_directory_delegated(&asker, &above, part).await };
+        self.along(caller, Box::pin(work)).await
     }
 
     async fn acl(&self, caller: &Caller, handle: &Handle) -> Result<Acl> {

@@ -238,10 +238,10 @@ impl Inner {
         let opened = self.opened(caller, request, &mut results, riding);
         self.state.lock().opening_ended(opening);
         let AndDelegated { result, lease } = opened?;
-        let lease = lease.or_else(|| match result.as_ref().is_ok_and(|half| half.whole) {
-            true => self.take_last(caller, &request.handle, riding, &mut results),
-            false => None,
-        });
+        let whole = result.as_ref().is_ok_and(|half| half.whole);
+        let last =
+            || if whole { self.take_last(caller, &request.handle, riding, &mut results) } else { None };
+        let lease = lease.or_else(last);
         drop(in_flight);
         let result = match result {
             Ok(half) => self.complete(caller, request, half).await,

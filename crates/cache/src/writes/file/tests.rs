@@ -361,7 +361,7 @@ fn what_is_small_is_one_stable_write_and_what_is_large_is_many_and_a_commit() {
 }
 
 /// What `as` and `ld` write: sections in any order, each where it is aligned to.
-fn with_gaps(pieces: &[std::ops::Range<usize>]) -> Writes {
+fn with_gaps(pieces: impl IntoIterator<Item = std::ops::Range<usize>>) -> Writes {
     let mut writes = Writes::new(1 << 20, 0);
     for piece in pieces {
         writes.write(piece.start as u64, &vec![1; piece.len()], &user(), now());
@@ -379,10 +379,10 @@ fn sent(writes: &mut Writes) -> Vec<(u64, usize, Stability)> {
 #[test]
 fn an_object_file_is_one_write_if_nothing_is_known_to_be_in_its_gaps() {
     const OBJECT: [std::ops::Range<usize>; 4] = [480..1987, 64..458, 2312..3144, 0..64];
-    let mut writes = with_gaps(&OBJECT);
+    let mut writes = with_gaps(OBJECT);
     writes.fill_gaps(0);
     assert_eq!(sent(&mut writes), [(0, 3144, Stability::FileSync)]);
-    let mut writes = with_gaps(&OBJECT);
+    let mut writes = with_gaps(OBJECT);
     writes.fill_gaps(1000);
     let some = [(0, 458, Stability::Unstable), (480, 2664, Stability::Unstable)];
     assert_eq!(sent(&mut writes), some, "there may be something before the end");
@@ -390,21 +390,21 @@ fn an_object_file_is_one_write_if_nothing_is_known_to_be_in_its_gaps() {
 
 #[test]
 fn a_gap_with_a_whole_block_stays_a_hole_and_so_does_what_would_be_much() {
-    let mut writes = with_gaps(&[0..100, 8192..8193]);
+    let mut writes = with_gaps([0..100, 8192..8193]);
     writes.fill_gaps(0);
     assert_eq!(sent(&mut writes).len(), 2, "nobody has touched the block from 4096 on");
-    let mut writes = with_gaps(&[0..100, 8191..8192]);
+    let mut writes = with_gaps([0..100, 8191..8192]);
     writes.fill_gaps(0);
     assert_eq!(sent(&mut writes), [(0, 8192, Stability::FileSync)], "this one has a byte");
     let bytes: Vec<_> = (0..100).map(|n| n * 4096..n * 4096 + 1).collect();
-    let mut writes = with_gaps(&bytes);
+    let mut writes = with_gaps(bytes);
     writes.fill_gaps(0);
     assert_eq!((writes.bytes(), sent(&mut writes).len()), (16 * 4096 + 84, 84), "64 KiB at a time");
 }
 
 #[test]
 fn what_is_on_its_way_or_unstable_is_no_gap() {
-    let mut writes = with_gaps(&[100..200]);
+    let mut writes = with_gaps(std::iter::once(100..200));
     writes.demand();
     let flight = writes.next(8).unwrap();
     writes.write(0, &[2; 50], &user(), now());
