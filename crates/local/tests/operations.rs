@@ -171,7 +171,7 @@ async fn a_name_made_exclusively_has_its_verifier_from_the_first() {
     let set = SetAttributes { mode: Some(0o640), ..SetAttributes::default() };
     for at in 0..FILES {
         let how = CreateHow::Exclusive([1, 2, 3, 4, 5, 6, 7, 8]);
-        let made = served.fs.create(&machine(), &root, &name(&at.to_string()), how, &set).await.unwrap();
+        let made = served.fs.create(&machine(), &root, &name(at.to_string()), how, &set).await.unwrap();
         let made = made.node.attributes.unwrap();
         assert_eq!((made.mode, made.nlink, made.size), (0o640, 1, 0));
     }
