@@ -124,8 +124,9 @@ async fn an_origin_that_has_none_costs_nothing_more_and_is_asked_less_and_less()
         let before = origin.seen().len();
         // Of each of many directories, and of each of them twice: one that was just refused is not asked for again.
         for number in 0..20_u8 {
+            let (asker, directory) = (caller(), handle(&[b'd', number]));
             for _ in 0..2 {
-                let asking = fs.delegate(&caller(), &handle(&[b'd', number]), AccessMask::LOOKUP);
+                let asking = fs.delegate(&asker, &directory, AccessMask::LOOKUP);
                 assert!(soon(asking).await.unwrap().lease.is_none());
             }
         }
