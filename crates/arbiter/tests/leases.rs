@@ -11,7 +11,7 @@ use below::{
     ROOT, RW, Stage, anonymous, by_name, client, handle, name, open, options, request, settle, truncating,
 };
 use bytes::Bytes;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 use vfs::{
     By, Callback, Caller, FileSystem, Handle, LeaseKind, SetAttributes, Share, Stability, Status, Want,
 };
@@ -110,7 +110,7 @@ async fn while_leases_of_before_may_be_out_their_holders_write_and_nobody_else()
     let file = stage.below.add("a");
     let (v4, nqnfs) = (client(1), client(vfs::HolderId::TERMED | 1));
     // It had this open before, and keeps it.
-    let reclaim = vfs::OpenRequest { reclaim: true, ..request(&v4, &file, RW) };
+    let reclaim = vfs::OpenRequest { reclaim: true, want: vfs::Want::None, ..request(&v4, &file, RW) };
     let reclaimed = stage.arbiter.open(&v4, &reclaim).await.unwrap();
     let by = By::Open(reclaimed.id);
     let data = || Bytes::from_static(b"y");
@@ -128,12 +128,12 @@ async fn while_leases_of_before_may_be_out_their_holders_write_and_nobody_else()
         assert_eq!(refused.unwrap_err().status, Status::Delay, "{number}");
     }
     assert_eq!((stage.below.count("write"), stage.below.count("setattr")), (0, 0));
-    sleep(seconds(62)).await;
+    sleep_until(start + seconds(62)).await;
     write(&*stage.arbiter, &nqnfs, &file).await.unwrap();
     // That was the last of it: then a moment more for one that is on its way.
-    sleep(seconds(5)).await;
+    sleep_until(start + seconds(67)).await;
     assert_eq!(write_open().await.unwrap_err().status, Status::Delay);
-    sleep(seconds(1)).await;
+    sleep_until(start + seconds(68)).await;
     write_open().await.unwrap();
     assert_eq!(stage.below.count("write"), 2);
 }

@@ -8,7 +8,8 @@
 //!
 //! The promise binds whoever is asked. Linux 6.1 now and then (one read in some ten thousand) opens a file without having asked, or
 //! takes ESTALE for the file that a name led to and does not look the name up again; it does so on a plain Linux server too. Its own
-//! counters tell: such a read is noted and made again, and more than a few of them in one run are a failure all the same.
+//! counters tell: such a read is noted and made again, and more than a few of them in one run are a failure all the same. So is an
+//! open for overwriting: who has not asked how long the file is may write a whole page of what was there before.
 
 use crate::hand::{Hand, Stat};
 use crate::log::say;
@@ -98,7 +99,11 @@ impl CloseToOpen {
                 Manner::Replace,
                 Manner::Resize,
             ]);
-            change(&mut files[file], &mut seats[writer], manner, round, self.granule, &mut history);
+            unasked +=
+                change(&mut files[file], &mut seats[writer], manner, round, self.granule, &mut history);
+            if unasked > UNASKED_MAX {
+                fail(&files[file], seats, writer, round, &history);
+            }
             let mut readers: Vec<usize> = (0..seats.len()).collect();
             rng.shuffle(&mut readers);
             for reader in readers {
@@ -131,7 +136,7 @@ impl CloseToOpen {
     }
 }
 
-/// One round's change, made again until the origin's clock tells it from the last.
+/// One round's change, made again until the origin's clock tells it from the last. Returns how often the client did not ask.
 #[track_caller]
 fn change(
     file: &mut SharedFile,
@@ -140,26 +145,37 @@ fn change(
     round: usize,
     granule: Duration,
     history: &mut VecDeque<String>,
-) {
+) -> usize {
+    let mut unasked = 0;
     let size = file.content.len();
     let size = if manner == Manner::Resize { size / 2 + 20 + round % 1000 } else { size };
     let path = seat.directory.join(&file.name);
     for attempt in 0..ATTEMPTS_MAX {
         file.content = content_of(&file.name, round * 100 + attempt, &seat.name, size);
         std::thread::sleep((file.changed + granule).saturating_duration_since(Instant::now()));
-        let done = match manner {
+        let before = calls(seat);
+        let mut done = match manner {
             Manner::Rewrite | Manner::Resize => seat.hand.write(&path, &file.content),
             Manner::Overwrite => seat.hand.overwrite(&path, &file.content),
             Manner::Replace => seat.hand.replace(&path, &file.content),
         };
+        let asked = before.zip(calls(seat)).map(|(before, after)| after.since(&before));
+        if manner == Manner::Overwrite
+            && asked.as_ref().is_some_and(|asked| asked.of("WRITE") > 0 && !has_asked(asked))
+        {
+            say(&format!("{} did not ask before it wrote in round {round}", seat.name));
+            unasked += 1;
+            done = done.and_then(|()| seat.hand.write(&path, &file.content));
+        }
         file.changed = Instant::now();
-        note(history, format!("{round}: {} {manner:?} {} ({size} bytes)", seat.name, file.name));
+        let calls = asked.map_or_else(String::new, |asked| format!(", {asked}"));
+        note(history, format!("{round}: {} {manner:?} {} ({size} bytes){calls}", seat.name, file.name));
         let seen = done.and_then(|()| seat.hand.stat(&path));
         let seen = seen.unwrap_or_else(|error| {
             panic!("lab: {} cannot change {}: {error}\n{}", seat.name, path.display(), told(history))
         });
         if std::mem::replace(&mut file.seen, seen.clone()) != seen {
-            return;
+            return unasked;
         }
     }
     panic!("lab: {} changes {} and its attributes stay\n{}", seat.name, path.display(), told(history));
@@ -191,13 +207,18 @@ fn check(file: &SharedFile, seat: &mut Seat, round: usize, history: &mut VecDequ
     let unasked = asked.is_some_and(|asked| {
         let stale =
             read.is_err_and(|error| error.raw_os_error() == Some(rustix::io::Errno::STALE.raw_os_error()));
-        asked.of("LOOKUP") == 0 && (stale || asked.of("GETATTR") + asked.of("ACCESS") == 0)
+        asked.of("LOOKUP") == 0 && (stale || !has_asked(&asked))
     });
     if unasked && seat.hand.read(&path).is_ok_and(|content| content == file.content) {
         say(&format!("{} did not ask in round {round}: {got}", seat.name));
         return Checked::Unasked;
     }
     Checked::Broken
+}
+
+/// Was there a call that could have told of a change?
+fn has_asked(calls: &CallCounts) -> bool {
+    calls.of("LOOKUP") + calls.of("GETATTR") + calls.of("ACCESS") > 0
 }
 
 /// Version-3 calls that the seat's kernel has made; None where there is no NFS client.

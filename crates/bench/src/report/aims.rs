@@ -58,15 +58,16 @@ fn pair<'r>(report: &'r Report, workload: &str, rtt: f64) -> Option<(Rounds<'r>,
     Some((report.rounds(workload, "direct", rtt)?, report.rounds(workload, "proxy warm", rtt)?))
 }
 
+/// Through a mount: there, as on the local disk, the compiler runs. Behind the proxy its file operations alone are made.
 fn near_local(report: &Report, rtt: f64) -> Option<Aim> {
-    let (_, warm) = pair(report, "build", rtt)?;
+    let warm = report.rounds("build", "mount warm", rtt)?;
     let local = report.rounds("build", "local", rtt)?;
     let ratio = warm.seconds().median / local.seconds().median.max(1e-9);
     Some(Aim {
         what: "build, 2 clients, against a local disk",
         paper: "",
         wanted: "within 1.2 x",
-        measured: format!("{ratio:.2} x at {rtt} ms"),
+        measured: format!("mount warm: {ratio:.2} x at {rtt} ms"),
         met: ratio <= 1.2,
     })
 }
