@@ -68,6 +68,9 @@ fn report() -> Report {
                 &[("GETATTR", 30)],
             ));
             report.measurements.push(measurement(workload.name, "local", round, seconds, &[]));
+            if workload.name == "build" {
+                report.measurements.push(measurement(workload.name, "mount warm", round, 1.1 * seconds, &[]));
+            }
             if workload.synchronous {
                 let waiting = measurement(workload.name, "direct-sync", round, 90.0 * seconds, &direct);
                 report.measurements.push(waiting);
@@ -106,7 +109,7 @@ fn aims_are_held_against_what_was_measured() {
     };
     assert_eq!(verdict("build, 2 clients, calls"), ("-97.0 % at 75 ms", true));
     assert_eq!(verdict("build, 2 clients, time"), ("10.0 x faster at 75 ms", true));
-    assert_eq!(verdict("build, 2 clients, against"), ("1.00 x at 75 ms", true));
+    assert_eq!(verdict("build, 2 clients, against"), ("mount warm: 1.10 x at 75 ms", true));
     assert_eq!(verdict("webserver"), ("-97.0 % at 75 ms", false));
     let again = "proxy warm: 10.0 x faster, 1.00 x the local time, at 75 ms";
     assert_eq!(verdict("a big file read again"), (again, true));
