@@ -289,7 +289,7 @@ impl Front {
                 *file.unstable.lock() = None;
                 if flushed.is_err() {
                     self.refused(file);
-                } else if wrote {
+                } else if wrote && !self.has_been_told(file).await {
                     // The origin has stamped other times than those that were shown meanwhile: of what was sent unasked,
                     // under a lease too.
                     self.notifier.attributes(file.inode.number);
@@ -297,6 +297,16 @@ impl Front {
                 flushed.map_err(errno::of)
             }
         }
+    }
+
+    /// Under a lease it costs no call to see whether the kernel knows what there is to know: to be told to ask would cost it
+    /// two requests, one of them for capabilities.
+    async fn has_been_told(&self, file: &File) -> bool {
+        if !file.inode.is_leased() {
+            return false;
+        }
+        let known = self.fs.getattr(&file.caller, &file.inode.handle).await;
+        known.is_ok_and(|known| file.inode.state.lock().told == Some(known.wcc()))
     }
 
     /// Makes durable what was written through this open.
