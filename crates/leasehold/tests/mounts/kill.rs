@@ -102,10 +102,10 @@ impl Work<'_> {
                     opened.set_len(at as u64)?;
                 }
                 _ => {
-                    let mut found = vec![0; 5000];
-                    let count = opened.read_at(&mut found, at as u64)?;
+                    let found = read_up_to(opened, at, 5000)?;
                     let wanted = model.now().get(at..).unwrap_or_default();
-                    assert!(found[..count] == wanted[..wanted.len().min(5000)], "a read of what is there");
+                    let wanted = &wanted[..wanted.len().min(5000)];
+                    assert!(found == wanted, "a read of what is there: {}", difference(&found, wanted));
                 }
             }
             sync_now_and_then(rng, 20, Ok(opened), &mut model)
@@ -230,6 +230,26 @@ fn write(
     let at = at(model);
     model.write(at, data);
     file.map_err(again)?.write_all_at(data, at as u64)
+}
+
+/// Reads until the end of the file: where the mount dies in the middle, a kernel gives what it has, and the error next.
+fn read_up_to(file: &File, at: usize, most: usize) -> io::Result<Vec<u8>> {
+    let mut found = vec![0; most];
+    let mut count = 0;
+    while count < most {
+        match file.read_at(&mut found[count..], (at + count) as u64)? {
+            0 => break,
+            more => count += more,
+        }
+    }
+    found.truncate(count);
+    Ok(found)
+}
+
+/// Where two contents differ first, and in what.
+fn difference(found: &[u8], wanted: &[u8]) -> String {
+    let first = found.iter().zip(wanted).position(|(a, b)| a != b);
+    format!("{} bytes and not {}, the first other one: {first:?}", found.len(), wanted.len())
 }
 
 fn sync_now_and_then(
