@@ -94,7 +94,8 @@ impl Stack {
         let handles = Handles::open(key, keep.state).map_err(|error| in_state("the handle table", error))?;
         let replies = ReplyCache::open(keep.state).map_err(|error| in_state("the reply log", error))?;
         let lease = Duration::from_secs(version4.lease_time.into());
-        let state = StateOptions { directory: Some(keep.state.to_owned()), lease, grace: lease };
+        let directory = Some(keep.state.to_owned());
+        let state = StateOptions { directory, lease, grace: lease, ..StateOptions::default() };
         let front = Front::with_leases(exports, handles, &state, nqnfs)
             .map_err(|error| in_state("the records of NFSv4 clients", error))?;
         front.begin().await;

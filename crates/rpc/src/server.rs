@@ -151,10 +151,10 @@ impl Dispatcher {
     }
 
     async fn answer_once(self: Arc<Dispatcher>, mut call: Call) -> Outcome {
-        let slot = match self.replies.admit(client(&call), &call.header, &call.arguments.rest()) {
+        let (slot, resent) = match self.replies.admit(client(&call), &call.header, &call.arguments.rest()) {
             Admission::Execute { slot, resent } => {
                 call.resent = resent;
-                slot
+                (slot, resent)
             }
             Admission::Answered(message) => return Outcome::Reply(message),
             Admission::Running(mut done) => {
@@ -169,7 +169,9 @@ impl Dispatcher {
         match &outcome {
             Outcome::Reply(message) => slot.complete(message),
             Outcome::Refuse(_) => slot.forget(),
-            Outcome::Drop => {}
+            // What an earlier life may have carried out is still that when it comes again.
+            Outcome::Drop if resent => {}
+            Outcome::Drop => slot.forget(),
         }
         outcome
     }

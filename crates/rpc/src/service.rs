@@ -41,7 +41,7 @@ pub enum Outcome {
     Reply(Message),
     /// Not carried out.
     Refuse(Refusal),
-    /// No answer at all: the client will ask again.
+    /// Not carried out, and no answer at all: the client will ask again.
     Drop,
 }
 

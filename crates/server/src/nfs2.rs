@@ -30,11 +30,20 @@ pub(crate) fn must_not_repeat(procedure: u32) -> bool {
     )
 }
 
+/// Calls that what others held before a restart may keep off: see `nfs4::state::stateless`.
+fn waits_for_grace(procedure: Procedure) -> bool {
+    must_not_repeat(procedure as u32) || matches!(procedure, Procedure::Read | Procedure::Write)
+}
+
 /// Answers one call.
 pub(crate) async fn answer(front: Arc<Front>, call: rpc::Call) -> Outcome {
     let Ok(procedure) = Procedure::try_from(call.header.procedure) else {
         return Refusal::ProcedureUnavailable.into();
     };
+    if waits_for_grace(procedure) && !front.after_grace(&call).await {
+        // There is no word for it: the client asks again.
+        return Outcome::Drop;
+    }
     let request = &Request::new(&front, &call);
     match procedure {
         Procedure::Null | Procedure::Root | Procedure::Writecache => reply(&call, &()),

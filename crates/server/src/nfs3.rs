@@ -42,6 +42,12 @@ pub(crate) fn must_not_repeat(procedure: u32) -> bool {
     )
 }
 
+/// Calls that what others held before a restart may keep off: see `nfs4::state::stateless`.
+fn waits_for_grace(procedure: u32) -> bool {
+    must_not_repeat(procedure)
+        || matches!(Procedure::try_from(procedure), Ok(Procedure::Read | Procedure::Write))
+}
+
 /// Answers one call.
 pub(crate) async fn answer(front: Arc<Front>, call: rpc::Call) -> Outcome {
     let Ok(procedure) = Procedure::try_from(call.header.procedure) else {
@@ -51,47 +57,72 @@ pub(crate) async fn answer(front: Arc<Front>, call: rpc::Call) -> Outcome {
     match procedure {
         Procedure::Null => reply(&call, &()),
         Procedure::Getattr => {
-            serve::<call::Getattr, _, _>(&call, |args| objects::getattr(request, args)).await
+            serve::<call::Getattr, _, _>(&front, &call, |args| objects::getattr(request, args)).await
         }
         Procedure::Setattr => {
-            serve::<call::Setattr, _, _>(&call, |args| objects::setattr(request, args)).await
+            serve::<call::Setattr, _, _>(&front, &call, |args| objects::setattr(request, args)).await
         }
-        Procedure::Lookup => serve::<call::Lookup, _, _>(&call, |args| objects::lookup(request, args)).await,
-        Procedure::Access => serve::<call::Access, _, _>(&call, |args| objects::access(request, args)).await,
+        Procedure::Lookup => {
+            serve::<call::Lookup, _, _>(&front, &call, |args| objects::lookup(request, args)).await
+        }
+        Procedure::Access => {
+            serve::<call::Access, _, _>(&front, &call, |args| objects::access(request, args)).await
+        }
         Procedure::Readlink => {
-            serve::<call::Readlink, _, _>(&call, |args| objects::readlink(request, args)).await
+            serve::<call::Readlink, _, _>(&front, &call, |args| objects::readlink(request, args)).await
         }
-        Procedure::Read => serve::<call::Read, _, _>(&call, |args| io::read(request, args)).await,
-        Procedure::Write => serve::<call::Write, _, _>(&call, |args| io::write(request, args)).await,
-        Procedure::Commit => serve::<call::Commit, _, _>(&call, |args| io::commit(request, args)).await,
-        Procedure::Create => serve::<call::Create, _, _>(&call, |args| make::create(request, args)).await,
-        Procedure::Mkdir => serve::<call::Mkdir, _, _>(&call, |args| make::mkdir(request, args)).await,
-        Procedure::Symlink => serve::<call::Symlink, _, _>(&call, |args| make::symlink(request, args)).await,
-        Procedure::Mknod => serve::<call::Mknod, _, _>(&call, |args| make::mknod(request, args)).await,
-        Procedure::Link => serve::<call::Link, _, _>(&call, |args| make::link(request, args)).await,
-        Procedure::Remove => serve::<call::Remove, _, _>(&call, |args| make::remove(request, args)).await,
-        Procedure::Rmdir => serve::<call::Rmdir, _, _>(&call, |args| make::rmdir(request, args)).await,
-        Procedure::Rename => serve::<call::Rename, _, _>(&call, |args| make::rename(request, args)).await,
+        Procedure::Read => serve::<call::Read, _, _>(&front, &call, |args| io::read(request, args)).await,
+        Procedure::Write => serve::<call::Write, _, _>(&front, &call, |args| io::write(request, args)).await,
+        Procedure::Commit => {
+            serve::<call::Commit, _, _>(&front, &call, |args| io::commit(request, args)).await
+        }
+        Procedure::Create => {
+            serve::<call::Create, _, _>(&front, &call, |args| make::create(request, args)).await
+        }
+        Procedure::Mkdir => {
+            serve::<call::Mkdir, _, _>(&front, &call, |args| make::mkdir(request, args)).await
+        }
+        Procedure::Symlink => {
+            serve::<call::Symlink, _, _>(&front, &call, |args| make::symlink(request, args)).await
+        }
+        Procedure::Mknod => {
+            serve::<call::Mknod, _, _>(&front, &call, |args| make::mknod(request, args)).await
+        }
+        Procedure::Link => serve::<call::Link, _, _>(&front, &call, |args| make::link(request, args)).await,
+        Procedure::Remove => {
+            serve::<call::Remove, _, _>(&front, &call, |args| make::remove(request, args)).await
+        }
+        Procedure::Rmdir => {
+            serve::<call::Rmdir, _, _>(&front, &call, |args| make::rmdir(request, args)).await
+        }
+        Procedure::Rename => {
+            serve::<call::Rename, _, _>(&front, &call, |args| make::rename(request, args)).await
+        }
         Procedure::Readdir => {
-            serve::<call::Readdir, _, _>(&call, |args| directory::readdir(request, args)).await
+            serve::<call::Readdir, _, _>(&front, &call, |args| directory::readdir(request, args)).await
         }
         Procedure::Readdirplus => {
-            serve::<call::Readdirplus, _, _>(&call, |args| directory::readdirplus(request, args)).await
+            serve::<call::Readdirplus, _, _>(&front, &call, |args| directory::readdirplus(request, args))
+                .await
         }
         Procedure::Fsstat => {
-            serve::<call::Fsstat, _, _>(&call, |args| filesystem::fsstat(request, args)).await
+            serve::<call::Fsstat, _, _>(&front, &call, |args| filesystem::fsstat(request, args)).await
         }
         Procedure::Fsinfo => {
-            serve::<call::Fsinfo, _, _>(&call, |args| filesystem::fsinfo(request, args)).await
+            serve::<call::Fsinfo, _, _>(&front, &call, |args| filesystem::fsinfo(request, args)).await
         }
         Procedure::Pathconf => {
-            serve::<call::Pathconf, _, _>(&call, |args| filesystem::pathconf(request, args)).await
+            serve::<call::Pathconf, _, _>(&front, &call, |args| filesystem::pathconf(request, args)).await
         }
     }
 }
 
-/// Decodes the arguments, runs the procedure, encodes its results.
-async fn serve<C, T, F>(call: &rpc::Call, procedure: impl AsyncFnOnce(C::Args) -> vfs::Result<T>) -> Outcome
+/// Decodes the arguments, runs the procedure when it may run, encodes its results.
+async fn serve<C, T, F>(
+    front: &Arc<Front>,
+    call: &rpc::Call,
+    procedure: impl AsyncFnOnce(C::Args) -> vfs::Result<T>,
+) -> Outcome
 where
     C: protocol::Call<Results = Reply<T, F>>,
     T: Encode,
@@ -101,14 +132,23 @@ where
         Ok(args) => args,
         Err(refusal) => return refusal.into(),
     };
-    let results: C::Results = match procedure(args).await {
+    let may_run = !waits_for_grace(C::NUMBER) || front.after_grace(call).await;
+    let done = if may_run { procedure(args).await } else { Err(vfs::Status::Grace.into()) };
+    let results: C::Results = match done {
         Ok(ok) => Reply::Ok(ok),
+        // It may have taken effect, which is known of this xid alone: who is told JUKEBOX comes with another.
+        Err(error) if call.resent && is_for_later(error.status) => return Outcome::Drop,
         Err(error) => {
             tracing::debug!(peer = %call.peer, procedure = C::NAME, status = %error.status, "failed");
             Reply::Fail(convert::status(error.status), F::with(error.attributes.as_deref()))
         }
     };
     reply(call, &results)
+}
+
+/// Is that what v3 calls JUKEBOX?
+fn is_for_later(status: vfs::Status) -> bool {
+    matches!(status, vfs::Status::Delay | vfs::Status::Grace)
 }
 
 /// A name of the wire for an operation that makes, removes or renames: `.` and `..` are none that it could take.

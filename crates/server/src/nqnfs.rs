@@ -309,7 +309,11 @@ fn not_now(call: &rpc::Call, asked: &Asked<'_>, is_write: bool) -> Option<Stat> 
     if matches!(call.header.credential, rpc::Credential::Other(_)) {
         return Some(Stat::Autherr);
     }
-    (!is_write && asked.front.nqnfs.recovery.is_on(Instant::now())).then_some(Stat::Trylater)
+    // While leases of before may be out, what was written under them comes. After that nobody has any, and what clients of
+    // v4 have not reclaimed yet comes first.
+    let recovering = asked.front.nqnfs.recovery.is_on(Instant::now());
+    let waits = if recovering { !is_write } else { asked.front.state.in_grace() };
+    waits.then_some(Stat::Trylater)
 }
 
 async fn getlease(call: &rpc::Call, asked: &Asked<'_>) -> Outcome {

@@ -1,7 +1,7 @@
 //! What clients are, hold and are called back about.
 //!
 //! [`clients`], [`sessions`], [`stateids`], [`owners`] and [`grace`] are pure tables, together behind one lock that is
-//! never held across a wait; [`records`] is what survives a restart. The operations of [`super::op`] move the tables
+//! never held across a wait; [`records`] is what survives a restart; [`stateless`] holds those back who know of no state. The operations of [`super::op`] move the tables
 //! and the file systems together. [`release`] gives back what clients held that are no more.
 
 pub(crate) mod clients;
@@ -18,6 +18,7 @@ pub(crate) mod sequenced;
 pub(crate) mod sessions;
 mod slot;
 pub(crate) mod stateids;
+mod stateless;
 
 use std::io;
 use std::path::PathBuf;
@@ -28,11 +29,11 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 use protocol::nfs4::{Clientid, Limited, Status};
 use tokio::time::Instant;
-use vfs::HolderId;
+use vfs::{HolderId, LeaseKind, Share};
 
 use super::callback::{self, Channel, Early};
 use super::compound::Compound;
-use crate::front::Front;
+use crate::front::{Front, Object};
 use clients::{Client, ClientName, Clients};
 use closed::Closed;
 use grace::{Claim, Grace};
@@ -41,7 +42,8 @@ use peers::Peers;
 use records::{Records, ServerId};
 use sequenced::{Answer, Turns};
 use sessions::Sessions;
-use stateids::{Asker, Stateids};
+use stateids::{Asker, FileKey, Kind, Stateids};
+use stateless::Stateless;
 
 pub(crate) use slot::Slot;
 
@@ -55,14 +57,17 @@ pub struct StateOptions {
     pub directory: Option<PathBuf>,
     /// How long a client's state outlives its last word.
     pub lease: Duration,
-    /// How long clients may reclaim after a restart.
+    /// How long clients may reclaim after a restart. It lasts no less than the longest lease of the life before.
     pub grace: Duration,
+    /// How long a request of v2 or v3 that has to wait for the end of grace is held before it is told to come again.
+    pub patience: Duration,
 }
 
 impl Default for StateOptions {
-    /// Linux's 90 s for both, and no record.
+    /// Linux's 90 s for both, and no record. Requests are held as long as those that wait for a recall.
     fn default() -> StateOptions {
-        StateOptions { directory: None, lease: Duration::from_secs(90), grace: Duration::from_secs(90) }
+        let lease = Duration::from_secs(90);
+        StateOptions { directory: None, lease, grace: lease, patience: Duration::from_secs(5) }
     }
 }
 
@@ -75,6 +80,7 @@ pub(crate) struct State {
     pub(crate) turns: Turns,
     pub(crate) callbacks: callback::Ways,
     pub(crate) peers: Peers,
+    stateless: Stateless,
     lease: Duration,
     started: AtomicBool,
 }
@@ -124,22 +130,24 @@ impl State {
             let (epoch, server) = records::first_life()?;
             return Ok(State::new(epoch, server, None, options));
         };
-        let records = Records::open(directory)?;
+        let records = Records::open(directory, options.lease)?;
         Ok(State::new(records.epoch(), records.server(), Some(records), options))
     }
 
     fn new(epoch: u32, server: ServerId, records: Option<Records>, options: &StateOptions) -> State {
         let before = records.as_ref().map(|records| records.clients().clone()).unwrap_or_default();
+        let grace = records.as_ref().map_or(options.grace, |records| records.lease().max(options.grace));
         if !before.is_empty() {
-            tracing::info!(clients = before.len(), seconds = options.grace.as_secs(), "grace period begins");
+            tracing::info!(clients = before.len(), seconds = grace.as_secs(), "grace period begins");
         }
+        let stateless = Stateless::new((!before.is_empty()).then_some(grace), options.patience);
         State {
             tables: Mutex::new(Tables {
                 clients: Clients::new(epoch, options.lease, before.clone()),
                 sessions: Sessions::new(epoch),
                 stateids: Stateids::new(epoch),
                 owners: Owners::default(),
-                grace: Grace::new(before.into_keys(), Instant::now(), options.grace),
+                grace: Grace::new(before.into_keys(), Instant::now(), grace),
                 early: Early::default(),
                 closed: Closed::default(),
             }),
@@ -148,6 +156,7 @@ impl State {
             turns: Turns::default(),
             callbacks: callback::Ways::default(),
             peers: Peers::default(),
+            stateless,
             lease: options.lease,
             started: AtomicBool::new(false),
         }
@@ -169,6 +178,32 @@ impl State {
     /// `Grace`.
     pub(crate) fn no_grace(&self) -> Result<(), Status> {
         if self.in_grace() { Err(Status::Grace) } else { Ok(()) }
+    }
+
+    /// Nor do the attributes of a file, but by who has it for writing: then nobody else has a delegation of it to reclaim.
+    ///
+    /// # Errors
+    /// `Grace`.
+    pub(crate) fn may_change_attributes(
+        &self,
+        compound: &Compound<'_>,
+        object: &Object,
+    ) -> Result<(), Status> {
+        let tables = self.tables();
+        if !tables.grace.is_on() {
+            return Ok(());
+        }
+        let client = tables.client_of(compound).map(|client| client.id);
+        let file = FileKey { export: object.export.id, handle: object.handle };
+        let is_writer = tables.stateids.of_file(&file).any(|held| {
+            Some(held.client) == client
+                && match &held.kind {
+                    Kind::Open { access, .. } => access.contains(Share::WRITE),
+                    Kind::Delegation { kind, .. } => *kind == LeaseKind::Write,
+                    Kind::Lock { .. } => false,
+                }
+        });
+        if is_writer { Ok(()) } else { Err(Status::Grace) }
     }
 
     /// The tables, locked. Never to be held across an `await`.
@@ -251,6 +286,9 @@ impl State {
             Err(error) => tracing::error!(%error, "the record of NFSv4 clients cannot be written"),
         }
         self.tables().grace.end(recorded.is_ok());
+        if recorded.is_ok() {
+            self.stateless.grace_is_over();
+        }
     }
 
     /// Who asks about a state id.

@@ -15,7 +15,7 @@ use crate::callbacks::{Manner, Reachable};
 use crate::setup::{Home, LEASE, Life, Session, create};
 use crate::wire::{ROOT, getattr, lookup, name, putfh};
 
-async fn granting(home: &Home, recall_deadline: Duration) -> Life {
+pub async fn granting(home: &Home, recall_deadline: Duration) -> Life {
     std::fs::create_dir_all(home.tree().join("dir/sub")).unwrap();
     std::fs::write(home.tree().join("dir/file"), b"content").unwrap();
     let delegations = arbiter::Delegations::Always;
@@ -41,7 +41,7 @@ fn asking() -> Vec<ArgOp> {
     vec![ROOT, lookup(b"dir"), get_dir_delegation()]
 }
 
-async fn delegated(client: &mut Reachable) -> DirDelegation {
+pub async fn delegated(client: &mut Reachable) -> DirDelegation {
     match client.last::<op::GetDirDelegation>(asking()).await {
         Ok(GetDirDelegationOk::Ok(given)) => given,
         other => panic!("{other:?}"),

@@ -13,6 +13,7 @@ mod opens;
 mod restart;
 mod sessions;
 mod setup;
+mod stateless;
 #[allow(dead_code, reason = "the other tests use the rest")]
 #[path = "../v4/wire.rs"]
 mod wire;

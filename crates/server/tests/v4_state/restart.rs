@@ -10,7 +10,7 @@ use protocol::nfs4::{
 use crate::setup::{Home, LEASE, create, open, reclaim_complete};
 use crate::wire::{ROOT, name, putfh};
 
-fn reclaim(owner: &[u8], file: Handle) -> Vec<ArgOp> {
+pub fn reclaim(owner: &[u8], file: Handle) -> Vec<ArgOp> {
     let claim = OpenClaim::Previous(OpenDelegationType::None);
     vec![putfh(file), ArgOp::Open(OpenArgs { claim, ..open(b"", owner, 3, 0) })]
 }
@@ -73,12 +73,13 @@ async fn who_held_state_reclaims_it_and_the_others_wait() {
 #[tokio::test]
 async fn grace_ends_by_itself_and_who_stayed_away_has_lost() {
     let home = Home::new();
-    let life = home.serve(LEASE).await;
+    let lease = Duration::from_millis(400);
+    let life = home.serve(lease).await;
     let mut absent = life.session(b"absent").await;
     let (_, file) = absent.open(create(b"file", b"owner", 3)).await;
     drop((life, absent));
 
-    let life = home.serve(Duration::from_millis(400)).await;
+    let life = home.serve(lease).await;
     let mut other = life.session(b"other").await;
     assert_eq!(other.status(opening(b"owner")).await, Err(Status::Grace));
     tokio::time::timeout(Duration::from_secs(5), async {

@@ -37,6 +37,9 @@ pub struct Life {
 
 pub const LEASE: Duration = Duration::from_secs(90);
 
+/// How long requests without state are held in the period of grace.
+pub const PATIENCE: Duration = Duration::from_millis(300);
+
 impl Home {
     pub fn new() -> Home {
         Home { tree: tempfile::tempdir().unwrap(), state: tempfile::tempdir().unwrap() }
@@ -58,7 +61,8 @@ impl Home {
         let arbiter = fs.clone();
         let export = Export { id: ExportId(1), path: "/".into(), fs, options: open_to_all() };
         let handles = Handles::open(HandleKey::new([1; 16]), self.state.path()).unwrap();
-        let options = StateOptions { directory: Some(self.state.path().into()), lease, grace: lease };
+        let directory = Some(self.state.path().into());
+        let options = StateOptions { directory, lease, grace: lease, patience: PATIENCE };
         let front = Front::with_state(Exports::new(vec![export]).unwrap(), handles, &options).unwrap();
         let listen = ServerOptions::new(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
         let replies = ReplyCache::open(self.state.path()).unwrap();

@@ -12,7 +12,9 @@ pub(in crate::nfs4) async fn answer(
     args: XattrArgs,
 ) -> Result<XattrChangedOk, Status> {
     compound.extended()?;
-    let Object { export, handle, caller } = compound.writable()?;
+    let object = compound.writable()?;
+    compound.front.state.may_change_attributes(compound, &object)?;
+    let Object { export, handle, caller } = object;
     let name = XattrName::new(&args.name).map_err(convert::error)?;
     let wcc = export.fs.removexattr(&caller, &handle, &name).await.map_err(convert::error)?;
     Ok(XattrChangedOk { cinfo: convert::change_info(&wcc) })

@@ -19,6 +19,8 @@ pub(in crate::nfs4) async fn answer(
         // Truncating is writing: by an open, if the state id is of one.
         let stateid = compound.stateid(args.stateid)?;
         compound.ground(&mut object, stateid, Share::WRITE).await?;
+    } else {
+        compound.front.state.may_change_attributes(compound, &object)?;
     }
     let mut attrsset = Bitmap::EMPTY;
     if !setting.is_plain() {

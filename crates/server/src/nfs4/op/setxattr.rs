@@ -12,7 +12,9 @@ pub(in crate::nfs4) async fn answer(
     args: SetxattrArgs,
 ) -> Result<XattrChangedOk, Status> {
     compound.extended()?;
-    let Object { export, handle, caller } = compound.writable()?;
+    let object = compound.writable()?;
+    compound.front.state.may_change_attributes(compound, &object)?;
+    let Object { export, handle, caller } = object;
     let name = XattrName::new(&args.key).map_err(convert::error)?;
     if args.value.len() > XATTR_SIZE_MAX {
         return Err(Status::Xattr2Big);

@@ -1,7 +1,7 @@
 //! The durable record of who held state: one file, `nfs4-clients`, that the next life of the server reads.
 //!
-//! A log of checked entries: `kind 1 | length 2 | body | sum 4`. The first is of a life of the server; others add a
-//! client, with the holder that it is to the file systems, or take one away. An entry is on the disk when the call that wrote it returns. What follows an entry that does
+//! A log of checked entries: `kind 1 | length 2 | body | sum 4`. The first is of a life of the server, with the longest
+//! lease that may be out; others add a client, with the holder that it is to the file systems, or take one away. An entry is on the disk when the call that wrote it returns. What follows an entry that does
 //! not match its sum was never acknowledged. The file is written anew, and moved into place, at each start and
 //! whenever most of it is of the past.
 
@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use bytes::Bytes;
 use vfs::HolderId;
@@ -35,38 +36,58 @@ pub(crate) type Holders = BTreeMap<ClientName, HolderId>;
 pub(crate) struct Records {
     path: PathBuf,
     file: File,
-    epoch: u32,
-    server: ServerId,
+    life: Life,
+    /// How long clients of this life believe in what they hold without a word from us.
+    lease: Duration,
     clients: Holders,
     entries: usize,
 }
 
+/// A life of the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Life {
+    epoch: u32,
+    server: ServerId,
+    /// The longest lease that its clients may have; zero in records that do not say.
+    lease: Duration,
+}
+
 impl Records {
-    /// Opens the file in `directory`, which exists, and begins a new life of the server.
-    pub(crate) fn open(directory: &Path) -> io::Result<Records> {
+    /// Opens the file in `directory`, which exists, and begins a new life of the server, with leases of that length.
+    pub(crate) fn open(directory: &Path, lease: Duration) -> io::Result<Records> {
         let path = directory.join("nfs4-clients");
         let bytes = match std::fs::read(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             other => other?,
         };
         let (life, clients) = parse(&bytes);
-        let (epoch, server) = match life {
-            Some((epoch, server)) => (epoch.checked_add(1).unwrap_or(1), server),
-            None => first_life()?,
+        let life = match life {
+            // Until grace is over, leases of before may be out.
+            Some(before) if !clients.is_empty() => before.next(before.lease.max(lease)),
+            Some(before) => before.next(lease),
+            None => {
+                let (epoch, server) = first_life()?;
+                Life { epoch, server, lease }
+            }
         };
-        let file = write_anew(&path, epoch, server, &clients)?;
+        let file = write_anew(&path, life, &clients)?;
         let entries = 1 + clients.len();
-        Ok(Records { path, file, epoch, server, clients, entries })
+        Ok(Records { path, file, life, lease, clients, entries })
     }
 
     /// Which life of the server this is: never zero, and not that of the lives before.
     pub(crate) fn epoch(&self) -> u32 {
-        self.epoch
+        self.life.epoch
     }
 
     /// The same in every life.
     pub(crate) fn server(&self) -> ServerId {
-        self.server
+        self.life.server
+    }
+
+    /// The longest lease that a client of this life or, until [`Records::keep`], of one before may believe in.
+    pub(crate) fn lease(&self) -> Duration {
+        self.life.lease
     }
 
     /// Who held state.
@@ -92,10 +113,11 @@ impl Records {
 
     /// These clients alone may have any.
     pub(crate) fn keep(&mut self, names: Holders) -> io::Result<()> {
-        if names == self.clients {
+        if names == self.clients && self.life.lease == self.lease {
             return Ok(());
         }
         self.clients = names;
+        self.life.lease = self.lease;
         self.rewrite()
     }
 
@@ -110,9 +132,30 @@ impl Records {
     }
 
     fn rewrite(&mut self) -> io::Result<()> {
-        self.file = write_anew(&self.path, self.epoch, self.server, &self.clients)?;
+        self.file = write_anew(&self.path, self.life, &self.clients)?;
         self.entries = 1 + self.clients.len();
         Ok(())
+    }
+}
+
+impl Life {
+    fn next(self, lease: Duration) -> Life {
+        Life { epoch: self.epoch.checked_add(1).unwrap_or(1), lease, ..self }
+    }
+
+    fn body(self) -> Vec<u8> {
+        let mut body = self.epoch.to_be_bytes().to_vec();
+        body.extend_from_slice(&self.server);
+        body.extend_from_slice(&u64::try_from(self.lease.as_millis()).unwrap_or(u64::MAX).to_be_bytes());
+        body
+    }
+
+    fn parse(body: &[u8]) -> Option<Life> {
+        let (epoch, rest) = body.split_first_chunk::<4>()?;
+        let (server, rest) = rest.split_first_chunk::<16>()?;
+        // Records of an earlier version end here.
+        let lease = rest.first_chunk::<8>().map_or(0, |millis| u64::from_be_bytes(*millis));
+        Some(Life { epoch: u32::from_be_bytes(*epoch), server: *server, lease: Duration::from_millis(lease) })
     }
 }
 
@@ -125,10 +168,8 @@ pub(crate) fn first_life() -> io::Result<(u32, ServerId)> {
     Ok((u32::from_be_bytes(epoch).max(1), server))
 }
 
-fn write_anew(path: &Path, epoch: u32, server: ServerId, clients: &Holders) -> io::Result<File> {
-    let mut life = epoch.to_be_bytes().to_vec();
-    life.extend_from_slice(&server);
-    let mut bytes = entry(LIFE, &life);
+fn write_anew(path: &Path, life: Life, clients: &Holders) -> io::Result<File> {
+    let mut bytes = entry(LIFE, &life.body());
     for (name, holder) in clients {
         bytes.extend_from_slice(&client_entry(name, *holder));
     }
@@ -169,11 +210,11 @@ fn entry(kind: u8, body: &[u8]) -> Vec<u8> {
     entry
 }
 
-fn parse(bytes: &[u8]) -> (Option<(u32, ServerId)>, Holders) {
+fn parse(bytes: &[u8]) -> (Option<Life>, Holders) {
     let (mut life, mut clients, mut rest) = (None, Holders::new(), bytes);
     while let Some((kind, body, behind)) = parse_entry(rest) {
         match kind {
-            LIFE => life = parse_life(body),
+            LIFE => life = Life::parse(body),
             CLIENT => drop(parse_client(body).map(|(name, holder)| clients.insert(name, holder))),
             GONE => drop(parse_name(body).map(|name| clients.remove(&name))),
             _ => {}
@@ -198,11 +239,6 @@ fn parse_entry(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     (crc32c::crc32c(summed) == u32::from_be_bytes(*sum)).then_some((kind, body, behind))
 }
 
-fn parse_life(body: &[u8]) -> Option<(u32, ServerId)> {
-    let (epoch, rest) = body.split_first_chunk::<4>()?;
-    Some((u32::from_be_bytes(*epoch), *rest.first_chunk::<16>()?))
-}
-
 fn parse_client(body: &[u8]) -> Option<(ClientName, HolderId)> {
     let (holder, body) = body.split_first_chunk::<8>()?;
     Some((parse_name(body)?, HolderId(u64::from_be_bytes(*holder))))
@@ -223,6 +259,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    const LEASE: Duration = Duration::from_secs(90);
+
     fn holder(number: u8) -> HolderId {
         HolderId(7 << 32 | u64::from(number))
     }
@@ -235,23 +273,46 @@ mod tests {
     #[test]
     fn a_torn_entry_costs_itself_alone() {
         let directory = tempfile::tempdir().unwrap();
-        let mut records = Records::open(directory.path()).unwrap();
+        let mut records = Records::open(directory.path(), LEASE).unwrap();
         let (epoch, server) = (records.epoch(), records.server());
         records.add(&name(1), holder(1)).unwrap();
         records.file.write_all(&client_entry(&name(2), holder(2))[..5]).unwrap();
         drop(records);
-        let mut records = Records::open(directory.path()).unwrap();
+        let mut records = Records::open(directory.path(), LEASE).unwrap();
         assert_eq!((records.epoch(), records.server()), (epoch.checked_add(1).unwrap_or(1), server));
         records.add(&name(3), holder(3)).unwrap();
         drop(records);
-        let records = Records::open(directory.path()).unwrap();
+        let records = Records::open(directory.path(), LEASE).unwrap();
         assert_eq!(*records.clients(), Holders::from([(name(1), holder(1)), (name(3), holder(3))]));
+    }
+
+    #[test]
+    fn the_longest_lease_is_known_until_nobody_believes_in_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let open = |seconds| Records::open(directory.path(), Duration::from_secs(seconds)).unwrap();
+        assert_eq!(open(90).lease().as_secs(), 90);
+        assert_eq!(open(60).lease().as_secs(), 60, "nobody held anything");
+        open(90).add(&name(1), holder(1)).unwrap();
+        assert_eq!(open(10).lease().as_secs(), 90);
+        let mut records = open(5);
+        assert_eq!(records.lease().as_secs(), 90, "grace was never over");
+        records.keep(records.clients().clone()).unwrap();
+        assert_eq!(records.lease().as_secs(), 5);
+        assert_eq!(open(1).lease().as_secs(), 5, "of the life before alone");
+    }
+
+    #[test]
+    fn a_record_without_a_lease_is_read() {
+        let life = Life { epoch: 7, server: [3; 16], lease: LEASE };
+        let short = entry(LIFE, &life.body()[..20]);
+        assert_eq!(parse(&short).0, Some(Life { lease: Duration::ZERO, ..life }));
+        assert_eq!(parse(&entry(LIFE, &life.body())).0, Some(life));
     }
 
     #[test]
     fn the_file_does_not_grow_with_the_past() {
         let directory = tempfile::tempdir().unwrap();
-        let mut records = Records::open(directory.path()).unwrap();
+        let mut records = Records::open(directory.path(), LEASE).unwrap();
         for _ in 0..SLACK {
             records.add(&name(9), holder(9)).unwrap();
             records.remove(&name(9)).unwrap();
@@ -267,7 +328,7 @@ mod tests {
         #[test]
         fn the_next_life_knows_who_held_state(steps in proptest::collection::vec((0u8..5, 0u8..6), 0..30)) {
             let directory = tempfile::tempdir().unwrap();
-            let mut records = Records::open(directory.path()).unwrap();
+            let mut records = Records::open(directory.path(), LEASE).unwrap();
             let mut model = Holders::new();
             for (step, number) in steps {
                 match step {
@@ -281,7 +342,7 @@ mod tests {
                     }
                     2 => {
                         drop(records);
-                        records = Records::open(directory.path()).unwrap();
+                        records = Records::open(directory.path(), LEASE).unwrap();
                     }
                     _ => {
                         let holder = holder(number + step);

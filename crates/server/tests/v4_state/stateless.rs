@@ -1,0 +1,323 @@
+//! Clients of versions 2 and 3 and of NQNFS in the period of grace: nothing is changed that somebody may believe in still.
+
+use std::net::Ipv4Addr;
+use std::time::{Duration, Instant};
+
+use protocol::mount::{self, Dirpath};
+use protocol::nfs3::{self, Sattr, StableHow, Status, call};
+use protocol::nfs4::{ArgFattr, ArgOp, Attr, Fattr, SetattrArgs, Stateid, op};
+use protocol::{Call, Reply, nfs2, nqnfs};
+use rpc::message::{CallHeader, Incoming};
+use rpc::{
+    AuthSys, Credential, Link, LinkOptions, Outgoing, Patience, ReplyCache, Transport, replay::Admission,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use xdr::{Bulk, Encode, Encoder, Opaque};
+
+use crate::callbacks::Reachable;
+use crate::directories::{delegated, granting};
+use crate::restart::reclaim;
+use crate::setup::{Home, LEASE, Life, PATIENCE, create, reclaim_complete};
+use crate::wire::{ROOT, getattr, lookup};
+
+/// Longer than any of these tests.
+const LONG: Duration = Duration::from_secs(30);
+
+struct Client(Link);
+
+impl Client {
+    fn new(life: &Life, transport: Transport) -> Client {
+        let timeo = Duration::from_millis(700);
+        Client(Link::new(LinkOptions { transport, timeo, ..LinkOptions::new(life.address()) }))
+    }
+
+    async fn call<C: Call>(&self, args: C::Args) -> C::Results {
+        let mut encoder = Encoder::new();
+        args.encode(&mut encoder);
+        let outgoing = Outgoing {
+            program: C::PROGRAM,
+            version: C::VERSION,
+            procedure: C::NUMBER,
+            credential: Credential::Sys(AuthSys::default()),
+            arguments: encoder.finish(),
+        };
+        let answer = tokio::time::timeout(LONG, self.0.call(outgoing, Patience::Hard)).await.unwrap();
+        xdr::from_bytes(answer.unwrap().results.rest()).unwrap()
+    }
+
+    /// What a call of version 3 ends with.
+    async fn v3<C, T, F>(&self, args: C::Args) -> Result<(), Status>
+    where
+        C: Call<Results = Reply<T, Status, F>>,
+    {
+        match self.call::<C>(args).await {
+            Reply::Ok(_) => Ok(()),
+            Reply::Fail(status, _) => Err(status),
+        }
+    }
+
+    async fn root3(&self) -> nfs3::Handle {
+        let path = Dirpath::new(&b"/"[..]).unwrap();
+        let Reply::Ok(root) = self.call::<mount::v3::call::Mnt>(path).await else { panic!("mounts") };
+        root.fhandle
+    }
+
+    async fn root2(&self) -> nfs2::Handle {
+        let path = Dirpath::new(&b"/"[..]).unwrap();
+        let Reply::Ok(root) = self.call::<mount::v1::call::Mnt>(path).await else { panic!("mounts") };
+        root
+    }
+
+    async fn find3(&self, dir: nfs3::Handle, name: &'static str) -> nfs3::Handle {
+        let args = nfs3::LookupArgs { what: at3(dir, name) };
+        let Reply::Ok(found) = self.call::<call::Lookup>(args).await else { panic!("{name}") };
+        found.object
+    }
+
+    async fn mkdir3(&self, dir: nfs3::Handle, name: &'static str) -> Result<(), Status> {
+        self.v3::<call::Mkdir, _, _>(mkdir3(dir, name)).await
+    }
+}
+
+fn at3(dir: nfs3::Handle, name: &'static str) -> nfs3::DirOpArgs {
+    nfs3::DirOpArgs { dir, name: Opaque::new(name.as_bytes()).unwrap() }
+}
+
+fn at2(dir: nfs2::Handle, name: &'static str) -> nfs2::DirOpArgs {
+    nfs2::DirOpArgs { dir, name: Opaque::new(name.as_bytes()).unwrap() }
+}
+
+fn nothing() -> Sattr {
+    let keep = nfs3::SetTime::DontChange;
+    Sattr { mode: None, uid: None, gid: None, size: None, atime: keep, mtime: keep }
+}
+
+fn mkdir3(dir: nfs3::Handle, name: &'static str) -> nfs3::MkdirArgs {
+    nfs3::MkdirArgs { location: at3(dir, name), attributes: nothing() }
+}
+
+/// What each procedure that changes something, or reads data, ends with.
+async fn all_changes(client: &Client, dir: nfs3::Handle) -> Vec<(&'static str, Result<(), Status>)> {
+    let file = client.find3(dir, "file").await;
+    let how = nfs3::CreateHow::Unchecked(nothing());
+    let target = Opaque::new(&b"target"[..]).unwrap();
+    let link =
+        nfs3::SymlinkArgs { location: at3(dir, "link"), symlink_attributes: nothing(), symlink_data: target };
+    let fifo = nfs3::MknodArgs { location: at3(dir, "fifo"), what: nfs3::MknodData::Fifo(nothing()) };
+    let write = nfs3::WriteArgs {
+        file,
+        offset: 0,
+        count: 3,
+        stable: StableHow::FileSync,
+        data: Bulk::Bytes(b"new"[..].into()),
+    };
+    let truncate = Sattr { size: Some(0), ..nothing() };
+    let set = nfs3::SetattrArgs { object: file, new_attributes: truncate, guard: None };
+    let rename = nfs3::RenameArgs { from: at3(dir, "file"), to: at3(dir, "renamed") };
+    let remove = |name| nfs3::RemoveArgs { object: at3(dir, name) };
+    let hard = nfs3::LinkArgs { file, link: at3(dir, "hard") };
+    let create = nfs3::CreateArgs { location: at3(dir, "made"), how };
+    let read = nfs3::ReadArgs { file, offset: 0, count: 3 };
+    // All at once: each is held.
+    let (a, b, c, d, e, f, g, h, i, j, k) = tokio::join!(
+        client.v3::<call::Create, _, _>(create),
+        client.mkdir3(dir, "directory"),
+        client.v3::<call::Symlink, _, _>(link),
+        client.v3::<call::Mknod, _, _>(fifo),
+        client.v3::<call::Remove, _, _>(remove("file")),
+        client.v3::<call::Rmdir, _, _>(remove("sub")),
+        client.v3::<call::Rename, _, _>(rename),
+        client.v3::<call::Link, _, _>(hard),
+        client.v3::<call::Setattr, _, _>(set),
+        client.v3::<call::Write, _, _>(write),
+        client.v3::<call::Read, _, _>(read),
+    );
+    let names = [
+        "CREATE", "MKDIR", "SYMLINK", "MKNOD", "REMOVE", "RMDIR", "RENAME", "LINK", "SETATTR", "WRITE",
+        "READ",
+    ];
+    names.into_iter().zip([a, b, c, d, e, f, g, h, i, j, k]).collect()
+}
+
+fn listing(home: &Home) -> Vec<String> {
+    let names = std::fs::read_dir(home.tree().join("dir")).unwrap();
+    let mut names: Vec<_> = names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// A client of version 4.1 with a delegation of a directory, and the life after the one in which it got it.
+async fn restarted(home: &Home) -> Life {
+    let life = granting(home, LONG).await;
+    let mut holder = Reachable::new(&life, b"holder").await;
+    delegated(&mut holder).await;
+    drop((life, holder));
+    home.serve(LEASE).await
+}
+
+#[tokio::test]
+async fn no_name_changes_before_who_had_the_directory_has_heard_of_the_restart() {
+    let home = Home::new();
+    let life = restarted(&home).await;
+    let before = listing(&home);
+    let (client, datagrams) = (Client::new(&life, Transport::Tcp), Client::new(&life, Transport::Udp));
+    let root = client.root3().await;
+    let dir = client.find3(root, "dir").await;
+    for (procedure, ended) in all_changes(&client, dir).await {
+        assert_eq!(ended, Err(Status::Jukebox), "{procedure}");
+    }
+    // Version 2 has no word for that.
+    let root2 = client.root2().await;
+    let make = |name| {
+        let time = nfs2::Timeval { seconds: nfs2::KEEP, useconds: nfs2::KEEP };
+        let keep = nfs2::KEEP;
+        let attributes =
+            nfs2::Sattr { mode: 0o700, uid: keep, gid: keep, size: keep, atime: time, mtime: time };
+        nfs2::CreateArgs { location: at2(root2, name), attributes }
+    };
+    let (by_tcp, by_udp) = (make("by tcp"), make("by udp"));
+    let other = Client::new(&life, Transport::Tcp);
+    let held = [
+        tokio::spawn(async move { other.call::<nfs2::call::Mkdir>(by_tcp).await }),
+        tokio::spawn(async move { datagrams.call::<nfs2::call::Mkdir>(by_udp).await }),
+    ];
+    // Longer than a datagram is held, and sent again.
+    for _ in 0..5 {
+        assert_eq!(client.mkdir3(dir, "held").await, Err(Status::Jukebox));
+    }
+    assert!(held.iter().all(|held| !held.is_finished()));
+    let nq = nqnfs::Leased {
+        lease: nqnfs::LeaseRequest::None,
+        args: nfs2::DirOpArgs { dir: root2, name: Opaque::new(&b"gone"[..]).unwrap() },
+    };
+    let refused = client.call::<nqnfs::call::Rmdir>(nq).await;
+    assert!(matches!(refused, Reply::Fail(nqnfs::Stat::Trylater, ())), "{refused:?}");
+    assert_eq!(listing(&home), before);
+    assert!(!home.tree().join("by tcp").exists() && !home.tree().join("by udp").exists());
+    assert_eq!(std::fs::read(home.tree().join("dir/file")).unwrap(), b"content");
+
+    // The holder comes, learns of the restart, and has nothing to reclaim.
+    let waiting = {
+        let another = Client::new(&life, Transport::Tcp);
+        tokio::spawn(async move { while another.mkdir3(dir, "held").await == Err(Status::Jukebox) {} })
+    };
+    let mut holder = life.reclaiming(b"holder", 1).await;
+    holder.last::<op::ReclaimComplete>(vec![reclaim_complete()]).await;
+    tokio::time::timeout(LONG, waiting).await.unwrap().unwrap();
+    for held in held {
+        // Once, however often it was sent.
+        assert!(matches!(held.await.unwrap(), Reply::Ok(_)));
+    }
+    assert!(home.tree().join("by tcp").exists() && home.tree().join("by udp").exists());
+    for (procedure, ended) in all_changes(&client, dir).await {
+        assert_ne!(ended, Err(Status::Jukebox), "{procedure}");
+    }
+}
+
+#[tokio::test]
+async fn who_never_comes_is_waited_for_until_its_lease_has_ended_and_nobody_else_need_come() {
+    let home = Home::new();
+    let (lease, shorter) = (Duration::from_secs(1), Duration::from_millis(50));
+    std::fs::create_dir(home.tree().join("dir")).unwrap();
+    let life = home.serve(lease).await;
+    drop(life.session(b"holder").await);
+    drop(life);
+    // The lease of before counts, not that of this life.
+    let start = Instant::now();
+    let life = home.serve(shorter).await;
+    let client = Client::new(&life, Transport::Tcp);
+    let dir = client.root3().await;
+    let mut refused = 0;
+    while client.mkdir3(dir, "new").await == Err(Status::Jukebox) {
+        assert!(!home.tree().join("new").exists());
+        refused += 1;
+    }
+    assert!(start.elapsed() >= lease && refused > 0, "{refused} in {:?}", start.elapsed());
+    assert!(home.tree().join("new").exists());
+    drop((life, client));
+    // And who has not come is not waited for again.
+    let life = home.serve(lease).await;
+    let client = Client::new(&life, Transport::Tcp);
+    assert_eq!(client.mkdir3(dir, "again").await, Ok(()));
+}
+
+#[tokio::test]
+async fn where_nobody_held_anything_nobody_waits() {
+    let home = Home::new();
+    drop(home.serve(LEASE).await);
+    std::fs::create_dir_all(home.tree().join("dir/sub")).unwrap();
+    std::fs::write(home.tree().join("dir/file"), b"content").unwrap();
+    let life = home.serve(LEASE).await;
+    let client = Client::new(&life, Transport::Tcp);
+    let root = client.root3().await;
+    let dir = client.find3(root, "dir").await;
+    for (procedure, ended) in all_changes(&client, dir).await {
+        assert_ne!(ended, Err(Status::Jukebox), "{procedure}");
+    }
+}
+
+/// A call that may have taken effect before the restart is known by its xid: it is not told to come with another one.
+#[tokio::test]
+async fn what_was_on_its_way_when_the_server_died_is_held_to_the_end() {
+    let home = Home::new();
+    let life = home.serve(LEASE).await;
+    let mut holder = life.session(b"holder").await;
+    holder.open(create(b"file", b"owner", 3)).await;
+    let root = Client::new(&life, Transport::Tcp).root3().await;
+    drop((life, holder));
+    let (credential, xid) = (Credential::Sys(AuthSys::default()), 4711);
+    let header = CallHeader { xid, program: 100_003, version: 3, procedure: call::Mkdir::NUMBER, credential };
+    let arguments = xdr::to_bytes(&mkdir3(root, "made")).unwrap();
+    let cache = ReplyCache::open(home.state.path()).unwrap();
+    let admitted = cache.admit(Ipv4Addr::LOCALHOST.into(), &header, &arguments);
+    let Admission::Execute { slot, .. } = admitted else { panic!("a new call") };
+    std::fs::create_dir(home.tree().join("made")).unwrap();
+    // Killed.
+    std::mem::forget(slot);
+    drop(cache);
+
+    let life = home.serve(LEASE).await;
+    let mut stream = tokio::net::TcpStream::connect(life.address()).await.unwrap();
+    let mut record = xdr::to_bytes(&header).unwrap().to_vec();
+    record.extend_from_slice(&arguments);
+    stream.write_u32(record.len() as u32 | 1 << 31).await.unwrap();
+    stream.write_all(&record).await.unwrap();
+    let silent = tokio::time::timeout(PATIENCE * 3, stream.readable()).await;
+    assert!(silent.is_err(), "neither done nor told to come again");
+    let mut holder = life.reclaiming(b"holder", 1).await;
+    holder.last::<op::ReclaimComplete>(vec![reclaim_complete()]).await;
+    let mark = tokio::time::timeout(LONG, stream.read_u32()).await.unwrap().unwrap();
+    let mut reply = vec![0; (mark & 0x7fff_ffff) as usize];
+    stream.read_exact(&mut reply).await.unwrap();
+    let Incoming::Reply { xid: answered, rest } = Incoming::parse(reply.into()).unwrap() else {
+        panic!("a reply")
+    };
+    let results = rpc::message::parse_reply(xdr::Decoder::new(rest.rest())).unwrap().unwrap();
+    let made: <call::Mkdir as Call>::Results = xdr::from_bytes(results.rest()).unwrap();
+    assert!(answered == xid && matches!(made, Reply::Ok(_)), "{made:?}");
+}
+
+#[tokio::test]
+async fn attributes_of_a_file_are_changed_in_grace_by_who_has_it_for_writing() {
+    let home = Home::new();
+    let life = home.serve(LEASE).await;
+    let mut holder = life.session(b"holder").await;
+    let (_, file) = holder.open(create(b"file", b"owner", 3)).await;
+    drop((life, holder));
+
+    let life = home.serve(LEASE).await;
+    let mode = |mode| {
+        let obj_attributes = ArgFattr::from(Fattr { mode: Some(mode), ..Fattr::default() });
+        ArgOp::Setattr(SetattrArgs { stateid: Stateid::ANONYMOUS, obj_attributes })
+    };
+    let mut stranger = life.session(b"stranger").await;
+    assert_eq!(stranger.on(file, mode(0o600)).await, Err(protocol::nfs4::Status::Grace));
+    let mut holder = life.reclaiming(b"holder", 1).await;
+    assert_eq!(holder.on(file, mode(0o600)).await, Err(protocol::nfs4::Status::Grace), "not reclaimed");
+    assert_eq!(holder.status(reclaim(b"owner", file)).await, Ok(()));
+    assert_eq!(holder.on(file, mode(0o600)).await, Ok(()));
+    let seen = vec![ROOT, lookup(b"file"), getattr(&[Attr::Mode])];
+    assert_eq!(stranger.last::<op::Getattr>(seen).await.obj_attributes.mode, Some(0o600));
+    holder.last::<op::ReclaimComplete>(vec![reclaim_complete()]).await;
+    assert_eq!(stranger.on(file, mode(0o640)).await, Ok(()));
+}
