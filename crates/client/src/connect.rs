@@ -133,6 +133,16 @@ pub enum ConnectError {
         /// Why.
         status: nfs4::Status,
     },
+    /// It is on another server, or somewhere else on this one.
+    #[error("{export} is not on {server}, which refers us elsewhere: {}", way(.locations))]
+    Moved {
+        /// Who refers.
+        server: SocketAddr,
+        /// What was asked for.
+        export: String,
+        /// Where it is said to be, as URLs. None if the server does not say.
+        locations: Vec<String>,
+    },
     /// The root is no handle.
     #[error("{server} gave an empty handle for {export}: that is not an NFS server")]
     Nonsense {
@@ -141,6 +151,13 @@ pub enum ConnectError {
         /// For what.
         export: String,
     },
+}
+
+fn way(locations: &[String]) -> String {
+    match locations {
+        [] => "it does not say where; ask who runs it".to_owned(),
+        locations => format!("use {}", locations.join(" or ")),
+    }
 }
 
 fn refusal(status: mount::Stat) -> String {

@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
-use server::ClientList;
+use server::{ClientList, Locations};
 
 /// A coherent cache for NFS: answers fast and does not lie.
 #[derive(Debug, Parser)]
@@ -101,6 +101,7 @@ A configuration file:
   path = \"/projects\"              # what clients mount; the directory if left out
   ro = false
   root_squash = true              # also all_squash, anonuid, anongid, secure, sync, crossmnt
+  # refer = \"/projects@b.example.com\"   # it is there, and v4 clients follow; replicas: there too
   clients = [\"10.1.0.0/16\"]";
 
 /// `leasehold serve`
@@ -124,6 +125,12 @@ pub struct Serve {
     /// Do not serve file systems mounted below the directory
     #[arg(long)]
     pub no_crossmnt: bool,
+    /// Send v4 clients there instead, and serve nothing: `PATH@HOST[+HOST…][:PATH@HOST…]`. The directory is not looked at
+    #[arg(long, value_name = "PLACES", conflicts_with = "replicas")]
+    pub refer: Option<Locations>,
+    /// Tell v4 clients that ask where else it is: `PATH@HOST[+HOST…][:PATH@HOST…]`
+    #[arg(long, value_name = "PLACES")]
+    pub replicas: Option<Locations>,
     /// Who may do what.
     #[command(flatten)]
     pub access: ExportOptions,
@@ -332,6 +339,7 @@ impl ExportOptions {
             anongid: self.anongid,
             secure: !self.insecure,
             clients: self.clients.clone(),
+            ..server::ExportOptions::default()
         }
     }
 }

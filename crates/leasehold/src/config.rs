@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use server::{ClientList, ExportOptions, Squash};
+use server::{ClientList, ExportOptions, Locations, Squash};
 
 use crate::Failure;
 
@@ -51,6 +51,10 @@ pub struct ExportConfig {
     /// Addresses and networks; everybody, if empty.
     #[serde(default)]
     pub clients: Vec<String>,
+    /// Where it is instead of here.
+    pub refer: Option<String>,
+    /// Where it is besides.
+    pub replicas: Option<String>,
 }
 
 fn yes() -> bool {
@@ -88,7 +92,19 @@ impl ExportConfig {
             none if none.is_empty() => ClientList::default(),
             list => list.parse().map_err(Failure)?,
         };
+        let places = |places: &Option<String>| match places {
+            None => Ok(Locations::default()),
+            Some(places) => places.parse().map_err(Failure),
+        };
+        if self.refer.is_some() && self.replicas.is_some() {
+            let directory = self.directory.display();
+            return Err(Failure(format!(
+                "{directory} has both refer and replicas: leave refer out if it is here, and replicas if it is not"
+            )));
+        }
         Ok(ExportOptions {
+            refer: places(&self.refer)?,
+            replicas: places(&self.replicas)?,
             read_only: self.ro,
             squash: match (self.all_squash, self.root_squash) {
                 (true, _) => Squash::All,
@@ -115,6 +131,19 @@ mod tests {
         assert!(options.read_only && options.secure && options.squash == Squash::None);
         assert!(options.clients.admits("10.9.9.9".parse().unwrap()));
         assert!(!options.clients.admits("11.9.9.9".parse().unwrap()));
+    }
+
+    #[test]
+    fn an_export_is_elsewhere_or_there_too() {
+        let options = |more: &str| {
+            let text = format!("[[export]]\ndirectory = '/srv'\n{more}");
+            Config::parse(&text).unwrap().exports[0].options()
+        };
+        assert_eq!(options("refer = '/a@b+c'").unwrap().refer.to_string(), "/a@b+c");
+        assert_eq!(options("replicas = '/a@b'").unwrap().replicas.to_string(), "/a@b");
+        let error = options("refer = '/a@b'\nreplicas = '/a@b'").unwrap_err();
+        assert!(error.0.contains("/srv") && error.0.contains("leave refer out"), "{}", error.0);
+        assert!(options("refer = 'elsewhere'").unwrap_err().0.contains("PATH@HOST"));
     }
 
     #[test]

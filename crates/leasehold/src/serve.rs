@@ -54,6 +54,11 @@ pub async fn run(arguments: Serve) -> Result<(), Failure> {
     let front = stack.front().clone();
     let _admin = Admin::start(&state, move || status_of(&front, &arbiters))?;
     for export in stack.front().exports().iter() {
+        if export.is_absent() {
+            let places = &export.options.refer;
+            println!("referring {} on {}; its clients are sent to {places}", export.path, stack.address());
+            continue;
+        }
         println!(
             "serving {} on {}; a client mounts it with: {}",
             export.path,
@@ -75,10 +80,15 @@ fn default_state(arguments: &Serve) -> Result<PathBuf, Failure> {
 
 fn directories(arguments: &Serve) -> Result<Vec<Served>, Failure> {
     if let Some(directory) = &arguments.directory {
+        let options = ExportOptions {
+            refer: arguments.refer.clone().unwrap_or_default(),
+            replicas: arguments.replicas.clone().unwrap_or_default(),
+            ..arguments.access.to_server()
+        };
         return Ok(vec![Served {
             root: directory.clone(),
             path: arguments.export.clone(),
-            options: arguments.access.to_server(),
+            options,
             sync: !arguments.asynchronous,
             crossmnt: !arguments.no_crossmnt,
         }]);

@@ -47,6 +47,30 @@ fn a_directory_or_port_that_cannot_be_had_is_one_line() {
 }
 
 #[test]
+fn who_is_referred_elsewhere_is_told_where() {
+    let tree = Tree::new();
+    let (served, state) = (tree.path("served"), tree.path("state"));
+    let places = "/srv@other.example.com+192.0.2.7:/@[2001:db8::1]";
+    let options = ["serve", &served, "--state", &state, "--export", "/export", "--refer", places];
+    let serve = program::Running::start(&options);
+    let below = format!("nfs://{}/export/below?noresvport", serve.address);
+    for (url, path) in [(serve.url(), ""), (below, "/below")] {
+        let words = [
+            "/export".to_owned(),
+            serve.address.clone(),
+            format!("use nfs://other.example.com/srv{path} or nfs://192.0.2.7/srv{path} or "),
+        ];
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        fails_with(&run(&["proxy", &url, "--cache", &tree.path("cache")]), &words);
+    }
+    let v3 = format!("{}&vers=3&mountport={}", serve.url(), serve.address.rsplit(':').next().unwrap());
+    fails_with(&run(&["proxy", &v3, "--cache", &tree.path("cache")]), &["there is no such export"]);
+    serve.terminate();
+    let wrong = ["serve", &served, "--state", &state, "--refer", "other.example.com"];
+    assert_eq!(run(&wrong).status.code(), Some(2));
+}
+
+#[test]
 fn a_cache_directory_is_for_one_proxy_of_one_origin() {
     let tree = Tree::new();
     let serve = tree.serve();

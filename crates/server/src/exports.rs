@@ -1,5 +1,7 @@
 //! What is exported, to whom, and with which options: the words are those of exports(5).
 
+mod locations;
+
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -8,6 +10,8 @@ use std::sync::Arc;
 use siphasher::sip128::{Hasher128, SipHasher};
 use std::hash::Hasher;
 use vfs::FileSystem;
+
+pub use locations::{Location, Locations};
 
 /// The durable name of an export inside handles: derived from what it is, not from its place in a table, so that
 /// another proxy of the same origin finds the same.
@@ -50,6 +54,10 @@ pub struct ExportOptions {
     pub secure: bool,
     /// Which clients; everybody, if empty.
     pub clients: ClientList,
+    /// `refer`: the export is not here but there, if anywhere. Its directory here is never looked at.
+    pub refer: Locations,
+    /// `replicas`: where else it is.
+    pub replicas: Locations,
 }
 
 impl Default for ExportOptions {
@@ -62,6 +70,8 @@ impl Default for ExportOptions {
             anongid: 65534,
             secure: true,
             clients: ClientList::default(),
+            refer: Locations::default(),
+            replicas: Locations::default(),
         }
     }
 }
@@ -149,6 +159,13 @@ pub struct Export {
     pub fs: Arc<dyn FileSystem>,
     /// How.
     pub options: ExportOptions,
+}
+
+impl Export {
+    /// Is it elsewhere (RFC 8881, section 11.2)?
+    pub fn is_absent(&self) -> bool {
+        !self.options.refer.is_empty()
+    }
 }
 
 impl fmt::Debug for Export {

@@ -241,6 +241,10 @@ impl<'c> Request<'c> {
     pub(crate) fn object(&self, wire: &[u8]) -> Result<Object, Status> {
         let (id, handle) = self.front.handles.read(wire)?;
         let export = self.front.exports.by_id(id).ok_or(Status::Stale)?;
+        // Only v4 can say where it is.
+        if export.is_absent() {
+            return Err(Status::Stale);
+        }
         let caller = self.caller(export).map_err(|_| Status::Access)?;
         Ok(Object { export: export.clone(), handle, caller })
     }

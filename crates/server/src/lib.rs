@@ -18,7 +18,7 @@ mod nfs4;
 mod nqnfs;
 pub mod rpcbind;
 
-pub use exports::{ClientList, Export, ExportOptions, Exports, Squash};
+pub use exports::{ClientList, Export, ExportOptions, Exports, Locations, Squash};
 pub use front::{Counts, Front};
 pub use handles::{HandleKey, Handles};
 pub use nfs4::StateOptions;

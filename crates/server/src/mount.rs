@@ -110,6 +110,10 @@ async fn walk(request: &Request<'_>, path: &[u8]) -> Result<Root, Stat> {
     let caller = request.caller(export).map_err(|denied| match denied {
         Denied::Client | Denied::Flavor => Stat::Acces,
     })?;
+    // Only v4 can say where it is.
+    if export.is_absent() {
+        return Err(Stat::NoEnt);
+    }
     let mut node = export.fs.root(&caller).await.map_err(|error| stat(error.status))?;
     for name in below.split(|&byte| byte == b'/').filter(|name| !name.is_empty() && *name != b".") {
         // `..` in a path to mount is nobody's honest wish.
@@ -124,7 +128,8 @@ fn exports(front: &Front) -> mount::Exports {
         let groups = export.options.clients.names().filter_map(mount::Name::new).collect();
         Some(Exportnode { dir: Dirpath::new(export.path.clone())?, groups: Chain::new(groups)? })
     };
-    Chain::new(front.exports.iter().filter_map(node).collect()).unwrap_or_default()
+    Chain::new(front.exports.iter().filter(|export| !export.is_absent()).filter_map(node).collect())
+        .unwrap_or_default()
 }
 
 /// `mountstat3` of an error.

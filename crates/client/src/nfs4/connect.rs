@@ -1,5 +1,7 @@
 //! From a URL to a mounted export, without MOUNT: the path is walked from the server's root.
 
+mod moved;
+
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32};
@@ -92,7 +94,10 @@ async fn mount(url: &Url, server: SocketAddr, life: &Life, minor: u32) -> Result
     };
     let mounting = async {
         let session = establish(&inner).await.map_err(refused)?;
-        let root = walk(&inner, url, &session).await.map_err(refused)?;
+        let root = match walk(&inner, url, &session).await {
+            Err(NotMade::Status(Wire::Moved)) => return Err(moved::error(&inner, url, &session).await),
+            walked => walked.map_err(refused)?,
+        };
         Ok((session, root))
     };
     let (session, (root, limits)) = timeout(PATIENCE, mounting).await.map_err(|_| silent())??;

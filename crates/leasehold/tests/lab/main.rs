@@ -15,6 +15,7 @@ mod mounted;
 mod nache;
 mod nested;
 mod recalls;
+mod referrals;
 mod restart;
 mod rpcbind;
 mod stack;

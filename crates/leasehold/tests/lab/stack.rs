@@ -32,8 +32,12 @@ pub fn serve(lab: &Lab, directory: &Path) -> Leasehold {
 
 /// The same with more options.
 pub fn serve_with(lab: &Lab, directory: &Path, more: &[&str]) -> Leasehold {
-    let state = lab.subdirectory("serve-state");
-    let address = lab.free_address();
+    serve_at(lab, lab.free_address(), directory, "serve-state", more)
+}
+
+/// The same at an address, with its state in a directory of the lab.
+pub fn serve_at(lab: &Lab, address: SocketAddr, directory: &Path, state: &str, more: &[&str]) -> Leasehold {
+    let state = lab.subdirectory(state);
     let program = program()
         .args(["serve", "--no-root-squash", "--insecure", "--no-rpcbind", "--export", "/export"])
         .arg("--listen")

@@ -1,5 +1,6 @@
 //! Attributes that a client asks for: GETATTR, READDIR, VERIFY and NVERIFY (RFC 8881, section 5).
 
+pub(crate) mod absent;
 mod object;
 mod pseudo;
 
@@ -123,6 +124,7 @@ pub(crate) async fn read(
 ) -> Result<Fattr, Status> {
     match file {
         File::Pseudo(node) => pseudo::fattr(compound, *node, asked),
+        File::Absent(export) => absent::fattr(compound, export, asked),
         File::Object(export, handle) => {
             let object = Asked::new(compound, export, asked).await?;
             object.read(handle, attributes).await

@@ -68,6 +68,8 @@ pub(crate) enum File {
     Pseudo(pseudo::NodeIndex),
     /// An object of an export.
     Object(Arc<Export>, Handle),
+    /// Anything in an export that is elsewhere: it can be asked where, and nothing more.
+    Absent(Arc<Export>),
 }
 
 impl<'c> Compound<'c> {
@@ -166,7 +168,7 @@ impl<'c> Compound<'c> {
     pub(crate) fn extended(&mut self) -> Result<Object, Status> {
         match self.file()? {
             File::Pseudo(_) => Err(Status::NotSupp),
-            File::Object(..) => self.object(),
+            File::Object(..) | File::Absent(_) => self.object(),
         }
     }
 
@@ -174,6 +176,7 @@ impl<'c> Compound<'c> {
     pub(crate) fn object_of(&mut self, file: File) -> Result<Object, Status> {
         match file {
             File::Pseudo(_) => Err(Status::IsDir),
+            File::Absent(_) => Err(Status::Moved),
             File::Object(export, handle) => {
                 let caller = self.caller(&export)?;
                 Ok(Object { export, handle, caller })
@@ -186,7 +189,7 @@ impl<'c> Compound<'c> {
         match &file {
             File::Pseudo(_) => Err(Status::Rofs),
             File::Object(export, _) if export.options.read_only => Err(Status::Rofs),
-            File::Object(..) => self.object_of(file),
+            File::Object(..) | File::Absent(_) => self.object_of(file),
         }
     }
 
@@ -241,6 +244,7 @@ impl<'c> Compound<'c> {
     /// The handle that a client gets for a file.
     pub(crate) fn wire_handle(&self, file: &File) -> Result<protocol::nfs4::Handle, Status> {
         match file {
+            File::Absent(_) => return Err(Status::Moved),
             File::Pseudo(node) => self.front.handles.pseudo(self.front.pseudo.id(*node)),
             File::Object(export, handle) => self.front.handles.v4(export.id, handle),
         }

@@ -10,7 +10,7 @@ use vfs::{Handle, ReadDir};
 use xdr::Chain;
 
 use super::attributes::{self, Asked};
-use super::compound::Compound;
+use super::compound::{Compound, File};
 use super::pseudo::NodeIndex;
 use super::{convert, kind, walk};
 use crate::exports::Export;
@@ -117,8 +117,10 @@ async fn child_attributes(
     child: NodeIndex,
     asked: Bitmap,
 ) -> Result<Fattr, Status> {
-    let file = compound.enter(child).await?;
-    attributes::read(compound, &file, None, asked).await
+    match compound.enter(child).await? {
+        File::Absent(export) => attributes::absent::listed(compound, &export, asked),
+        file => attributes::read(compound, &file, None, asked).await,
+    }
 }
 
 /// Lists a directory of an export.

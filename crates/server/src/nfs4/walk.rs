@@ -17,6 +17,7 @@ pub(super) async fn down(compound: &mut Compound<'_>, name: &[u8]) -> Result<Fil
     let node = match &file {
         File::Pseudo(node) => Some(*node),
         File::Object(export, handle) => node_of(compound, export, handle).await?,
+        File::Absent(_) => return Err(Status::Moved),
     };
     if let Some(child) = node.and_then(|node| visible_child(compound, node, &name)) {
         return compound.enter(child).await;
@@ -38,6 +39,7 @@ pub(super) async fn up(compound: &mut Compound<'_>) -> Result<File, Status> {
         File::Pseudo(Pseudo::ROOT) => return Err(Status::NoEnt),
         File::Pseudo(node) => return compound.enter(compound.front.pseudo.node(node).parent).await,
         File::Object(export, handle) => (export, handle),
+        File::Absent(_) => return Err(Status::Moved),
     };
     let caller = compound.caller(&export)?;
     let root = compound.front.known.of(&caller, &export).await.map_err(convert::error)?.root;
@@ -67,6 +69,9 @@ impl Compound<'_> {
             let node = self.front.pseudo.node(at);
             if let Some(export) = node.export.clone().filter(|export| self.sees(export)) {
                 let caller = self.caller(&export)?;
+                if export.is_absent() {
+                    return if names.is_empty() { Ok(File::Absent(export)) } else { Err(Status::Moved) };
+                }
                 let mut handle = self.front.known.of(&caller, &export).await.map_err(convert::error)?.root;
                 for name in names.iter().rev() {
                     handle =

@@ -5,6 +5,7 @@ mod garbage;
 mod minor2;
 mod names;
 mod pseudo;
+mod referrals;
 mod rules;
 #[allow(dead_code, reason = "the tests of state use the rest")]
 #[path = "../v4_state/setup.rs"]

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use protocol::nfs4::{
-    ACL4_SUPPORT_ALLOW_ACL, ACL4_SUPPORT_DENY_ACL, Ace, Acl, Attr, Bitmap, ChangeAttrType, Component,
-    FH4_PERSISTENT, Fattr, FsLocations, Limited, Nfstime, OpenArguments, Outcome, Pathname, Status,
+    ACL4_SUPPORT_ALLOW_ACL, ACL4_SUPPORT_DENY_ACL, Ace, Acl, Attr, Bitmap, ChangeAttrType, FH4_PERSISTENT,
+    Fattr, Limited, Nfstime, OpenArguments, Outcome, Status,
 };
 use vfs::{Attributes, Caller, Features, FsLimits, FsStat, Handle};
 
+use super::absent::fs_locations;
 use super::{NOT_EXCLUSIVE, SETTABLE, SPACE, supported};
 use crate::exports::Export;
 use crate::front::Front;
@@ -147,7 +148,7 @@ impl<'c> Asked<'c> {
         fattr.case_insensitive = self.if_wanted(Attr::CaseInsensitive, limits.case_insensitive);
         fattr.case_preserving = self.if_wanted(Attr::CasePreserving, limits.case_preserving);
         fattr.chown_restricted = self.if_wanted(Attr::ChownRestricted, limits.chown_restricted);
-        fattr.fs_locations = self.wants(Attr::FsLocations).then(|| Box::new(fs_locations(&self.export.path)));
+        fattr.fs_locations = self.wants(Attr::FsLocations).then(|| Box::new(fs_locations(&self.export)));
         fattr.homogeneous = self.if_wanted(Attr::Homogeneous, limits.homogeneous);
         fattr.maxfilesize = self.if_wanted(Attr::Maxfilesize, limits.file_size_max);
         fattr.maxlink = self.if_wanted(Attr::Maxlink, limits.link_max);
@@ -179,13 +180,6 @@ impl<'c> Asked<'c> {
 
 fn time_delta(nanoseconds: u64) -> Nfstime {
     Nfstime { seconds: (nanoseconds / 1_000_000_000) as i64, nseconds: (nanoseconds % 1_000_000_000) as u32 }
-}
-
-/// Here, and nowhere else.
-fn fs_locations(path: &str) -> FsLocations {
-    let names = path.split('/').filter(|name| !name.is_empty());
-    let names = names.filter_map(|name| Component::new(name.as_bytes().to_vec())).collect();
-    FsLocations { fs_root: Pathname::new(names).unwrap_or_default(), ..FsLocations::default() }
 }
 
 fn acl(acl: vfs::Acl) -> Result<Acl, Status> {

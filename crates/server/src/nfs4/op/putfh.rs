@@ -16,6 +16,8 @@ pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: PutfhArgs
     let (id, handle) = front.handles.read(&args.object).map_err(convert::status)?;
     let export = front.exports.by_id(id).ok_or(Status::Stale)?;
     compound.caller(export)?;
-    compound.set_file(File::Object(export.clone(), handle));
+    let file =
+        if export.is_absent() { File::Absent(export.clone()) } else { File::Object(export.clone(), handle) };
+    compound.set_file(file);
     Ok(())
 }

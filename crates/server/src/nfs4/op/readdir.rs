@@ -20,5 +20,6 @@ pub(in crate::nfs4) async fn answer(
     match file {
         File::Pseudo(node) => directory::of_node(compound, node, part).await,
         File::Object(export, handle) => directory::of_export(compound, &export, &handle, part).await,
+        File::Absent(_) => Err(Status::Moved),
     }
 }

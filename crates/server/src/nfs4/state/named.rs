@@ -29,7 +29,7 @@ impl Compound<'_> {
         let held = stateids.find(stateid, State::asker(self, &tables), |number| clients.lives(number))?;
         let is_of_file = match self.file()? {
             File::Object(export, handle) => held.file == FileKey { export: export.id, handle: *handle },
-            File::Pseudo(_) => false,
+            File::Pseudo(_) | File::Absent(_) => false,
         };
         if is_of_file && is_it(&held.kind) { Ok(held.clone()) } else { Err(Status::BadStateid) }
     }

@@ -1,0 +1,138 @@
+//! Other places of an export: `refer=` and `replicas=` of exports(5), told to v4 clients as `fs_locations` (RFC 8881,
+//! section 11).
+//!
+//! `PATH@HOST[+HOST…][:PATH@HOST…]`: paths as clients of those hosts mount them, hosts by name or address. An IPv6 address
+//! stands in brackets, since colons separate places.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Places, in the order in which clients should try them. None, by default.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Locations(Vec<Location>);
+
+/// One place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Location {
+    /// The names of its path, from the root of the name space there.
+    pub path: Vec<String>,
+    /// Servers that have it there: names, or addresses without brackets.
+    pub hosts: Vec<String>,
+}
+
+/// So many places, and hosts of one, at most: what `fs_locations` takes.
+const MAX: usize = 64;
+/// Bytes of a name of a path, and of a host.
+const NAME_MAX_BYTES: usize = 255;
+
+impl Locations {
+    /// Is it nowhere else?
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Location> {
+        self.0.iter()
+    }
+}
+
+impl FromStr for Locations {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Locations, String> {
+        let bad =
+            || format!("`{text}` is no list of places: write PATH@HOST[+HOST…][:PATH@HOST…], PATH from / on");
+        let places = split_outside_brackets(text);
+        let locations: Option<Vec<Location>> = places.into_iter().map(location).collect();
+        locations.filter(|locations| locations.len() <= MAX).map(Locations).ok_or_else(bad)
+    }
+}
+
+/// At colons that are no part of an address.
+fn split_outside_brackets(text: &str) -> Vec<&str> {
+    let mut inside = false;
+    text.split(|letter| {
+        inside = (inside || letter == '[') && letter != ']';
+        letter == ':' && !inside
+    })
+    .collect()
+}
+
+fn location(text: &str) -> Option<Location> {
+    // A path may have an `@` of its own.
+    let (path, hosts) = text.rsplit_once('@')?;
+    let names = path.strip_prefix('/')?.split('/').filter(|name| !name.is_empty());
+    let path: Vec<String> = names.map(str::to_owned).collect();
+    let hosts: Vec<String> = hosts.split('+').map(host).collect::<Option<_>>()?;
+    let fits = |name: &String| name.len() <= NAME_MAX_BYTES && name != "." && name != "..";
+    (hosts.len() <= MAX && path.iter().chain(&hosts).all(fits)).then_some(Location { path, hosts })
+}
+
+fn host(text: &str) -> Option<String> {
+    let bare = text.strip_prefix('[').map_or(Some(text), |rest| rest.strip_suffix(']'))?;
+    let is_plain =
+        !bare.is_empty() && !bare.contains(|letter: char| letter.is_whitespace() || "[]/".contains(letter));
+    is_plain.then(|| bare.to_owned())
+}
+
+impl fmt::Display for Locations {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, location) in self.0.iter().enumerate() {
+            let separator = if at == 0 { "" } else { ":" };
+            write!(f, "{separator}{location}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "/{}@", self.path.join("/"))?;
+        for (at, host) in self.hosts.iter().enumerate() {
+            let separator = if at == 0 { "" } else { "+" };
+            match host.contains(':') {
+                true => write!(f, "{separator}[{host}]")?,
+                false => write!(f, "{separator}{host}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn places_are_written_as_in_exports5() {
+        let list: Locations = "/srv/a@one+192.0.2.7:/@[2001:db8::1]:/odd@name@two".parse().unwrap();
+        let seen: Vec<(String, String)> =
+            list.iter().map(|place| (place.path.join("|"), place.hosts.join("|"))).collect();
+        let is = |path: &str, hosts: &str| (path.to_owned(), hosts.to_owned());
+        assert_eq!(seen, [is("srv|a", "one|192.0.2.7"), is("", "2001:db8::1"), is("odd@name", "two")]);
+        for bad in
+            ["", "/srv", "srv@host", "/srv@", "/srv@a+", "/srv@a:", "@a", "/srv@a b", "/a/../b@h", "/s@[::1"]
+        {
+            let error = bad.parse::<Locations>().unwrap_err();
+            assert!(error.contains("PATH@HOST"), "{bad}: {error}");
+        }
+        assert!(vec!["/a@b"; MAX].join(":").parse::<Locations>().is_ok());
+        assert!(vec!["/a@b"; MAX + 1].join(":").parse::<Locations>().is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_read_is_written_again(text in "(/[a-c@]{0,3}){1,3}@(\\[[0-9a-f:]{2,5}\\]|[a-z.]{1,4})(\\+[a-z]{1,3})?(:/x@y)?") {
+            if let Ok(list) = text.parse::<Locations>() {
+                prop_assert_eq!(list.to_string().parse::<Locations>().unwrap(), list);
+            }
+        }
+
+        #[test]
+        fn no_text_panics(text in ".{0,40}") {
+            let _ = text.parse::<Locations>();
+        }
+    }
+}
