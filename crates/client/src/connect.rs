@@ -153,7 +153,8 @@ pub enum ConnectError {
     },
 }
 
-fn way(locations: &[String]) -> String {
+/// What to do about a referral.
+pub(crate) fn way(locations: &[String]) -> String {
     match locations {
         [] => "it does not say where; ask who runs it".to_owned(),
         locations => format!("use {}", locations.join(" or ")),

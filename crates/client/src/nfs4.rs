@@ -25,6 +25,7 @@ mod keeper;
 mod leases;
 mod locks;
 mod making;
+mod moved;
 mod names;
 mod opens;
 mod recovery;
@@ -106,6 +107,8 @@ struct Inner {
     resumed: AtomicBool,
     /// When the record last heard that the lease was renewed.
     told_renewed: Mutex<Option<Instant>>,
+    /// When it was last said that something is on another server.
+    told_moved: Mutex<Option<Instant>>,
     /// A handle that names nothing.
     nowhere: Handle,
     weak: std::sync::Weak<Inner>,

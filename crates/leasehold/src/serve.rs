@@ -1,5 +1,6 @@
 //! `leasehold serve`: directories of this machine over NFS.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -54,21 +55,20 @@ pub async fn run(arguments: Serve) -> Result<(), Failure> {
     let front = stack.front().clone();
     let _admin = Admin::start(&state, move || status_of(&front, &arbiters))?;
     for export in stack.front().exports().iter() {
-        if export.is_absent() {
-            let places = &export.options.refer;
-            println!("referring {} on {}; its clients are sent to {places}", export.path, stack.address());
-            continue;
-        }
-        println!(
-            "serving {} on {}; a client mounts it with: {}",
-            export.path,
-            stack.address(),
-            stack.mount_line(&export.path)
-        );
+        // Nobody need listen.
+        let _ = writeln!(std::io::stdout(), "{}", greeting(export, &stack));
     }
     end.wait().await;
     stack.stop().await;
     Ok(())
+}
+
+fn greeting(export: &Export, stack: &Stack) -> String {
+    let (path, address) = (&export.path, stack.address());
+    if export.is_absent() {
+        return format!("referring {path} on {address}; its clients are sent to {}", export.options.refer);
+    }
+    format!("serving {path} on {address}; a client mounts it with: {}", stack.mount_line(path))
 }
 
 fn default_state(arguments: &Serve) -> Result<PathBuf, Failure> {

@@ -66,6 +66,24 @@ fn who_is_referred_elsewhere_is_told_where() {
     let v3 = format!("{}&vers=3&mountport={}", serve.url(), serve.address.rsplit(':').next().unwrap());
     fails_with(&run(&["proxy", &v3, "--cache", &tree.path("cache")]), &["there is no such export"]);
     serve.terminate();
+
+    // Below what is mounted it is in the log, and what is beside it can be had.
+    let config = tree.path("exports.toml");
+    std::fs::write(tree.path("served/beside"), "content").unwrap();
+    let away = format!("{served}/away");
+    std::fs::create_dir(&away).unwrap();
+    let text = format!(
+        "[[export]]\ndirectory = '{served}'\npath = '/export'\nroot_squash = false\nsecure = false\n\
+         [[export]]\ndirectory = '{away}'\npath = '/export/away'\nsecure = false\nrefer = '/srv@other.example.com'\n"
+    );
+    std::fs::write(&config, text).unwrap();
+    let serve = program::Running::start(&["serve", "--config", &config, "--state", &state]);
+    let proxy = tree.proxy(&serve);
+    let listed = run(&["cache", "warm", &tree.path("cache"), "/", "--json"]);
+    let said = proxy.terminate();
+    assert!(said.contains("`away` is not on") && said.contains("nfs://other.example.com/srv"), "{said}");
+    assert!(String::from_utf8_lossy(&listed.stdout).contains("done"), "{listed:?}");
+    serve.terminate();
     let wrong = ["serve", &served, "--state", &state, "--refer", "other.example.com"];
     assert_eq!(run(&wrong).status.code(), Some(2));
 }

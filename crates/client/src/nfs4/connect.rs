@@ -1,7 +1,5 @@
 //! From a URL to a mounted export, without MOUNT: the path is walked from the server's root.
 
-mod moved;
-
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32};
@@ -25,7 +23,7 @@ use super::channel::Channel;
 use super::durable::{Held, Life};
 use super::establish::{Client, Identity, NotMade};
 use super::session::Session;
-use super::{Export, Idmap, Inner, Nfs4, Phase, convert, keeper, system};
+use super::{Export, Idmap, Inner, Nfs4, Phase, convert, keeper, moved, system};
 use crate::connect::{ConnectError, link_options, source};
 use crate::nonsense::{Fsids, Nonsense, Types};
 use crate::portmapper::{AskError, Way, ask};
@@ -95,7 +93,9 @@ async fn mount(url: &Url, server: SocketAddr, life: &Life, minor: u32) -> Result
     let mounting = async {
         let session = establish(&inner).await.map_err(refused)?;
         let root = match walk(&inner, url, &session).await {
-            Err(NotMade::Status(Wire::Moved)) => return Err(moved::error(&inner, url, &session).await),
+            Err(NotMade::Status(Wire::Moved)) => {
+                return Err(moved::error(&inner, &names(url), &session).await);
+            }
             walked => walked.map_err(refused)?,
         };
         Ok((session, root))
@@ -143,6 +143,7 @@ fn build(url: &Url, server: SocketAddr, identity: Identity, minor: u32, nowhere:
         prospects: super::delegating::Prospects::default(),
         resumed: AtomicBool::new(false),
         told_renewed: Mutex::default(),
+        told_moved: Mutex::default(),
         nowhere,
         weak: weak.clone(),
     });

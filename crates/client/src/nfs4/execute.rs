@@ -129,6 +129,10 @@ impl Inner {
                 Tried::Answered(compound) => {
                     let status = compound.status.err();
                     let happened = plan.once && happened(&compound, plan.main);
+                    if status == Some(Wire::Moved) {
+                        let (operations, _) = build(&self.state.lock())?;
+                        self.tell_moved(&session, operations, compound.resarray.len());
+                    }
                     match status {
                         Some(Wire::Delay | Wire::Grace) if !happened => {}
                         Some(lost)

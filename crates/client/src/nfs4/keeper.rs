@@ -117,7 +117,10 @@ async fn tend(inner: Arc<Inner>) {
         }
         if flags & SEQ4_STATUS_LEASE_MOVED != 0 && !moved {
             moved = true;
-            tracing::warn!("server {} has moved a file system elsewhere; that is not followed", inner.server);
+            tracing::warn!(
+                "server {} has moved a file system elsewhere, which is not followed: mount it from there",
+                inner.server
+            );
         }
         // So that a flag that stays set does not keep us busy.
         sleep(AGAIN / 20).await;

@@ -1,0 +1,159 @@
+//! What the server refers us elsewhere for (RFC 8881, section 11.4): an export, or something below it.
+//!
+//! A referral is not followed: what is cached, and what is held at an origin, belongs to the server that was named. Whoever
+//! runs us is told the URL of the other one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use protocol::nfs4::{ArgOp, Attr, Bitmap, Component, FsLocations, LookupArgs, Op, Operation, Results, op};
+use tokio::time::{Instant, timeout};
+use vfs::Principal;
+
+use super::Inner;
+use super::attributes::getattr;
+use super::session::Session;
+use crate::connect::ConnectError;
+
+/// So many places are told, at most.
+const TOLD_MAX: usize = 8;
+/// At most one warning in this time.
+const WARN_EVERY: Duration = Duration::from_secs(60);
+/// How long it may take to ask for the places.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What is told to whoever wants to mount the export with this path.
+pub(super) async fn error(inner: &Inner, names: &[Component], session: &Arc<Session>) -> ConnectError {
+    let locations = locations(inner, names, session).await.unwrap_or_default();
+    ConnectError::Moved { server: inner.server, export: inner.url.export_text(), locations }
+}
+
+/// Asks for the places of a path, as URLs. None if the server does not say.
+async fn locations(inner: &Inner, names: &[Component], session: &Arc<Session>) -> Option<Vec<String>> {
+    let mut depth = names.len();
+    // The first time it may be that only a directory above was found: that one is asked the second time.
+    for _ in 0..2 {
+        let mut way: Vec<ArgOp> = vec![op::Putrootfh::with(())];
+        let lookup = |name: &Component| op::Lookup::with(LookupArgs { objname: name.clone() });
+        way.extend(names[..depth].iter().map(lookup));
+        let mut results = ask(inner, session, way).await?;
+        results.take::<op::Putrootfh>().ok()?;
+        let found = (0..depth).take_while(|_| results.take::<op::Lookup>().is_ok()).count();
+        if found == depth {
+            let fs_locations = results.take::<op::Getattr>().ok()?.obj_attributes.fs_locations?;
+            let below: Vec<&[u8]> = names[depth..].iter().map(|name| &name[..]).collect();
+            return Some(urls(&fs_locations, &below));
+        }
+        depth = found;
+    }
+    None
+}
+
+/// Asks where that is which these operations lead to.
+async fn ask(inner: &Inner, session: &Arc<Session>, mut way: Vec<ArgOp>) -> Option<Results> {
+    way.push(getattr(Bitmap::of(&[Attr::FsLocations, Attr::Fsid])));
+    let asked = inner.within(session, &Principal::Machine, Operation::Getattr, way);
+    timeout(PATIENCE, asked).await.ok()?.ok()
+}
+
+impl Inner {
+    /// Says in the log where that is, now and then. The last of `answered` of these operations failed with MOVED.
+    pub(super) fn tell_moved(&self, session: &Arc<Session>, operations: Vec<ArgOp>, answered: usize) {
+        let now = Instant::now();
+        {
+            let mut told = self.told_moved.lock();
+            if told.is_some_and(|told| now.duration_since(told) < WARN_EVERY) {
+                return;
+            }
+            *told = Some(now);
+        }
+        let Some(inner) = self.weak.upgrade() else { return };
+        let (session, way) = (session.clone(), way_to_failure(operations, answered));
+        tokio::spawn(async move {
+            let name = way.iter().rev().find_map(|operation| match operation {
+                ArgOp::Lookup(args) => Some(args.objname.escape_ascii().to_string()),
+                _ => None,
+            });
+            let locations = places(&inner, &session, way).await.unwrap_or_default();
+            let what = name.map_or_else(|| inner.url.export_text(), |name| format!("`{name}`"));
+            tracing::warn!(
+                "{what} is not on {}, which refers us elsewhere, and that is not followed: {}",
+                inner.server,
+                crate::connect::way(&locations)
+            );
+        });
+    }
+}
+
+/// Of the operations of a compound those that led to what the last answered one was asked of.
+fn way_to_failure(mut operations: Vec<ArgOp>, answered: usize) -> Vec<ArgOp> {
+    operations.truncate(answered.saturating_sub(1));
+    let put = operations.iter().rposition(|operation| matches!(operation, ArgOp::Putfh(_)));
+    let mut way = operations.split_off(put.unwrap_or(0));
+    way.retain(|operation| matches!(operation, ArgOp::Putfh(_) | ArgOp::Lookup(_)));
+    way
+}
+
+async fn places(inner: &Inner, session: &Arc<Session>, way: Vec<ArgOp>) -> Option<Vec<String>> {
+    let lookups = way.iter().filter(|operation| matches!(operation, ArgOp::Lookup(_))).count();
+    let mut results = ask(inner, session, way).await?;
+    results.take::<op::Putfh>().ok()?;
+    for _ in 0..lookups {
+        results.take::<op::Lookup>().ok()?;
+    }
+    let fs_locations = results.take::<op::Getattr>().ok()?.obj_attributes.fs_locations?;
+    Some(urls(&fs_locations, &[]))
+}
+
+/// The places with what is below, as URLs.
+fn urls(at: &FsLocations, below: &[&[u8]]) -> Vec<String> {
+    let of = |location: &protocol::nfs4::FsLocation| {
+        let names = location.rootpath.iter().map(|name| &name[..]).chain(below.iter().copied());
+        let path: String = names.map(|name| format!("/{}", name.escape_ascii())).collect();
+        let path = if path.is_empty() { "/".to_owned() } else { path };
+        let url = |server: &protocol::nfs4::Limited| {
+            let host = server.escape_ascii().to_string();
+            let host = if host.contains(':') { format!("[{host}]") } else { host };
+            format!("nfs://{host}{path}")
+        };
+        location.server.iter().map(url).collect::<Vec<_>>()
+    };
+    at.locations.iter().flat_map(of).take(TOLD_MAX).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use protocol::nfs4::{FsLocation, Handle, Limited, Pathname, PutfhArgs};
+    use xdr::List;
+
+    #[test]
+    fn what_is_asked_about_is_what_the_failed_operation_was_asked_of() {
+        let put = |byte| op::Putfh::with(PutfhArgs { object: Handle::new(&[byte]).unwrap() });
+        let lookup = op::Lookup::with(LookupArgs { objname: Component::new(&b"n"[..]).unwrap() });
+        let all = || {
+            let first = [put(1), op::Savefh::with(()), put(2), getattr(Bitmap::EMPTY), lookup.clone()];
+            first.into_iter().chain([op::Getfh::with(()), getattr(Bitmap::EMPTY)]).collect()
+        };
+        assert_eq!(way_to_failure(all(), 6), [put(2), lookup.clone()], "GETFH failed");
+        assert_eq!(way_to_failure(all(), 5), [put(2)], "LOOKUP failed");
+        assert_eq!(way_to_failure(all(), 0), []);
+    }
+
+    #[test]
+    fn places_are_told_as_urls_of_what_was_wanted() {
+        let location = |hosts: &[&'static [u8]], path: &[&'static [u8]]| FsLocation {
+            server: List::new(hosts.iter().map(|host| Limited::new(*host).unwrap()).collect()).unwrap(),
+            rootpath: Pathname::new(path.iter().map(|name| Component::new(*name).unwrap()).collect())
+                .unwrap(),
+        };
+        let locations = vec![location(&[b"b", b"2001:db8::1"], &[b"srv"]), location(&[b"x\n"], &[])];
+        let at = FsLocations { fs_root: Pathname::default(), locations: List::new(locations).unwrap() };
+        assert_eq!(
+            urls(&at, &[b"sub"]),
+            ["nfs://b/srv/sub", "nfs://[2001:db8::1]/srv/sub", "nfs://x\\n/sub"],
+            "in one line, whatever the server says"
+        );
+        assert_eq!(urls(&at, &[])[2], "nfs://x\\n/");
+    }
+}
