@@ -69,7 +69,7 @@ fn lint_into(steps: &mut Steps) {
     steps.step("clippy", || steps::run("cargo", clippy, &[]));
     let doc = ["doc", "--workspace", "--no-deps", "--document-private-items"];
     steps.step("documentation", || {
-        steps::run("cargo", doc, &[("RUSTDOCFLAGS", "-D rustdoc::broken_intra_doc_links")])
+        steps::run("cargo", doc, &[("RUSTDOCFLAGS", "-D warnings -A rustdoc::private_intra_doc_links")])
     });
 }
 
