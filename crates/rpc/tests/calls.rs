@@ -21,6 +21,7 @@ const COUNT: u32 = 2;
 const WAIT: u32 = 3;
 const FILE: u32 = 4;
 const CALL_BACK: u32 = 5;
+const DROP_ONCE: u32 = 6;
 
 struct Echo {
     counted: AtomicU32,
@@ -51,6 +52,8 @@ impl Service for Echo {
                     Bulk::File(range).encode(&mut reply);
                     reply.u32(9);
                 }
+                DROP_ONCE if self.counted.fetch_add(1, Ordering::SeqCst) == 0 => return Outcome::Drop,
+                DROP_ONCE => reply.u32(u32::from(call.resent)),
                 CALL_BACK => {
                     let connection = call.connection.clone().unwrap();
                     let header =
@@ -66,7 +69,10 @@ impl Service for Echo {
     }
 
     fn remember(&self, call: &Call) -> Remember {
-        if call.header.procedure == COUNT { Remember::Reply } else { Remember::No }
+        match call.header.procedure {
+            COUNT | DROP_ONCE => Remember::Reply,
+            _ => Remember::No,
+        }
     }
 }
 
@@ -99,6 +105,15 @@ fn link(server: &Server, transport: Transport) -> Link {
         timeo: Duration::from_millis(700),
         ..LinkOptions::new(server.local_addr())
     })
+}
+
+#[tokio::test]
+async fn a_call_that_was_dropped_is_a_new_one_when_it_comes_again() {
+    let service = Echo::new();
+    let server = server(service.clone()).await;
+    let link = link(&server, Transport::Udp);
+    let resent = call(&link, DROP_ONCE, b"").await.unwrap().results.u32();
+    assert_eq!((resent, service.counted.load(Ordering::SeqCst)), (Ok(0), 2));
 }
 
 #[tokio::test]
