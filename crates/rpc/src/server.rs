@@ -168,10 +168,9 @@ impl Dispatcher {
         let outcome = self.service.clone().call(call).await;
         match &outcome {
             Outcome::Reply(message) => slot.complete(message),
-            Outcome::Refuse(_) => slot.forget(),
             // What an earlier life may have carried out is still that when it comes again.
             Outcome::Drop if resent => {}
-            Outcome::Drop => slot.forget(),
+            Outcome::Refuse(_) | Outcome::Drop => slot.forget(),
         }
         outcome
     }

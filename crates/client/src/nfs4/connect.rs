@@ -65,7 +65,7 @@ async fn connect_to(url: &Url, server: SocketAddr, life: &Life) -> Result<Nfs4, 
         source => ConnectError::Nfs4 { server, source },
     })?;
     for &minor in url.options.vers.minors() {
-        match mount(url, server, life, minor).await {
+        match Box::pin(mount(url, server, life, minor)).await {
             Err(ConnectError::Version { .. }) => {}
             decided => return decided,
         }

@@ -109,12 +109,12 @@ async fn places(inner: &Inner, session: &Arc<Session>, way: Vec<ArgOp>) -> Optio
 fn urls(at: &FsLocations, below: &[&[u8]]) -> Vec<String> {
     let of = |location: &protocol::nfs4::FsLocation| {
         let names = location.rootpath.iter().map(|name| &name[..]).chain(below.iter().copied());
-        let path: String = names.map(|name| format!("/{}", name.escape_ascii())).collect();
-        let path = if path.is_empty() { "/".to_owned() } else { path };
+        let names: Vec<String> = names.map(|name| name.escape_ascii().to_string()).collect();
+        let path = names.join("/");
         let url = |server: &protocol::nfs4::Limited| {
             let host = server.escape_ascii().to_string();
             let host = if host.contains(':') { format!("[{host}]") } else { host };
-            format!("nfs://{host}{path}")
+            format!("nfs://{host}/{path}")
         };
         location.server.iter().map(url).collect::<Vec<_>>()
     };

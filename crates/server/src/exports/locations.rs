@@ -91,9 +91,10 @@ impl fmt::Display for Location {
         write!(f, "/{}@", self.path.join("/"))?;
         for (at, host) in self.hosts.iter().enumerate() {
             let separator = if at == 0 { "" } else { "+" };
-            match host.contains(':') {
-                true => write!(f, "{separator}[{host}]")?,
-                false => write!(f, "{separator}{host}")?,
+            if host.contains(':') {
+                write!(f, "{separator}[{host}]")?;
+            } else {
+                write!(f, "{separator}{host}")?;
             }
         }
         Ok(())

@@ -23,7 +23,8 @@ async fn referring() -> Served {
 /// As text: where it is here, and where else.
 fn told(locations: &FsLocations) -> (String, Vec<String>) {
     let path = |names: &protocol::nfs4::Pathname| {
-        names.iter().map(|name| format!("/{}", name.escape_ascii())).collect::<String>()
+        let names: Vec<_> = names.iter().map(|name| name.escape_ascii().to_string()).collect();
+        format!("/{}", names.join("/"))
     };
     let location = |location: &protocol::nfs4::FsLocation| {
         let hosts: Vec<_> = location.server.iter().map(|host| host.escape_ascii().to_string()).collect();

@@ -119,7 +119,7 @@ async fn all_changes(client: &Client, dir: nfs3::Handle) -> Vec<(&'static str, R
     let create = nfs3::CreateArgs { location: at3(dir, "made"), how };
     let read = nfs3::ReadArgs { file, offset: 0, count: 3 };
     // All at once: each is held.
-    let (a, b, c, d, e, f, g, h, i, j, k) = tokio::join!(
+    let ended: [_; 11] = tokio::join!(
         client.v3::<call::Create, _, _>(create),
         client.mkdir3(dir, "directory"),
         client.v3::<call::Symlink, _, _>(link),
@@ -131,12 +131,13 @@ async fn all_changes(client: &Client, dir: nfs3::Handle) -> Vec<(&'static str, R
         client.v3::<call::Setattr, _, _>(set),
         client.v3::<call::Write, _, _>(write),
         client.v3::<call::Read, _, _>(read),
-    );
+    )
+    .into();
     let names = [
         "CREATE", "MKDIR", "SYMLINK", "MKNOD", "REMOVE", "RMDIR", "RENAME", "LINK", "SETATTR", "WRITE",
         "READ",
     ];
-    names.into_iter().zip([a, b, c, d, e, f, g, h, i, j, k]).collect()
+    names.into_iter().zip(ended).collect()
 }
 
 fn listing(home: &Home) -> Vec<String> {
