@@ -55,6 +55,27 @@ fn what_everybody_sees_is_one_register() {
     assert!(delayed > 5 * SEEDS, "only {delayed} writes under leases");
 }
 
+/// The same, while files are made with the lease on them in one call, and clients leave with one VACATED of everything and come
+/// back. `NQNFS_BUSY_SEED=17` plays one of these again.
+#[test]
+fn nor_does_it_matter_that_files_are_made_and_clients_come_and_go() {
+    if let Some(seed) = std::env::var("NQNFS_BUSY_SEED").ok().and_then(|seed| seed.parse().ok()) {
+        println!("{:?}", run(seed, Faults { tell: true, ..Faults::busy(seed) }));
+        return;
+    }
+    let outcomes = runs(SEEDS, Faults::busy).unwrap_or_else(|fault| panic!("{fault}"));
+    let made: u64 = outcomes.iter().map(|outcome| outcome.made).sum();
+    let departures: u64 = outcomes.iter().map(|outcome| outcome.departures).sum();
+    println!("{SEEDS} runs: {made} files made with a lease, {departures} departures");
+    assert!(made > SEEDS && departures > SEEDS, "{made} files made with a lease, {departures} departures");
+}
+
+/// A VACATED of everything that comes late must find nothing of the next life of its client.
+#[test]
+fn who_comes_back_under_the_same_name_is_found() {
+    assert!(is_found(|seed| Faults { own_names: false, departures: 8, ..Faults::busy(seed) }));
+}
+
 /// The check checks: clocks that are slower than the server believes are found, whatever else happens.
 #[test]
 fn clocks_beyond_the_declared_skew_are_found() {

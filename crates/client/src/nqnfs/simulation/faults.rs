@@ -36,6 +36,12 @@ pub(super) struct Faults {
     pub(super) records: usize,
     /// Clients push and renew at the last moment.
     pub(super) thin: bool,
+    /// Files that are not there at first, beside the others.
+    pub(super) made: usize,
+    /// How often a client leaves with one VACATED of everything, and comes back.
+    pub(super) departures: u64,
+    /// Who comes back does so under a name of its own.
+    pub(super) own_names: bool,
     pub(super) tell: bool,
 }
 
@@ -70,6 +76,9 @@ impl Faults {
             quiet_s: one_of(&[0, 0, 5, 30]),
             records: one_of(&[1, 2, 100]) as usize,
             thin: false,
+            made: 0,
+            departures: 0,
+            own_names: true,
             tell: false,
         }
     }
@@ -87,6 +96,16 @@ impl Faults {
         let faults = Faults::of(seed);
         let (thin, cut_ms, term_max_s) = (true, THIN_CUT_MAX, 6);
         Faults { thin, cut_ms, term_max_s, slowest_clock: 1.0, clock_skew_ms: 500, ..faults }
+    }
+
+    /// Those of a seed, while files are made and clients come and go.
+    pub(super) fn busy(seed: u64) -> Faults {
+        Faults { made: 1 + (seed % 4) as usize, departures: seed / 4 % 3 * 2, ..Faults::of(seed) }
+    }
+
+    /// All files, whether they are there or not.
+    pub(super) fn all_files(&self) -> usize {
+        self.files + self.made
     }
 
     /// Ten clients that write under leases, each mostly to a file of its own, when the server crashes among them.
