@@ -454,6 +454,34 @@ async fn a_new_directory_is_its_makers_until_somebody_else_comes() {
     }
 }
 
+/// What `make` goes by, on whatever machine: an object that is pushed after its source was edited elsewhere is older than that,
+/// though nobody had looked at its time. One that is pushed before its close has the server's time, for nothing.
+#[tokio::test]
+async fn what_is_pushed_late_is_as_old_as_it_is() {
+    let served = Served::start().await;
+    let (builder, editor) = (served.client("tcp").await, served.client("udp").await);
+    let modified = |file: &str| served.tree.path().join(file).metadata().unwrap().modified().unwrap();
+    let tick = || tokio::time::sleep(Duration::from_millis(50));
+    editor.write("source", b"int one;", true).await;
+    assert_eq!(builder.read("source").await.unwrap(), b"int one;");
+    tick().await;
+    let object = builder.write("object", b"one", true).await;
+    assert_eq!(builder.calls(Procedure::Write), 0, "delayed");
+    tick().await;
+    let source = editor.write("source", b"int two;", false).await;
+    editor.cache.commit(&me(), &source, 0, 0).await.unwrap();
+    tick().await;
+    builder.cache.commit(&me(), &object, 0, 0).await.unwrap();
+    assert_eq!((builder.calls(Procedure::Write), builder.calls(Procedure::Setattr)), (1, 1));
+    assert!(modified("object") < modified("source"), "it was not made of what the source is now");
+    let (open, synced) = builder.try_open("synced", Share::READ | Share::WRITE, true).await.unwrap();
+    let data = Bytes::from_static(b"data");
+    builder.cache.write(&me(), &synced, By::Open(open), 0, data, Stability::Unstable).await.unwrap();
+    builder.cache.commit(&me(), &synced, 0, 0).await.unwrap();
+    builder.cache.close(&me(), open).await.unwrap();
+    assert_eq!((builder.calls(Procedure::Write), builder.calls(Procedure::Setattr)), (2, 1));
+}
+
 /// O_CREAT of a file that is there opens it as anybody would; of one that is new, whatever its mode.
 #[tokio::test]
 async fn who_makes_a_file_may_open_it_and_who_finds_one_may_not() {

@@ -103,6 +103,19 @@ impl Faults {
         Faults { made: 1 + (seed % 4) as usize, departures: seed / 4 % 3 * 2, ..Faults::of(seed) }
     }
 
+    /// Clients that come back at once, over a network that is slow enough for what they said last.
+    pub(super) fn hasty(seed: u64) -> Faults {
+        Faults {
+            departures: 8,
+            delay_ms: 3_000,
+            lost_of: 3,
+            pause_ms: 800,
+            cut_ms: 0,
+            server_crash: None,
+            ..Faults::busy(seed)
+        }
+    }
+
     /// All files, whether they are there or not.
     pub(super) fn all_files(&self) -> usize {
         self.files + self.made

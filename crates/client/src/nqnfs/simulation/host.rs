@@ -281,11 +281,8 @@ impl Host {
                     known.cached = Some(value).filter(|_| fresh).or(known.cached);
                 }
                 let began = waiting.began;
-                Some(if value == mine {
-                    Told::Wrote { file, value, began, delayed: false }
-                } else {
-                    Told::Read { file, value, began, hit: false }
-                })
+                // Of one that was there it tells no data.
+                (value == mine).then_some(Told::Wrote { file, value, began, delayed: false })
             }
             Question::Write { value, through, .. } => {
                 self.leases.write_ended(now, &handle(file), !through);

@@ -15,8 +15,10 @@ use super::server::Server;
 const QUIET_FROM: u64 = 90_000;
 /// All is read once more, when nothing can be on its way.
 const AUDIT_FROM: u64 = 200_000;
-/// By then everybody has been answered.
-const END: u64 = 215_000;
+/// So much later where clients leave: what one of them asked for last is a lease that nobody ends before its time.
+const LEFT_BEHIND: u64 = 60_000;
+/// From the last reading on, everybody is answered within this.
+const ANSWERED: u64 = 15_000;
 /// A call that was not answered is sent again after this.
 const AGAIN: u64 = 300;
 /// EVICTED is.
@@ -126,13 +128,14 @@ impl World {
             outcome: Outcome::default(),
             random,
         };
+        let last = world.last_audit();
         for client in 0..clients {
             let at = world.random.below(2000);
             world.plan(at, Event::Act(client));
             world.plan(QUIET_FROM + 1000, Event::Push(client));
             for file in 0..faults.all_files() {
                 world.plan(QUIET_FROM + 1000, Event::Audit(client, file, QUIET_FROM));
-                world.plan(AUDIT_FROM, Event::Audit(client, file, AUDIT_FROM));
+                world.plan(last, Event::Audit(client, file, last));
             }
         }
         world.plan_faults();
@@ -159,6 +162,10 @@ impl World {
         }
     }
 
+    fn last_audit(&self) -> u64 {
+        AUDIT_FROM + if self.faults.departures > 0 { LEFT_BEHIND } else { 0 }
+    }
+
     fn any_client(&mut self) -> usize {
         self.random.below(self.faults.clients as u64) as usize
     }
@@ -180,7 +187,7 @@ impl World {
     /// Runs to the end; an error says what was wrong.
     pub(super) fn run(mut self) -> Result<Outcome, String> {
         while let Some(((at, _), event)) = self.events.pop_first() {
-            if at > END {
+            if at > self.last_audit() + ANSWERED {
                 break;
             }
             self.at = at;
@@ -211,7 +218,7 @@ impl World {
             if let Some(file) = host.files.iter().position(|known| known.dirty.is_some()) {
                 return Err(format!("client {client} never got rid of what it wrote to file {file}"));
             }
-            let lacks = |file: &usize| !self.audited.contains(&(client, *file, AUDIT_FROM));
+            let lacks = |file: &usize| !self.audited.contains(&(client, *file, self.last_audit()));
             if let Some(file) = (0..self.faults.all_files()).find(lacks) {
                 return Err(format!("client {client} could not read file {file} in the end"));
             }
@@ -409,7 +416,7 @@ impl World {
             Some(Told::Read { file, value, began, hit }) => {
                 self.outcome.hits += u64::from(hit);
                 self.ops[file].push(Op { value, write: false, began, ended });
-                for round in [QUIET_FROM, AUDIT_FROM].into_iter().filter(|round| began > *round) {
+                for round in [QUIET_FROM, self.last_audit()].into_iter().filter(|round| began > *round) {
                     self.audited.insert((client, file, round));
                 }
             }
