@@ -425,6 +425,12 @@ async fn a_new_tree_is_one_call_for_each_name() {
     );
     let late = there.mtime.as_nanos() - shown.mtime.as_nanos();
     assert!((0..1_000_000_000).contains(&late), "{late} ns");
+    // What a removal makes of it is asked for.
+    cache.remove(&me(), &made.handle, &name("file-0")).await.unwrap();
+    let before = client.calls(Procedure::Getattr);
+    let removed = cache.getattr(&stat, &made.handle).await.unwrap();
+    assert_eq!(client.calls(Procedure::Getattr), before + 1);
+    assert!(removed.mtime >= shown.mtime && removed.nlink == shown.nlink);
 }
 
 /// What is known of a directory that one has made is over as soon as somebody else makes a name in it, and who may not use it

@@ -44,8 +44,8 @@ pub struct Bounds {
     pub created: bool,
     /// What was evicted since a CREATE was sent may have been what it made: its answer brings no lease then.
     pub evictions_count: bool,
-    /// How often a client may leave, with one VACATED of everything, and come back.
-    pub departures: u8,
+    /// How often each client may leave, with one VACATED of everything, and come back.
+    pub departures: [u8; CLIENTS],
     /// Who comes back does so under a name of its own.
     pub own_names: bool,
 }
@@ -68,7 +68,7 @@ impl Default for Bounds {
             own_writes_count: true,
             created: false,
             evictions_count: true,
-            departures: 0,
+            departures: [0, 0],
             own_names: true,
         }
     }
@@ -271,7 +271,7 @@ impl Model for Protocol {
             }
             let pushed = client.dirty.is_none() && client.flush.is_none();
             let quiet = pushed && idle && client.creating.is_none();
-            if quiet && client.life < bounds.departures {
+            if quiet && client.life < bounds.departures[it] {
                 actions.push(Action::Leave(it));
             }
             let may_write = client.belief.is_some_and(|belief| belief.kind == Kind::Write);

@@ -304,16 +304,21 @@ impl World {
         }
         self.leaving[client] = false;
         self.outcome.departures += 1;
-        self.lives[client] += 1;
-        self.names[client] += if self.faults.own_names { self.faults.clients } else { 0 };
+        self.live_again(client);
         self.hosts[client] = Host::new(self.lives[client], &self.faults);
         // It has been pushed.
         self.local[client].clear();
         self.sent[client].clear();
     }
 
-    fn crash_client(&mut self, client: usize) {
+    /// What comes next from this client is of another life, to the server that of another client.
+    fn live_again(&mut self, client: usize) {
         self.lives[client] += 1;
+        self.names[client] += if self.faults.own_names { self.faults.clients } else { 0 };
+    }
+
+    fn crash_client(&mut self, client: usize) {
+        self.live_again(client);
         let fresh = Host::new(self.lives[client], &self.faults);
         let host = std::mem::replace(&mut self.hosts[client], fresh);
         self.orphans.append(&mut self.local[client]);
