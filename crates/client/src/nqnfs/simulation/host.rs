@@ -24,6 +24,8 @@ pub(super) struct Known {
     /// Writes to the server under way.
     writing: u32,
     lease: Option<LeaseId>,
+    /// The call that brought it, or renewed it last: it vouches for nothing that was asked before.
+    brought: u64,
 }
 
 impl Known {
@@ -275,7 +277,7 @@ impl Host {
                 });
                 let known = &mut self.files[file];
                 if let Some(lease) = lease {
-                    known.lease = Some(lease.id);
+                    (known.lease, known.brought) = (Some(lease.id), xid);
                     // Of one that it has used already under its handle it knows more than that it was made.
                     let fresh = known.generation == waiting.generation && known.is_settled();
                     known.cached = Some(value).filter(|_| fresh).or(known.cached);
@@ -304,11 +306,13 @@ impl Host {
                     let granted =
                         granted.map(|(kind, seconds)| (kind, std::time::Duration::from_secs(seconds.into())));
                     let lease = self.leases.answered(now, &handle(file), asked, granted, value);
-                    self.files[file].lease = lease.map(|lease| lease.id).or(self.files[file].lease);
+                    if let Some(lease) = lease {
+                        (self.files[file].lease, self.files[file].brought) = (Some(lease.id), xid);
+                    }
                 }
                 let known = &mut self.files[file];
                 let fresh =
-                    known.generation == waiting.generation && known.writing == 0 && known.dirty.is_none();
+                    known.generation == waiting.generation && known.is_settled() && xid >= known.brought;
                 if fresh && waiting.asked.is_some() && self.leases.held(now, &handle(file)).is_some() {
                     self.files[file].cached = Some(value);
                 }
