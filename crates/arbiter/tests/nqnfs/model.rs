@@ -358,7 +358,7 @@ impl Model for Protocol {
                 state.crashes.0 += 1;
                 let Server { value, vacated, exists, made, .. } = state.server;
                 let started = Some(before.now);
-                state.server = Server { value, vacated, exists, made, started, ..Server::default() };
+                state.server = Server { value, started, vacated, exists, made, ..Server::default() };
             }
             Action::Create(it) => {
                 let client = &mut state.clients[it];

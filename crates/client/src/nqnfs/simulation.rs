@@ -77,14 +77,17 @@ fn nor_does_it_matter_that_files_are_made_and_clients_come_and_go() {
     assert!(made > SEEDS && departures > SEEDS, "{made} files made with a lease, {departures} departures");
 }
 
-/// A VACATED of everything that comes late must find nothing of the next life of its client.
+/// Found here: a push that a crash had left on its way came when the next life of its client had read the file, and was taken for a
+/// write of its own. A VACATED of everything may come as late. Each life has a name of its own therefore, and these clients
+/// come back at once, over a slow network. `NQNFS_HASTY_SEED=934` plays one of these again.
 #[test]
-fn who_comes_back_under_the_same_name_is_found() {
+fn what_one_life_has_said_last_is_nothing_to_the_next() {
     if is_told("NQNFS_HASTY_SEED", Faults::hasty) {
         return;
     }
-    runs(SEEDS_TO_FIND, Faults::hasty).unwrap_or_else(|fault| panic!("{fault}"));
-    assert!(is_found(|seed| Faults { own_names: false, ..Faults::hasty(seed) }));
+    let outcomes = runs(SEEDS_TO_FIND, Faults::hasty).unwrap_or_else(|fault| panic!("{fault}"));
+    let departures: u64 = outcomes.iter().map(|outcome| outcome.departures).sum();
+    assert!(departures > 2 * SEEDS_TO_FIND, "{departures} departures");
 }
 
 /// The check checks: clocks that are slower than the server believes are found, whatever else happens.

@@ -40,8 +40,6 @@ pub(super) struct Faults {
     pub(super) made: usize,
     /// How often a client leaves with one VACATED of everything, and comes back.
     pub(super) departures: u64,
-    /// Who comes back does so under a name of its own.
-    pub(super) own_names: bool,
     pub(super) tell: bool,
 }
 
@@ -78,7 +76,6 @@ impl Faults {
             thin: false,
             made: 0,
             departures: 0,
-            own_names: true,
             tell: false,
         }
     }

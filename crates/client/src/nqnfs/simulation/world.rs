@@ -314,7 +314,7 @@ impl World {
     /// What comes next from this client is of another life, to the server that of another client.
     fn live_again(&mut self, client: usize) {
         self.lives[client] += 1;
-        self.names[client] += if self.faults.own_names { self.faults.clients } else { 0 };
+        self.names[client] += self.faults.clients;
     }
 
     fn crash_client(&mut self, client: usize) {
