@@ -148,7 +148,7 @@ impl Server {
                 self.leases.end_change(now, &handle(file));
                 match self.with_lease(now, client, (file, kind, seconds)) {
                     Answer::Trylater => Answer::Done { value, granted: None },
-                    answer => answer,
+                    answer @ Answer::Done { .. } => answer,
                 }
             }
             Question::Getlease { file, kind, seconds } => self.with_lease(now, client, (file, kind, seconds)),
