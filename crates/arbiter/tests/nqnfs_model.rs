@@ -1,7 +1,8 @@
 //! The lease protocol of NQNFS, proven before it is trusted: every order of events within small bounds.
 //!
 //! One file, two clients, a server, and a network that loses, delays, reorders and repeats. Clocks of clients fall behind;
-//! either side crashes. While what the protocol assumes holds, no client ever sees a value older than the last that was
+//! either side crashes. The file may have to be made first, with the lease on it in the same call, and clients leave with one
+//! VACATED of everything and come back. While what the protocol assumes holds, no client ever sees a value older than the last that was
 //! acknowledged to a writer. When a bound of the server is set below what it must cover, the checker finds the order of
 //! events in which one does.
 //!
@@ -77,4 +78,32 @@ fn a_vacated_that_is_carried_out_twice_breaks_it() {
 #[test]
 fn an_answer_from_before_an_own_write_breaks_it() {
     broken(Bounds { own_writes_count: false, ticks: 3, asks: [2, 1], writes: 1, ..Bounds::default() });
+}
+
+#[test]
+fn nor_when_the_file_is_made_with_the_lease_on_it() {
+    let made = Bounds { created: true, ..Bounds::default() };
+    proven(Bounds { writes: 2, ticks: 6, ..made });
+    proven(Bounds { server_crashes: 1, writes: 1, ticks: 6, ..made });
+}
+
+/// The answer may be as old as it likes: what was evicted since it was asked for may have been what it made.
+#[test]
+fn a_lease_on_what_was_made_that_outlives_its_eviction_breaks_it() {
+    broken(Bounds { created: true, evictions_count: false, ..Bounds::default() });
+}
+
+#[test]
+fn nor_when_clients_leave_with_one_vacated_of_everything_and_come_back() {
+    let leaving = Bounds { departures: [1, 0], ticks: 3, asks: [2, 1], writes: 1, ..Bounds::default() };
+    proven(leaving);
+    proven(Bounds { created: true, ..leaving });
+    // Long enough for a lease that was left behind to end.
+    proven(Bounds { ticks: 7, asks: [1, 1], ..leaving });
+}
+
+/// Found here: VACATED of everything that comes late gives up what the next life of the client has, if it has the same name.
+#[test]
+fn who_comes_back_under_the_same_name_breaks_it() {
+    broken(Bounds { departures: [1, 0], own_names: false, asks: [2, 1], ..Bounds::default() });
 }

@@ -184,10 +184,7 @@ impl FileSystem for Cache {
         name: &Name,
         set: &SetAttributes,
     ) -> Result<Created> {
-        let made =
-            self.core.make(directory, name, self.core.below.mkdir(caller, directory, name, set)).await?;
-        self.core.with(&self.core.object(&made.node.handle), |state| state.fresh = true);
-        Ok(made)
+        self.core.make_directory(caller, directory, name, set).await
     }
 
     async fn symlink(

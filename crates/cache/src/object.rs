@@ -20,6 +20,7 @@
 //! This is pure bookkeeping; it is told what was sent and received, and touches neither disk nor network.
 
 mod names;
+mod presumed;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -42,6 +43,7 @@ use crate::store::{ObjectFile, Place};
 use crate::trust::Sent;
 use crate::writes::Writes;
 use names::{BusyName, Touched, Wish};
+use presumed::Presumed;
 
 /// Does a reply count as an open of the object? Those to GETATTR, LOOKUP and ACCESS do; those that merely carry
 /// attributes along do not.
@@ -93,6 +95,7 @@ pub struct State {
     covered: bool,
     /// Operations of ours under a lease have left it open what the attributes are now. The next ones are ours.
     ours: bool,
+    presumed: Presumed,
     /// The index says that what it has is vouched for by the lease.
     vouched: bool,
     /// The index is to say so no more, at once.
@@ -177,6 +180,7 @@ impl State {
             chained: 0,
             covered: false,
             ours: false,
+            presumed: Presumed::default(),
             vouched: false,
             unvouched: false,
             lease: None,
@@ -280,7 +284,7 @@ impl State {
 
     /// Attributes that may be believed, and are no older than this.
     pub fn current_within(&self, age_max: Option<Duration>) -> Option<&Attributes> {
-        if let Some(attributes) = self.leased() {
+        if let Some(attributes) = self.leased().or_else(|| Some(self.presumed()?.0)) {
             return Some(attributes);
         }
         let known = self.known.as_ref()?;
@@ -294,7 +298,8 @@ impl State {
     pub fn current_until(&self) -> Option<Instant> {
         let known = self.known.as_ref()?;
         let trusted = known.sent.sequence >= self.distrusted_before && !self.chain.is_suspect();
-        trusted.then(|| known.sent.at + known.timeout)
+        let timed = trusted.then(|| known.sent.at + known.timeout);
+        timed.or_else(|| Some(self.presumed()?.1))
     }
 
     /// Attributes that a lease vouches for: the origin would say the same now.
@@ -307,7 +312,7 @@ impl State {
 
     /// Attributes as fresh as the asker wants them, if `open` is that they be asked after the request came.
     pub fn believed(&self, open: bool) -> Option<&Attributes> {
-        if open { self.leased() } else { self.current() }
+        if open { self.leased().or_else(|| Some(self.presumed()?.0)) } else { self.current() }
     }
 
     /// A lease of an earlier process is held still.
@@ -439,6 +444,7 @@ impl State {
         };
         if same(&known.attributes, attributes) {
             confirm(known, policy, attributes, sent);
+            self.presumed.shown(sent.sequence >= self.distrusted_before);
             return Seen::Known;
         }
         let overtaken = sent.sequence < known.received;
@@ -484,6 +490,9 @@ impl State {
     /// It has been done.
     pub fn end_change(&mut self, policy: &Policy, wcc: &Wcc, sent: &Sent) {
         learn_clock(policy, wcc);
+        if wcc.after.is_none() {
+            self.presumed.untold();
+        }
         let known = self.known.as_ref().map(|known| known.attributes);
         let verdict = self.chain.end(known.as_ref(), wcc);
         self.conclude(policy, verdict, sent);
@@ -500,6 +509,7 @@ impl State {
     pub fn end_lost(&mut self, policy: &Policy) {
         let sent = policy.sending();
         let known = self.known.as_ref().map(|known| known.attributes);
+        self.presumed.untold();
         let verdict = self.chain.end(known.as_ref(), &Wcc::default());
         self.conclude(policy, verdict, &sent);
         self.drop_all(policy);
@@ -511,6 +521,7 @@ impl State {
     /// nothing is made of knowing better. What names led to it is asked anew.
     pub fn lose_names(&mut self, policy: &Policy) {
         self.unvouch();
+        self.presumed.untold();
         self.epoch = policy.epoch();
         self.changed = true;
         self.ours = self.is_ours_alone();
@@ -590,6 +601,7 @@ impl State {
 
     fn adopt(&mut self, policy: &Policy, attributes: &Attributes, sent: &Sent) {
         self.unvouch();
+        self.presumed.shown(sent.sequence >= self.distrusted_before);
         let (timeout, _) = policy.timeouts(attributes.is_dir());
         let now = Instant::now();
         self.known = Some(Known {

@@ -283,6 +283,8 @@ impl Core {
         if let Some((names, change)) = making {
             if opened.created {
                 change.done(&opened.directory);
+                let made = Some(&opened.attributes);
+                self.with(&directory, |state| state.presume(&self.policy, &opened.directory, made));
             } else {
                 change.unchanged(opened.directory.after.as_ref());
             }

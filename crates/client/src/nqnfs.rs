@@ -30,9 +30,9 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use vfs::{
     AccessMask, Accessed, Attributes, By, Callback, Callbacks, Caller, Commit, CreateHow, Created, Data,
-    Delegated, Device, FileSystem, FileType, FsLimits, FsStat, Handle, LeaseId, Listing, Lock, LockRequest,
-    Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Owner, Read, ReadDir, Renamed, Result,
-    SetAttributes, Share, Stability, Status, Timestamp, Wcc, Written,
+    Delegated, Device, FileSystem, FileType, FsLimits, FsStat, Handle, Lease, LeaseId, Listing, Lock,
+    LockRequest, Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Owner, Read, ReadDir, Renamed,
+    Result, SetAttributes, Share, Stability, Status, Timestamp, Wcc, Written,
 };
 use xdr::{Bulk, Opaque};
 
@@ -235,6 +235,24 @@ impl FileSystem for Nqnfs {
         set: &SetAttributes,
     ) -> Result<Created> {
         self.inner.make_directory(caller, directory, name, set).await
+    }
+
+    async fn mkdir_and_delegate(
+        &self,
+        caller: &Caller,
+        directory: &Handle,
+        name: &Name,
+        set: &SetAttributes,
+    ) -> Result<(Created, Option<Lease>)> {
+        if !self.inner.is_listening() {
+            return Ok((self.inner.make_directory(caller, directory, name, set).await?, None));
+        }
+        // To its end even if the asker goes away: a lease must not come to nobody.
+        let (inner, caller, directory) = (self.inner.clone(), caller.clone(), *directory);
+        let (name, set) = (name.clone(), *set);
+        let making =
+            tokio::spawn(async move { inner.make_leased_directory(&caller, &directory, &name, &set).await });
+        making.await.unwrap_or_else(|_| Err(Status::ServerFault.into()))
     }
 
     async fn symlink(

@@ -23,7 +23,7 @@ use tempfile::TempDir;
 use tokio::time::timeout;
 use vfs::{
     By, Caller, CreateHow, FileSystem, Freshness, Handle, HolderId, Name, OpenId, OpenRequest, Owner,
-    SetAttributes, Share, Stability, Status, Want,
+    SetAttributes, Share, Stability, Status, Timestamp, Want,
 };
 
 /// Longer than anything here takes.
@@ -78,6 +78,12 @@ struct Client {
     _directory: TempDir,
 }
 
+/// A new file.
+struct Made {
+    handle: Handle,
+    ctime: Timestamp,
+}
+
 fn me() -> Caller {
     Caller { holder: Some(HolderId(1)), ..Caller::unix(0, 0, &[]) }.with_freshness(Freshness::Open)
 }
@@ -101,6 +107,25 @@ impl Client {
         };
         let opened = timeout(PATIENCE, self.cache.open(&me(), &request)).await.expect("an answer")?;
         Ok((opened.id, opened.handle))
+    }
+
+    /// Makes an empty file in a directory.
+    async fn make_in(&self, directory: &Handle, file: &str) -> Made {
+        let empty = SetAttributes { size: Some(0), mode: Some(0o644), ..SetAttributes::default() };
+        let request = OpenRequest {
+            handle: *directory,
+            name: Some(name(file)),
+            owner: Owner(Bytes::from_static(b"maker")),
+            access: Share::READ | Share::WRITE,
+            deny: Share::empty(),
+            create: Some((CreateHow::Unchecked, empty)),
+            want: Want::Any,
+            reclaim: false,
+        };
+        let opened = timeout(PATIENCE, self.cache.open(&me(), &request)).await.expect("an answer").unwrap();
+        assert!(opened.created);
+        self.cache.close(&me(), opened.id).await.unwrap();
+        Made { handle: opened.handle, ctime: opened.attributes.ctime }
     }
 
     /// Opens for writing, writes at the beginning, closes.
@@ -360,6 +385,107 @@ async fn a_new_file_is_one_call_and_one_more_when_it_is_sent() {
         other.write(&format!("file-{number}"), &[99; 10], false).await;
     }
     assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+}
+
+/// A tree is made and filled with one call for each name and no other: who has made a directory may use it and knows what is in
+/// it, and what it looks like after each name, kernels ask.
+#[tokio::test]
+async fn a_new_tree_is_one_call_for_each_name() {
+    let served = Served::start().await;
+    let client = served.client("tcp").await;
+    let (cache, stat) = (&client.cache, me().with_freshness(Freshness::Timeout));
+    let mode = SetAttributes { mode: Some(0o755), ..SetAttributes::default() };
+    let made = cache.mkdir(&me(), &client.root, &name("tree"), &mode).await.unwrap().node;
+    let before = client.all_calls();
+    let mut shown = made.attributes.unwrap();
+    for number in 0..20u8 {
+        for absent in ["a", "b"] {
+            let missing = cache.lookup(&stat, &made.handle, &name(absent)).await.unwrap_err();
+            assert_eq!(missing.status, Status::NoEnt);
+        }
+        let file = client.make_in(&made.handle, &format!("file-{number}")).await;
+        let inner = cache.mkdir(&me(), &made.handle, &name(&format!("inner-{number}")), &mode).await.unwrap();
+        let now = cache.getattr(&stat, &made.handle).await.unwrap();
+        assert!(now.mtime >= file.ctime.max(shown.mtime) && now.mode == shown.mode && now.uid == shown.uid);
+        assert_eq!(now.mtime, inner.node.attributes.unwrap().ctime);
+        assert!(now.change != shown.change && now.nlink == shown.nlink + 1);
+        let looked = cache.lookup(&stat, &made.handle, &name(&format!("file-{number}"))).await.unwrap();
+        assert_eq!(looked.node.handle, file.handle);
+        let may = cache.access(&stat, &inner.node.handle, vfs::AccessMask::all()).await.unwrap();
+        assert!(may.granted.contains(vfs::AccessMask::LOOKUP | vfs::AccessMask::MODIFY));
+        shown = now;
+    }
+    assert_eq!(client.all_calls() - before, 40, "{:?}", client.nqnfs.counts());
+    assert_eq!((client.calls(Procedure::Create), client.calls(Procedure::Mkdir)), (20, 21));
+    // That is what the server has, but for what a tick of its clock and the blocks of the directory make of it.
+    let there = client.nqnfs.getattr(&me(), &made.handle).await.unwrap();
+    assert_eq!(
+        (there.nlink, there.mode, there.uid, there.gid),
+        (shown.nlink, shown.mode, shown.uid, shown.gid)
+    );
+    let late = there.mtime.as_nanos() - shown.mtime.as_nanos();
+    assert!((0..1_000_000_000).contains(&late), "{late} ns");
+    // What a removal makes of it is asked for.
+    cache.remove(&me(), &made.handle, &name("file-0")).await.unwrap();
+    let before = client.calls(Procedure::Getattr);
+    let removed = cache.getattr(&stat, &made.handle).await.unwrap();
+    assert_eq!(client.calls(Procedure::Getattr), before + 1);
+    assert!(removed.mtime >= shown.mtime && removed.nlink == shown.nlink);
+}
+
+/// What is known of a directory that one has made is over as soon as somebody else makes a name in it, and who may not use it
+/// is not let in.
+#[tokio::test]
+async fn a_new_directory_is_its_makers_until_somebody_else_comes() {
+    let served = Served::start().await;
+    let (maker, other) = (served.client("tcp").await, served.client("udp").await);
+    let mode = SetAttributes { mode: Some(0o700), ..SetAttributes::default() };
+    let stat = me().with_freshness(Freshness::Timeout);
+    for round in 0..5 {
+        let made = name(&format!("made-{round}"));
+        let made = maker.cache.mkdir(&me(), &maker.root, &made, &mode).await.unwrap().node.handle;
+        let absent = maker.cache.lookup(&stat, &made, &name("theirs")).await;
+        assert_eq!(absent.unwrap_err().status, Status::NoEnt);
+        maker.make_in(&made, "mine").await;
+        let before = maker.cache.getattr(&stat, &made).await.unwrap();
+        let theirs = other.make_in(&made, "theirs").await;
+        assert_eq!(maker.calls(Procedure::Vacated), round + 1, "it was evicted first");
+        let found = maker.cache.lookup(&stat, &made, &name("theirs")).await.unwrap();
+        assert_eq!(found.node.handle, theirs.handle);
+        let after = maker.cache.getattr(&me(), &made).await.unwrap();
+        assert!(after.mtime >= before.mtime.max(theirs.ctime), "no time goes back");
+        let stranger = Caller { holder: Some(HolderId(1)), ..Caller::unix(12_345, 12_345, &[]) };
+        let refused = maker.cache.lookup(&stranger, &made, &name("mine")).await;
+        assert_eq!(refused.unwrap_err().status, Status::Access);
+    }
+}
+
+/// What `make` goes by, on whatever machine: an object that is pushed after its source was edited elsewhere is older than that,
+/// though nobody had looked at its time. One that is pushed before its close has the server's time, for nothing.
+#[tokio::test]
+async fn what_is_pushed_late_is_as_old_as_it_is() {
+    let served = Served::start().await;
+    let (builder, editor) = (served.client("tcp").await, served.client("udp").await);
+    let modified = |file: &str| served.tree.path().join(file).metadata().unwrap().modified().unwrap();
+    let tick = || tokio::time::sleep(Duration::from_millis(50));
+    editor.write("source", b"int one;", true).await;
+    assert_eq!(builder.read("source").await.unwrap(), b"int one;");
+    tick().await;
+    let object = builder.write("object", b"one", true).await;
+    assert_eq!(builder.calls(Procedure::Write), 0, "delayed");
+    tick().await;
+    let source = editor.write("source", b"int two;", false).await;
+    editor.cache.commit(&me(), &source, 0, 0).await.unwrap();
+    tick().await;
+    builder.cache.commit(&me(), &object, 0, 0).await.unwrap();
+    assert_eq!((builder.calls(Procedure::Write), builder.calls(Procedure::Setattr)), (1, 1));
+    assert!(modified("object") < modified("source"), "it was not made of what the source is now");
+    let (open, synced) = builder.try_open("synced", Share::READ | Share::WRITE, true).await.unwrap();
+    let data = Bytes::from_static(b"data");
+    builder.cache.write(&me(), &synced, By::Open(open), 0, data, Stability::Unstable).await.unwrap();
+    builder.cache.commit(&me(), &synced, 0, 0).await.unwrap();
+    builder.cache.close(&me(), open).await.unwrap();
+    assert_eq!((builder.calls(Procedure::Write), builder.calls(Procedure::Setattr)), (2, 1));
 }
 
 /// O_CREAT of a file that is there opens it as anybody would; of one that is new, whatever its mode.

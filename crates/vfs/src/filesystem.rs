@@ -535,6 +535,18 @@ pub trait FileSystem: Send + Sync + 'static {
         AndDelegated::alone(self.readdir(caller, directory, part).await)
     }
 
+    /// MKDIR, and along with it a lease like that of [`FileSystem::delegate`] on the directory that is made, if there is one to
+    /// be had without another call. It also tells that the caller has all rights on that, and that nothing is in it.
+    async fn mkdir_and_delegate(
+        &self,
+        caller: &Caller,
+        directory: &Handle,
+        name: &Name,
+        set: &SetAttributes,
+    ) -> Result<(Created, Option<Lease>)> {
+        Ok((self.mkdir(caller, directory, name, set).await?, None))
+    }
+
     /// Does a name lead anywhere, as far as is remembered? Without a call to the origin, and not to be relied on: it may
     /// say which way is likely to be the shorter. `None` where looking is as good as remembering.
     fn is_remembered(&self, _directory: &Handle, _name: &Name) -> Option<bool> {

@@ -40,6 +40,14 @@ pub struct Bounds {
     pub vacated_once: bool,
     /// A client does not cache what it asked for before a write of its own.
     pub own_writes_count: bool,
+    /// The file is not there at first: it is made with CREATE, which brings a lease for writing.
+    pub created: bool,
+    /// What was evicted since a CREATE was sent may have been what it made: its answer brings no lease then.
+    pub evictions_count: bool,
+    /// How often each client may leave, with one VACATED of everything, and come back.
+    pub departures: [u8; CLIENTS],
+    /// Who comes back does so under a name of its own.
+    pub own_names: bool,
 }
 
 impl Default for Bounds {
@@ -58,6 +66,10 @@ impl Default for Bounds {
             client_crashes: 0,
             vacated_once: true,
             own_writes_count: true,
+            created: false,
+            evictions_count: true,
+            departures: [0, 0],
+            own_names: true,
         }
     }
 }
@@ -107,6 +119,12 @@ pub struct Client {
     vacated: u8,
     /// Answers to requests before this one mean nothing.
     barrier: u8,
+    /// The CREATE that is not answered, and when it was first sent on its clock.
+    creating: Option<(u8, u8)>,
+    /// How often it has left.
+    life: u8,
+    /// It has left, and has not come back.
+    away: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -118,6 +136,12 @@ pub struct Server {
     started: Option<u8>,
     /// VACATED carried out, by client.
     vacated: [u8; CLIENTS],
+    /// Leases of clients that have left.
+    old: [Option<Lease>; CLIENTS],
+    /// The file is there.
+    exists: bool,
+    /// What was answered to the CREATE that made it, and to whom: a CREATE is carried out once, over crashes too.
+    made: Option<(u8, u8, Body)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -142,11 +166,20 @@ pub enum Body {
     VacatedAnswer(u8),
     Write(u8),
     WriteAnswer(u8),
+    /// CREATE with a request for a lease for writing.
+    Create {
+        number: u8,
+        at: u8,
+    },
+    /// VACATED of everything.
+    Everything,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Message {
     client: u8,
+    /// Which life of it the message is from or for.
+    life: u8,
     body: Body,
     sent: u8,
 }
@@ -181,6 +214,9 @@ pub enum Action {
     Repeat(Message),
     CrashServer,
     CrashClient(usize),
+    Create(usize),
+    Leave(usize),
+    Return(usize),
 }
 
 pub struct Protocol(pub Bounds);
@@ -192,7 +228,7 @@ impl Model for Protocol {
     fn init_states(&self) -> Vec<State> {
         vec![State {
             now: 0,
-            server: Server::default(),
+            server: Server { exists: !self.0.created, ..Server::default() },
             clients: [Client::default(); CLIENTS],
             net: Vec::new(),
             acknowledged: 0,
@@ -212,12 +248,31 @@ impl Model for Protocol {
             }
         }
         for (it, client) in state.clients.iter().enumerate() {
+            if client.away {
+                actions.push(Action::Return(it));
+                continue;
+            }
             let in_net = |wanted: fn(&Body) -> bool| {
                 state.net.iter().any(|message| usize::from(message.client) == it && wanted(&message.body))
             };
             let idle = !client.evicted && client.vacating.is_none() && client.dirty.is_none();
-            if idle && client.asked < bounds.asks[it] && !in_net(|body| matches!(body, Body::Ask { .. })) {
+            let may_ask = idle && client.asked < bounds.asks[it];
+            if may_ask && state.server.exists && !in_net(|body| matches!(body, Body::Ask { .. })) {
                 actions.extend([Kind::Read, Kind::Write].map(|kind| Action::Ask(it, kind)));
+            }
+            // It knows neither the file nor its handle, until that is answered.
+            let makes = if client.creating.is_some() {
+                !in_net(|body| matches!(body, Body::Create { .. }))
+            } else {
+                may_ask && !state.server.exists
+            };
+            if makes {
+                actions.push(Action::Create(it));
+            }
+            let pushed = client.dirty.is_none() && client.flush.is_none();
+            let quiet = pushed && idle && client.creating.is_none();
+            if quiet && client.life < bounds.departures[it] {
+                actions.push(Action::Leave(it));
             }
             let may_write = client.belief.is_some_and(|belief| belief.kind == Kind::Write);
             if may_write && client.dirty.is_none() && state.written < bounds.writes {
@@ -301,12 +356,34 @@ impl Model for Protocol {
             }
             Action::CrashServer => {
                 state.crashes.0 += 1;
-                let Server { value, vacated, .. } = state.server;
-                state.server = Server { value, vacated, started: Some(before.now), ..Server::default() };
+                let Server { value, vacated, exists, made, .. } = state.server;
+                let started = Some(before.now);
+                state.server = Server { value, started, vacated, exists, made, ..Server::default() };
+            }
+            Action::Create(it) => {
+                let client = &mut state.clients[it];
+                let (number, at) = client.creating.unwrap_or((client.asked + 1, before.now - client.lag));
+                client.asked = client.asked.max(number);
+                client.creating = Some((number, at));
+                state.send(it, Body::Create { number, at });
+            }
+            Action::Leave(it) => {
+                let client = &mut state.clients[it];
+                (client.belief, client.away) = (None, true);
+                state.send(it, Body::Everything);
+            }
+            Action::Return(it) => {
+                let Client { lag, asked, vacated, life, .. } = state.clients[it];
+                let life = life + 1;
+                let fresh = Client { lag, asked, vacated, life, barrier: asked + 1, ..Client::default() };
+                state.clients[it] = fresh;
+                if self.0.own_names {
+                    state.server.old[it] = state.server.leases[it].take();
+                }
             }
             Action::CrashClient(it) => {
                 state.crashes.1 += 1;
-                let Client { lag, asked, vacated, dirty, .. } = state.clients[it];
+                let Client { lag, asked, vacated, dirty, life, .. } = state.clients[it];
                 if dirty.is_some() {
                     // What it had not written is lost, as the paper says; it may arrive nevertheless.
                     state.acknowledged = state.server.value;
@@ -318,7 +395,8 @@ impl Model for Protocol {
                     state.net.sort_unstable();
                     state.net.dedup();
                 }
-                state.clients[it] = Client { lag, asked, vacated, barrier: asked + 1, ..Client::default() };
+                let fresh = Client { lag, asked, vacated, life, barrier: asked + 1, ..Client::default() };
+                state.clients[it] = fresh;
             }
         }
         (state != *before).then_some(state)
@@ -347,7 +425,8 @@ impl Model for Protocol {
 
 impl State {
     fn send(&mut self, client: usize, body: Body) {
-        let message = Message { client: client as u8, body, sent: self.now };
+        let life = self.clients[client].life;
+        let message = Message { client: client as u8, life, body, sent: self.now };
         if let Err(at) = self.net.binary_search(&message) {
             self.net.insert(at, message);
         }
@@ -382,11 +461,29 @@ impl Protocol {
 
     fn deliver(&self, state: &mut State, message: Message) {
         let it = usize::from(message.client);
+        let (here, away) = (state.clients[it].life == message.life, state.clients[it].away);
+        let from_server = !matches!(
+            message.body,
+            Body::Ask { .. } | Body::Create { .. } | Body::Vacated(_) | Body::Write(_) | Body::Everything
+        );
+        if from_server && (away || !here) {
+            return;
+        }
         match message.body {
+            // What one asks and leaves is answered to nobody; that it may take a lease for itself is no worse than any
+            // lease that runs out.
+            Body::Ask { .. } | Body::Create { .. } if !here => {}
+            Body::Everything => {
+                let leases = &mut state.server.leases;
+                let of = if here || !self.0.own_names { &mut leases[it] } else { &mut state.server.old[it] };
+                *of = None;
+            }
+            Body::Create { number, at } => self.create(state, it, (number, at)),
             Body::Ask { kind, number, at, seen } => self.ask(state, message, (kind, number, at, seen)),
             Body::Answer { kind, number, at, seen, value } => {
                 state.stale |= value < seen && number >= state.clients[it].barrier;
                 let client = &mut state.clients[it];
+                client.creating.take_if(|(creating, _)| *creating == number);
                 let clock = state.now - client.lag;
                 let usable = number >= client.barrier && at + TERM > clock && client.dirty.is_none();
                 if let Some(kind) = kind.filter(|_| usable) {
@@ -401,7 +498,10 @@ impl Protocol {
             Body::Evicted => {
                 let client = &mut state.clients[it];
                 client.belief = None;
-                client.barrier = client.asked + 1;
+                // Of a file whose handle it does not know yet it might believe that this is of another.
+                if self.0.evictions_count || client.creating.is_none() {
+                    client.barrier = client.asked + 1;
+                }
                 client.evicted = client.vacating.is_none();
             }
             Body::Vacated(number) => {
@@ -440,8 +540,41 @@ impl Protocol {
         })
     }
 
+    /// CREATE: of a file that is not there, with a lease, since nobody else can know it; else without.
+    fn create(&self, state: &mut State, it: usize, (number, at): (u8, u8)) {
+        if let Some((client, made, body)) = state.server.made
+            && (usize::from(client), made) == (it, number)
+        {
+            return state.send(it, body);
+        }
+        if self.is_recovering(state) {
+            return;
+        }
+        let (seen, value) = (0, state.server.value);
+        let kind = (!state.server.exists).then_some(Kind::Write);
+        let body = Body::Answer { kind, number, at, seen, value };
+        if !state.server.exists {
+            state.server.exists = true;
+            state.server.made = Some((it as u8, number, body));
+            let lease = Lease { kind: Kind::Write, until: state.now + TERM, evicting: false };
+            state.server.leases[it] = Some(lease);
+        }
+        state.send(it, body);
+    }
+
+    /// Is nothing in the way of those who have left? They cannot be asked to go.
+    fn is_left_behind(&self, state: &mut State, kind: Kind) -> bool {
+        for it in 0..CLIENTS {
+            state.server.old[it] = state.server.old[it].filter(|lease| !self.is_over(state, *lease));
+        }
+        state.server.old.iter().flatten().all(|lease| kind == Kind::Read && lease.kind == Kind::Read)
+    }
+
     /// Nothing of others is in the way; or they are asked to go.
     fn clear(&self, state: &mut State, it: usize, kind: Kind) -> bool {
+        if !self.is_left_behind(state, kind) {
+            return false;
+        }
         let other = 1 - it;
         let Some(lease) = state.server.leases[other] else { return true };
         if self.is_over(state, lease) {

@@ -267,6 +267,29 @@ impl Core {
         self.learn_lease(state, object, Some(lease), (seen, sent))
     }
 
+    /// A directory was made, and this lease on it came along: then its maker has all rights, and it is empty, as nothing has
+    /// been made in it from here.
+    pub(super) fn note_new_directory(&self, caller: &Caller, made: &Node, lease: Option<Lease>, sent: &Sent) {
+        let object = self.object(&made.handle);
+        // Whoever has found it meanwhile may have changed it from here.
+        let untouched = self.with(&object, |state| {
+            state.fresh = true;
+            state.names_generation == 0 && state.rights_generation == 0
+        });
+        self.note_delegation(&object, lease.zip(made.attributes), sent);
+        let leased = self.with(&object, |state| {
+            let leased = untouched && state.leased().is_some();
+            if leased {
+                state.rights.remember_answer(&caller.principal, AccessMask::all(), false, sent.wall);
+                state.changed = true;
+            }
+            leased
+        });
+        if leased {
+            self.note_empty(&object);
+        }
+    }
+
     /// ACCESS of a directory, with a lease on it if there is one to be had.
     pub async fn ask_delegated(&self, caller: &Caller, object: &Arc<Object>) -> Result<Accessed> {
         let (caller, object) = (caller.clone(), object.clone());

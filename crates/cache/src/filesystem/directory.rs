@@ -250,6 +250,23 @@ impl Core {
         }
     }
 
+    /// There is no name in a directory, by a lease that is held.
+    pub(super) fn note_empty(&self, object: &Arc<Object>) {
+        let (id, whole) = (self.policy.epoch(), Arc::new(WholeListing::new([0; 8], true, Vec::new())));
+        let noted = self.with(object, |state| {
+            let noted = state.names_epoch().is_some() && !state.is_busy();
+            if noted {
+                state.listing = Some(KnownListing::new(id, false, Some(whole.clone())));
+                state.changed = true;
+            }
+            noted
+        });
+        if noted {
+            self.listings.loaded(object, 0);
+            self.index.commit(encode_listing(&object.handle, id, &whole));
+        }
+    }
+
     pub fn load_listing(&self, object: &Arc<Object>, id: u64) -> Option<Arc<WholeListing>> {
         let pieces = self.index.get(Table::Listings, &piece_key(&object.handle, 0));
         let whole = pieces.and_then(|first| {

@@ -376,6 +376,47 @@ impl Core {
         result
     }
 
+    /// MKDIR. Where leases are all that there is, one on what is made comes along: its maker is about to fill it.
+    pub async fn make_directory(
+        &self,
+        caller: &Caller,
+        directory: &Handle,
+        name: &Name,
+        set: &SetAttributes,
+    ) -> Result<Created> {
+        self.know_limits(caller, directory).await;
+        if self.leases_alone() {
+            let (caller, directory, name, set) = (caller.clone(), *directory, name.clone(), *set);
+            return self
+                .with_delegation(move |core| async move {
+                    core.make_leased(&caller, &directory, &name, &set).await
+                })
+                .await;
+        }
+        let made = self.make(directory, name, self.below.mkdir(caller, directory, name, set)).await?;
+        self.with(&self.object(&made.node.handle), |state| state.fresh = true);
+        Ok(made)
+    }
+
+    async fn make_leased(
+        &self,
+        caller: &Caller,
+        directory: &Handle,
+        name: &Name,
+        set: &SetAttributes,
+    ) -> Result<Created> {
+        let make = async {
+            let sent = self.policy.sending();
+            let (created, lease) = self.below.mkdir_and_delegate(caller, directory, name, set).await?;
+            self.note_new_directory(caller, &created.node, lease, &sent);
+            Ok(created)
+        };
+        let created = self.make(directory, name, make).await?;
+        let (told, made) = (&created.directory, created.node.attributes.as_ref());
+        self.with(&self.object(directory), |state| state.presume(&self.policy, told, made));
+        Ok(created)
+    }
+
     /// RMDIR. A lease on what is removed goes back first: afterwards there is nothing to name it by.
     pub async fn rmdir(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<Wcc> {
         let victim = match self.steady_entry(&self.object(directory), name) {

@@ -1,7 +1,9 @@
 //! Attributes that are to be set once what is delayed is at the origin.
 //!
 //! The origin stamps a file when a WRITE arrives. Under a write lease that may be long after the program has closed the
-//! file, and after it looked at its times: they are what they were then, so they are set when everything is durable. A
+//! file, and after it looked at its times: they are what they were then, so they are set when everything is durable. That holds
+//! whether anybody here has looked or not: a source that somebody else has edited since must not look older than the object that was
+//! made of its predecessor, or `make` would not make it again, and of what others edit nobody tells us. A
 //! program that sets times itself while something is delayed under a write lease need not wait for either.
 //!
 //! Nor need one that unpacks an archive, which makes a file, writes it, and then says whose it is and who may use it,

@@ -259,17 +259,21 @@ impl Inner {
         }
     }
 
-    /// CREATE, with a request for a lease on what it makes. Gives what was made, and what the answer says of the lease.
-    pub(super) async fn create_with_lease(
+    /// CREATE or MKDIR, with a request for a lease on what it makes. Gives what was made, and what the answer says of the
+    /// lease.
+    pub(super) async fn make_with_lease<C>(
         self: &Arc<Inner>,
         caller: &Caller,
         args: nqnfs::CreateArgs,
         kind: LeaseKind,
-    ) -> Result<Made> {
+    ) -> Result<Made>
+    where
+        C: Call<Args = Leased<nqnfs::CreateArgs>, Results = Reply<nqnfs::DirOpOk>>,
+    {
         let lease =
             if kind == LeaseKind::Write { LeaseRequest::Write(TERM) } else { LeaseRequest::Read(TERM) };
         let at = self.leases.lock().ask_unknown(Instant::now());
-        let granted = self.call::<call::Create, _, _>(caller, &Leased { lease, args }).await?;
+        let granted = self.call::<C, _, _>(caller, &Leased { lease, args }).await?;
         let handle = convert::from_wire(&granted.results.file)?;
         let attributes = self.learn(&handle, &granted.results.attributes);
         let (LeaseResult::Read(promise) | LeaseResult::Write(promise)) = granted.lease else {
@@ -371,7 +375,7 @@ impl Inner {
     }
 }
 
-/// What a CREATE that asked for a lease has brought.
+/// What a CREATE or MKDIR that asked for a lease has brought.
 pub(super) struct Made {
     pub(super) handle: Handle,
     pub(super) attributes: vfs::Attributes,

@@ -3,10 +3,13 @@
 //! v2's CREATE takes a file that is there, so that a guarded one is a LOOKUP first: two clients that make the same name at
 //! the same time may both believe that they made it.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use protocol::nqnfs::{self, CreateArgs, Path, Sattr, SymlinkArgs, call};
 use vfs::{
-    Caller, CreateHow, Created, Device, FileType, Handle, Name, Node, Result, SetAttributes, Status, Wcc,
+    Caller, CreateHow, Created, Device, FileType, Handle, Lease, LeaseKind, Name, Node, Result,
+    SetAttributes, Status, Wcc,
 };
 
 use super::{Inner, convert, plain};
@@ -80,6 +83,21 @@ impl Inner {
         let args = CreateArgs { location: convert::place(directory, name)?, attributes: convert::sattr(set) };
         let ok = self.call::<call::Mkdir, _, _>(caller, &plain(args)).await?.results;
         self.made(&ok)
+    }
+
+    /// The same, with a lease on what is made: by that the server says that its maker has all rights there, and that it is
+    /// empty under the lease (docs/nqnfs.md).
+    pub(super) async fn make_leased_directory(
+        self: &Arc<Inner>,
+        caller: &Caller,
+        directory: &Handle,
+        name: &Name,
+        set: &SetAttributes,
+    ) -> Result<(Created, Option<Lease>)> {
+        let args = CreateArgs { location: convert::place(directory, name)?, attributes: convert::sattr(set) };
+        let made = self.make_with_lease::<call::Mkdir>(caller, args, LeaseKind::Read).await?;
+        let node = Node { handle: made.handle, attributes: Some(made.attributes) };
+        Ok((Created { node, directory: Wcc::default() }, made.lease))
     }
 
     pub(super) async fn make_symlink(

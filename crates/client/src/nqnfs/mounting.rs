@@ -9,7 +9,7 @@ use protocol::nqnfs::{self, call};
 use protocol::{Reply, mount};
 use rpc::{Link, ReplyCache};
 use tokio::sync::{Notify, mpsc};
-use vfs::Handle;
+use vfs::{Clock, Handle, SystemClock};
 use xdr::Opaque;
 
 use super::calls::{Back, keep};
@@ -66,12 +66,14 @@ pub(super) async fn connect(url: &Url) -> Result<Nqnfs, ConnectError> {
     Ok(Nqnfs { url: url.clone(), inner, callbacks: Mutex::new(Some(callbacks)), keeper })
 }
 
-/// The name by which the server tells us from other clients on this host: two mounts are two clients.
+/// The name by which the server tells us from other clients on this host: two mounts are two clients, and so is one that comes after
+/// another, since what that one has said last may come late. In a container both may have the same process id.
 fn own_name() -> Opaque<255> {
     let host = machine_name();
     let (process, mount) = (std::process::id(), MOUNTS.fetch_add(1, Ordering::Relaxed));
     let mut name = host[..host.len().min(200)].to_vec();
-    name.extend(format!("/nqnfs-{process}-{mount}").into_bytes());
+    let started = SystemClock.wall().as_nanos();
+    name.extend(format!("/nqnfs-{process}-{mount}-{started:x}").into_bytes());
     Opaque::new(name).unwrap_or_default()
 }
 

@@ -191,7 +191,10 @@ impl Inner {
         let Some(kind) = kind else {
             return self.make_or_take(caller, directory, name, how, &set).await;
         };
-        let made = self.create_with_lease(caller, making::arguments(directory, name, &set)?, kind).await?;
+        let made = {
+            let args = making::arguments(directory, name, &set)?;
+            self.make_with_lease::<call::Create>(caller, args, kind).await?
+        };
         match (how, made.new) {
             // Somebody else was faster.
             (CreateHow::Guarded | CreateHow::Exclusive(_), Some(false)) => Err(Status::Exist.into()),

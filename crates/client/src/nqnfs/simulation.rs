@@ -36,6 +36,15 @@ fn runs(seeds: u64, faults: fn(u64) -> Faults) -> Result<Vec<Outcome>, String> {
     Ok(joined.collect::<Result<Vec<_>, _>>()?.concat())
 }
 
+/// Plays the run of one seed and tells what happens, if this variable of the environment says which.
+fn is_told(variable: &str, faults: fn(u64) -> Faults) -> bool {
+    let seed = std::env::var(variable).ok().and_then(|seed| seed.parse().ok());
+    if let Some(seed) = seed {
+        println!("{:?}", run(seed, Faults { tell: true, ..faults(seed) }));
+    }
+    seed.is_some()
+}
+
 /// A bound that is too small: some seed finds it.
 fn is_found(faults: fn(u64) -> Faults) -> bool {
     runs(SEEDS_TO_FIND, faults).is_err()
@@ -43,8 +52,7 @@ fn is_found(faults: fn(u64) -> Faults) -> bool {
 
 #[test]
 fn what_everybody_sees_is_one_register() {
-    if let Some(seed) = std::env::var("NQNFS_SEED").ok().and_then(|seed| seed.parse().ok()) {
-        println!("{:?}", run(seed, Faults { tell: true, ..Faults::of(seed) }));
+    if is_told("NQNFS_SEED", Faults::of) {
         return;
     }
     let outcomes = runs(SEEDS, Faults::of).unwrap_or_else(|fault| panic!("{fault}"));
@@ -53,6 +61,33 @@ fn what_everybody_sees_is_one_register() {
     println!("{SEEDS} runs: {hits} reads answered from caches, {delayed} writes under leases");
     assert!(hits > 5 * SEEDS, "only {hits} reads were answered from caches");
     assert!(delayed > 5 * SEEDS, "only {delayed} writes under leases");
+}
+
+/// The same, while files are made with the lease on them in one call, and clients leave with one VACATED of everything and come
+/// back. `NQNFS_BUSY_SEED=17` plays one of these again.
+#[test]
+fn nor_does_it_matter_that_files_are_made_and_clients_come_and_go() {
+    if is_told("NQNFS_BUSY_SEED", Faults::busy) {
+        return;
+    }
+    let outcomes = runs(SEEDS, Faults::busy).unwrap_or_else(|fault| panic!("{fault}"));
+    let made: u64 = outcomes.iter().map(|outcome| outcome.made).sum();
+    let departures: u64 = outcomes.iter().map(|outcome| outcome.departures).sum();
+    println!("{SEEDS} runs: {made} files made with a lease, {departures} departures");
+    assert!(made > SEEDS && departures > SEEDS, "{made} files made with a lease, {departures} departures");
+}
+
+/// Found here: a push that a crash had left on its way came when the next life of its client had read the file, and was taken for a
+/// write of its own. A VACATED of everything may come as late. Each life has a name of its own therefore, and these clients
+/// come back at once, over a slow network. `NQNFS_HASTY_SEED=934` plays one of these again.
+#[test]
+fn what_one_life_has_said_last_is_nothing_to_the_next() {
+    if is_told("NQNFS_HASTY_SEED", Faults::hasty) {
+        return;
+    }
+    let outcomes = runs(SEEDS_TO_FIND, Faults::hasty).unwrap_or_else(|fault| panic!("{fault}"));
+    let departures: u64 = outcomes.iter().map(|outcome| outcome.departures).sum();
+    assert!(departures > 2 * SEEDS_TO_FIND, "{departures} departures");
 }
 
 /// The check checks: clocks that are slower than the server believes are found, whatever else happens.

@@ -1,16 +1,20 @@
 //! CREATE, REMOVE, RENAME, LINK, SYMLINK, MKDIR, RMDIR. The lease asked for along with CREATE is on the file that it makes,
-//! with the others on the directory (of RENAME the first, of LINK the file): see docs/nqnfs.md.
+//! that with MKDIR on the directory that it makes, with the others on the directory (of RENAME the first, of LINK the file):
+//! see docs/nqnfs.md.
 
 use protocol::nqnfs::{
     CreateArgs, DirOpOk, LeaseRequest, LeaseResult, LinkArgs, Promise, RenameArgs, SymlinkArgs, TERM_DEFAULT,
 };
-use vfs::{AccessMask, CreateHow, Created, FileType, Node, SetAttributes, Status};
+use vfs::{AccessMask, CreateHow, Created, FileType, Node, ReadDir, SetAttributes, Status, Verifier};
 
 use super::convert::{Place, fattr, kind, set_attributes};
-use super::granting::{grant, granted};
+use super::granting::{Grant, grant, granted};
 use super::{Asked, Done, wire_handle};
 use crate::front::Object;
 use crate::nfs2::{attributes, new_name};
+
+/// Enough to see whether there is any name, in bytes.
+const FIRST_NAME_BYTES: u32 = 1024;
 
 /// CREATE also makes special files: the type is in the mode, the device number in the size.
 pub(super) async fn create(asked: &Asked<'_>, lease: LeaseRequest, args: CreateArgs) -> Done<DirOpOk> {
@@ -49,13 +53,26 @@ async fn made_with_lease(
         LeaseRequest::Write(_) => AccessMask::READ | AccessMask::MODIFY | AccessMask::EXTEND,
         _ => AccessMask::READ,
     };
-    let accessed = export.fs.access(caller, &made.handle, rights).await;
-    let may = accessed.is_ok_and(|accessed| accessed.granted.contains(rights));
-    let grant = if may { grant(asked, &made, wanted).await.ok() } else { None };
+    let grant = if may(&made, rights).await { grant(asked, &made, wanted).await.ok() } else { None };
     let Some(grant) = grant else {
         return without_lease(asked, directory, created, (wanted, TERM_DEFAULT)).await;
     };
-    // As they are under the lease.
+    under_lease(asked, directory, created, grant).await
+}
+
+/// Has its maker these rights on what he has made?
+async fn may(made: &Object, rights: AccessMask) -> bool {
+    let accessed = made.export.fs.access(&made.caller, &made.handle, rights).await;
+    accessed.is_ok_and(|accessed| accessed.granted.contains(rights))
+}
+
+/// What was made, with its attributes as they are under the lease.
+async fn under_lease(
+    asked: &Asked<'_>,
+    directory: &Object,
+    created: &Created,
+    grant: Grant,
+) -> Done<DirOpOk> {
     let node = Node { attributes: None, ..created.node };
     let ok = made_ok(asked, directory, &Created { node, ..*created }).await?;
     Ok((grant.at(ok.attributes.rev), ok))
@@ -80,12 +97,33 @@ async fn without_lease(
 
 pub(super) async fn mkdir(asked: &Asked<'_>, lease: LeaseRequest, args: CreateArgs) -> Done<DirOpOk> {
     let object = asked.writable(&args.location.dir)?;
-    let lease = granted(asked, &object, lease).await?;
     let Object { export, handle, caller } = &object;
     let name = new_name(&args.location.name)?;
     let set = SetAttributes { size: None, ..set_attributes(&args.attributes) };
     let created = export.fs.mkdir(caller, handle, &name, &set).await?;
-    Ok((lease, made_ok(asked, &object, &created).await?))
+    let made = Object { export: export.clone(), handle: created.node.handle, caller: caller.clone() };
+    let grant = match lease {
+        LeaseRequest::None => None,
+        wanted => lease_new_directory(asked, &made, wanted).await,
+    };
+    match grant {
+        Some(grant) => under_lease(asked, &object, &created, grant).await,
+        None => without_lease(asked, &object, &created, (lease, TERM_DEFAULT)).await,
+    }
+}
+
+/// A lease on a directory that was made just now, for its maker, if he has all rights there and nobody has made anything in
+/// it yet. That there is none is no failure.
+async fn lease_new_directory(asked: &Asked<'_>, made: &Object, wanted: LeaseRequest) -> Option<Grant> {
+    let all = AccessMask::READ | AccessMask::MODIFY | AccessMask::EXTEND | AccessMask::LOOKUP;
+    if !may(made, all).await {
+        return None;
+    }
+    let grant = grant(asked, made, wanted).await.ok()?;
+    let part = ReadDir { cookie: 0, verifier: Verifier::default(), bytes: FIRST_NAME_BYTES, plus: false };
+    let listing = made.export.fs.readdir(&made.caller, &made.handle, part).await.ok()?;
+    // A lease that is given out and not told of is vacated when it is in somebody's way.
+    (listing.eof && listing.entries.is_empty()).then_some(grant)
 }
 
 async fn made_ok(asked: &Asked<'_>, object: &Object, created: &Created) -> vfs::Result<DirOpOk> {

@@ -36,6 +36,10 @@ pub(super) struct Faults {
     pub(super) records: usize,
     /// Clients push and renew at the last moment.
     pub(super) thin: bool,
+    /// Files that are not there at first, beside the others.
+    pub(super) made: usize,
+    /// How often a client leaves with one VACATED of everything, and comes back.
+    pub(super) departures: u64,
     pub(super) tell: bool,
 }
 
@@ -70,6 +74,8 @@ impl Faults {
             quiet_s: one_of(&[0, 0, 5, 30]),
             records: one_of(&[1, 2, 100]) as usize,
             thin: false,
+            made: 0,
+            departures: 0,
             tell: false,
         }
     }
@@ -87,6 +93,29 @@ impl Faults {
         let faults = Faults::of(seed);
         let (thin, cut_ms, term_max_s) = (true, THIN_CUT_MAX, 6);
         Faults { thin, cut_ms, term_max_s, slowest_clock: 1.0, clock_skew_ms: 500, ..faults }
+    }
+
+    /// Those of a seed, while files are made and clients come and go.
+    pub(super) fn busy(seed: u64) -> Faults {
+        Faults { made: 1 + (seed % 4) as usize, departures: seed / 4 % 3 * 2, ..Faults::of(seed) }
+    }
+
+    /// Clients that come back at once, over a network that is slow enough for what they said last.
+    pub(super) fn hasty(seed: u64) -> Faults {
+        Faults {
+            departures: 8,
+            delay_ms: 3_000,
+            lost_of: 3,
+            pause_ms: 800,
+            cut_ms: 0,
+            server_crash: None,
+            ..Faults::busy(seed)
+        }
+    }
+
+    /// All files, whether they are there or not.
+    pub(super) fn all_files(&self) -> usize {
+        self.files + self.made
     }
 
     /// Ten clients that write under leases, each mostly to a file of its own, when the server crashes among them.

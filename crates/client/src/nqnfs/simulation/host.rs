@@ -9,7 +9,7 @@ use vfs::{LeaseId, LeaseKind};
 use super::faults::Faults;
 use super::network::{Answer, Question, Random};
 use super::server::handle;
-use crate::nqnfs::leases::{Asked, Effect, Leases, Margin};
+use crate::nqnfs::leases::{Asked, Effect, Farewell, Leases, Margin};
 
 /// What is known of one file.
 #[derive(Clone, Copy, Debug, Default)]
@@ -23,6 +23,9 @@ pub(super) struct Known {
     generation: u64,
     /// Writes to the server under way.
     writing: u32,
+    lease: Option<LeaseId>,
+    /// The call that brought it, or renewed it last: it vouches for nothing that was asked before.
+    brought: u64,
 }
 
 impl Known {
@@ -55,6 +58,8 @@ pub(super) enum Purpose {
     Write,
     /// It will write when it has the lease.
     Lease,
+    /// It makes a file.
+    Make,
     /// Nobody waits for it.
     Own,
 }
@@ -73,6 +78,8 @@ const THIN: Margin = Margin {
     push: Duration::from_millis(100),
     idle: Duration::from_secs(120),
 };
+/// How long who leaves waits for an answer, in milliseconds.
+const FAREWELL: u64 = 2000;
 /// The first pause after an NQNFS_TRYLATER, and the longest, in milliseconds.
 const TRYLATER: (u64, u64) = (100, 2000);
 
@@ -83,6 +90,8 @@ pub(super) struct Host {
     /// The longest term that is asked for, in seconds.
     term_max_s: u64,
     next: u64,
+    /// When all was told that there is to tell at the end.
+    farewell: Option<u64>,
 }
 
 impl Host {
@@ -91,10 +100,11 @@ impl Host {
         let margin = if faults.thin { THIN } else { Margin::default() };
         Host {
             leases: Leases::new(margin),
-            files: vec![Known::default(); faults.files],
+            files: vec![Known::default(); faults.all_files()],
             waiting: BTreeMap::new(),
             term_max_s: faults.term_max_s,
             next: life << 32,
+            farewell: None,
         }
     }
 
@@ -112,6 +122,46 @@ impl Host {
             self.ask(now, at, Question::Read { file, seconds }, Purpose::Read);
         }
         None
+    }
+
+    /// An application makes a file, or takes the one that is there. It does not know its handle.
+    pub(super) fn make(&mut self, now: Instant, at: u64, (file, value): (usize, u64), random: &mut Random) {
+        let seconds = 1 + random.below(self.term_max_s) as u32;
+        let kind = if random.once_in(3) { LeaseKind::Read } else { LeaseKind::Write };
+        self.ask(now, at, Question::Create { file, value, kind, seconds }, Purpose::Make);
+    }
+
+    /// The end of a client, step by step, with one VACATED of all that it has: is it over?
+    pub(super) fn leave(&mut self, now: Instant, at: u64) -> bool {
+        if let Some(since) = self.farewell {
+            return self.waiting.is_empty() || at >= since + FAREWELL;
+        }
+        if self.waiting.values().any(|waiting| waiting.purpose != Purpose::Own) {
+            return false;
+        }
+        self.leases.leave();
+        (0..self.files.len())
+            .filter(|file| self.files[*file].dirty.is_some())
+            .collect::<Vec<_>>()
+            .into_iter()
+            .for_each(|file| self.flush(now, at, file));
+        if self.files.iter().any(|known| !known.is_settled()) {
+            return false;
+        }
+        for known in &mut self.files {
+            (known.cached, known.recalled) = (None, None);
+            known.lease.take().into_iter().for_each(|id| self.leases.returned(id));
+        }
+        match self.leases.farewell() {
+            Some(Farewell { all: true, .. }) => self.ask(now, at, Question::Everything, Purpose::Own),
+            told => {
+                for of in told.map(|told| told.each).unwrap_or_default() {
+                    self.ask(now, at, Question::Vacated { file: file_of(&of) }, Purpose::Own);
+                }
+            }
+        }
+        self.farewell = Some(at);
+        false
     }
 
     /// An application reads past its cache, and caches nothing.
@@ -176,7 +226,7 @@ impl Host {
             Some(value) if known.writing == 0 => self.write_through(now, at, file, value, Purpose::Own),
             None if known.writing == 0 => {
                 if let Some(id) = self.files[file].recalled.take() {
-                    self.files[file].cached = None;
+                    (self.files[file].cached, self.files[file].lease) = (None, None);
                     self.leases.returned(id);
                 }
             }
@@ -186,7 +236,11 @@ impl Host {
 
     fn ask(&mut self, now: Instant, at: u64, question: Question, purpose: Purpose) {
         let asked = match question {
-            Question::Read { seconds: 0, .. } | Question::Write { .. } | Question::Vacated { .. } => None,
+            Question::Read { seconds: 0, .. }
+            | Question::Write { .. }
+            | Question::Vacated { .. }
+            | Question::Everything => None,
+            Question::Create { .. } => Some(self.leases.ask_unknown(now)),
             Question::Read { file, .. } | Question::Getlease { file, .. } => {
                 match self.leases.ask(now, &handle(file)) {
                     Some(asked) => Some(asked),
@@ -196,9 +250,8 @@ impl Host {
                 }
             }
         };
-        let file = question.file();
         self.next += 1;
-        let generation = self.files[file].generation;
+        let generation = question.file().map_or(0, |file| self.files[file].generation);
         let fresh = Waiting { question, began: at, asked, generation, purpose, value: 0, pause: 0 };
         self.waiting.insert(self.next, fresh);
     }
@@ -206,15 +259,32 @@ impl Host {
     /// A call is answered.
     pub(super) fn reply(&mut self, now: Instant, at: u64, xid: u64, answer: Answer) -> Option<Told> {
         let waiting = self.waiting.remove(&xid)?;
-        let file = waiting.question.file();
+        let file = waiting.question.file()?;
         let Answer::Done { value, granted } = answer else {
             self.again(now, at, waiting);
             return None;
         };
         match waiting.question {
-            Question::Vacated { .. } => {
+            Question::Vacated { .. } | Question::Everything => {
                 self.leases.vacated(&handle(file));
                 None
+            }
+            Question::Create { value: mine, .. } => {
+                let term = |(kind, seconds): (LeaseKind, u32)| (kind, Duration::from_secs(seconds.into()));
+                let of = handle(file);
+                let lease = waiting.asked.and_then(|asked| {
+                    self.leases.answered_unknown(now, &of, asked, granted.map(term), value)
+                });
+                let known = &mut self.files[file];
+                if let Some(lease) = lease {
+                    (known.lease, known.brought) = (Some(lease.id), xid);
+                    // Of one that it has used already under its handle it knows more than that it was made.
+                    let fresh = known.generation == waiting.generation && known.is_settled();
+                    known.cached = Some(value).filter(|_| fresh).or(known.cached);
+                }
+                let began = waiting.began;
+                // Of one that was there it tells no data.
+                (value == mine).then_some(Told::Wrote { file, value, began, delayed: false })
             }
             Question::Write { value, through, .. } => {
                 self.leases.write_ended(now, &handle(file), !through);
@@ -235,11 +305,14 @@ impl Host {
                 if let Some(asked) = waiting.asked {
                     let granted =
                         granted.map(|(kind, seconds)| (kind, std::time::Duration::from_secs(seconds.into())));
-                    self.leases.answered(now, &handle(file), asked, granted, value);
+                    let lease = self.leases.answered(now, &handle(file), asked, granted, value);
+                    if let Some(lease) = lease {
+                        (self.files[file].lease, self.files[file].brought) = (Some(lease.id), xid);
+                    }
                 }
                 let known = &mut self.files[file];
                 let fresh =
-                    known.generation == waiting.generation && known.writing == 0 && known.dirty.is_none();
+                    known.generation == waiting.generation && known.is_settled() && xid >= known.brought;
                 if fresh && waiting.asked.is_some() && self.leases.held(now, &handle(file)).is_some() {
                     self.files[file].cached = Some(value);
                 }
@@ -259,8 +332,8 @@ impl Host {
 
     /// NQNFS_TRYLATER: as another call, with another xid.
     fn again(&mut self, now: Instant, at: u64, waiting: Waiting) {
-        let file = waiting.question.file();
-        if waiting.asked.is_some() {
+        let Some(file) = waiting.question.file() else { return };
+        if waiting.asked.is_some() && waiting.purpose != Purpose::Make {
             self.leases.unanswered(now, &handle(file));
         }
         // Who reads tries again by itself.
@@ -277,6 +350,7 @@ impl Host {
                     return;
                 }
             }
+            Question::Create { .. } => self.ask(now, at, waiting.question, Purpose::Make),
             _ => return,
         }
         let latest = self.next;
@@ -314,7 +388,7 @@ impl Host {
                         let file = file_of(&of);
                         let known = &mut self.files[file];
                         known.generation += 1;
-                        (known.cached, known.recalled) = (None, None);
+                        (known.cached, known.recalled, known.lease) = (None, None, None);
                         // Late, but better than never.
                         self.flush(now, at, file);
                     }
@@ -333,12 +407,15 @@ fn file_of(handle: &vfs::Handle) -> usize {
 }
 
 impl Question {
-    pub(super) fn file(self) -> usize {
+    /// Which file it is about, if it is about one.
+    pub(super) fn file(self) -> Option<usize> {
         match self {
             Question::Read { file, .. }
             | Question::Getlease { file, .. }
             | Question::Write { file, .. }
-            | Question::Vacated { file } => file,
+            | Question::Create { file, .. }
+            | Question::Vacated { file } => Some(file),
+            Question::Everything => None,
         }
     }
 }

@@ -13,6 +13,11 @@ pub(super) enum Question {
     Write { file: usize, value: u64, through: bool },
     /// VACATED.
     Vacated { file: usize },
+    /// VACATED of everything.
+    Everything,
+    /// CREATE with a request for a lease on what it makes, whose handle the answer tells. What it makes has this value; what
+    /// is there keeps its own.
+    Create { file: usize, value: u64, kind: LeaseKind, seconds: u32 },
 }
 
 /// What the server answers.
@@ -28,11 +33,11 @@ pub(super) enum Answer {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Message {
     /// To the server.
-    Call { client: usize, xid: u64, question: Question },
+    Call { client: usize, name: usize, xid: u64, question: Question },
     /// To a client.
     Reply { client: usize, xid: u64, answer: Answer },
-    /// To a client.
-    Evicted { client: usize, file: usize },
+    /// To a client, if it has that name still.
+    Evicted { client: usize, name: usize, file: usize },
 }
 
 /// A small generator, so that a seed is a run.

@@ -18,6 +18,7 @@ pub(super) struct Server {
     recovery: Recovery,
     /// Survives crashes, as does what was answered to calls that must not be carried out twice.
     values: Vec<u64>,
+    exist: Vec<bool>,
     answered: HashMap<(usize, u64), Answer>,
     below: u64,
     recovers: bool,
@@ -45,7 +46,8 @@ impl Server {
             leases: Leases::new(&options),
             options,
             recovery: Recovery::default(),
-            values: vec![0; faults.files],
+            values: vec![0; faults.all_files()],
+            exist: (0..faults.all_files()).map(|file| file < faults.files).collect(),
             answered: HashMap::new(),
             below: 1 << 40,
             recovers: faults.recovers,
@@ -71,6 +73,10 @@ impl Server {
         self.values[file]
     }
 
+    pub(super) fn exists(&self, file: usize) -> bool {
+        self.exist[file]
+    }
+
     pub(super) fn tick(&mut self, now: Instant) {
         self.leases.expire(now);
         self.settle(now);
@@ -82,7 +88,7 @@ impl Server {
     }
 
     pub(super) fn answer(&mut self, now: Instant, client: usize, xid: u64, question: Question) -> Answer {
-        let once = matches!(question, Question::Write { .. } | Question::Vacated { .. });
+        let once = !matches!(question, Question::Read { .. } | Question::Getlease { .. });
         if let Some(answer) = self.answered.get(&(client, xid)).filter(|_| once) {
             return *answer;
         }
@@ -98,8 +104,9 @@ impl Server {
     fn carry_out(&mut self, now: Instant, client: usize, question: Question) -> Answer {
         let recovering = self.recovery.is_on(now);
         match question {
-            Question::Vacated { file } => {
-                let mine = |of: &(usize, usize)| *of == (client, file);
+            Question::Vacated { .. } | Question::Everything => {
+                let all = question == Question::Everything;
+                let mine = |of: &(usize, usize)| of.0 == client && (all || Some(of.1) == question.file());
                 let ids: Vec<LeaseId> =
                     self.holders.iter().filter(|(_, of)| mine(of)).map(|(id, _)| *id).collect();
                 for id in ids {
@@ -130,6 +137,19 @@ impl Server {
                     return Answer::Trylater;
                 }
                 Answer::Done { value: self.values[file], granted: None }
+            }
+            Question::Create { file, .. } if self.exist[file] => {
+                Answer::Done { value: self.values[file], granted: None }
+            }
+            Question::Create { file, value, kind, seconds } => {
+                self.exist[file] = true;
+                self.leases.begin_change(&handle(file));
+                self.values[file] = value;
+                self.leases.end_change(now, &handle(file));
+                match self.with_lease(now, client, (file, kind, seconds)) {
+                    Answer::Trylater => Answer::Done { value, granted: None },
+                    answer @ Answer::Done { .. } => answer,
+                }
             }
             Question::Getlease { file, kind, seconds } => self.with_lease(now, client, (file, kind, seconds)),
             Question::Read { file, seconds } => {

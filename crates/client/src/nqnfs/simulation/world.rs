@@ -15,12 +15,16 @@ use super::server::Server;
 const QUIET_FROM: u64 = 90_000;
 /// All is read once more, when nothing can be on its way.
 const AUDIT_FROM: u64 = 200_000;
-/// By then everybody has been answered.
-const END: u64 = 215_000;
+/// So much later where clients leave: what one of them asked for last is a lease that nobody ends before its time.
+const LEFT_BEHIND: u64 = 60_000;
+/// From the last reading on, everybody is answered within this.
+const ANSWERED: u64 = 15_000;
 /// A call that was not answered is sent again after this.
 const AGAIN: u64 = 300;
 /// EVICTED is.
 const EVICT_AGAIN: u64 = 250;
+/// Between two steps of a departure.
+const LEAVING: u64 = 50;
 /// Between two cuts: what is pushed before a lease ends, and was cut off, gets through before the next.
 const BETWEEN_CUTS: u64 = 12_000;
 
@@ -37,6 +41,7 @@ enum Event {
     CrashServer,
     RestartServer,
     CrashClient(usize),
+    Leave(usize),
 }
 
 /// What came of a run.
@@ -54,6 +59,10 @@ pub(super) struct Outcome {
     pub(super) served: Option<u64>,
     /// Calls to it in that time.
     pub(super) asked_meanwhile: u64,
+    /// Files that were made with a lease on them.
+    pub(super) made: u64,
+    /// Clients that have left, and told so.
+    pub(super) departures: u64,
 }
 
 pub(super) struct World {
@@ -69,6 +78,9 @@ pub(super) struct World {
     hosts: Vec<Host>,
     clocks: Vec<f64>,
     lives: Vec<u64>,
+    /// By what name the server knows each.
+    names: Vec<usize>,
+    leaving: Vec<bool>,
     /// When each client's machine is to be woken, if that is planned.
     wakes: Vec<Option<u64>>,
     cut: Option<(usize, u64)>,
@@ -102,10 +114,12 @@ impl World {
             evicting: false,
             clocks,
             lives: vec![1; clients],
+            names: (0..clients).collect(),
+            leaving: vec![false; clients],
             wakes: vec![None; clients],
             cut: None,
             values: 0,
-            ops: vec![Vec::new(); faults.files],
+            ops: vec![Vec::new(); faults.all_files()],
             orphans: BTreeSet::new(),
             stored: BTreeSet::new(),
             local: vec![BTreeSet::new(); clients],
@@ -114,13 +128,14 @@ impl World {
             outcome: Outcome::default(),
             random,
         };
+        let last = world.last_audit();
         for client in 0..clients {
             let at = world.random.below(2000);
             world.plan(at, Event::Act(client));
             world.plan(QUIET_FROM + 1000, Event::Push(client));
-            for file in 0..faults.files {
+            for file in 0..faults.all_files() {
                 world.plan(QUIET_FROM + 1000, Event::Audit(client, file, QUIET_FROM));
-                world.plan(AUDIT_FROM, Event::Audit(client, file, AUDIT_FROM));
+                world.plan(last, Event::Audit(client, file, last));
             }
         }
         world.plan_faults();
@@ -137,10 +152,18 @@ impl World {
             let (at, client) = (within(&mut self.random), self.any_client());
             self.plan(at, Event::CrashClient(client));
         }
+        for _ in 0..self.faults.departures {
+            let (at, client) = (within(&mut self.random), self.any_client());
+            self.plan(at, Event::Leave(client));
+        }
         if self.faults.cut_ms > 0 {
             let at = self.random.below(15_000);
             self.plan(at, Event::Cut);
         }
+    }
+
+    fn last_audit(&self) -> u64 {
+        AUDIT_FROM + if self.faults.departures > 0 { LEFT_BEHIND } else { 0 }
     }
 
     fn any_client(&mut self) -> usize {
@@ -164,7 +187,7 @@ impl World {
     /// Runs to the end; an error says what was wrong.
     pub(super) fn run(mut self) -> Result<Outcome, String> {
         while let Some(((at, _), event)) = self.events.pop_first() {
-            if at > END {
+            if at > self.last_audit() + ANSWERED {
                 break;
             }
             self.at = at;
@@ -195,11 +218,11 @@ impl World {
             if let Some(file) = host.files.iter().position(|known| known.dirty.is_some()) {
                 return Err(format!("client {client} never got rid of what it wrote to file {file}"));
             }
-            let lacks = |file: &usize| !self.audited.contains(&(client, *file, AUDIT_FROM));
-            if let Some(file) = (0..self.faults.files).find(lacks) {
+            let lacks = |file: &usize| !self.audited.contains(&(client, *file, self.last_audit()));
+            if let Some(file) = (0..self.faults.all_files()).find(lacks) {
                 return Err(format!("client {client} could not read file {file} in the end"));
             }
-            if host.leases.len() > self.faults.files {
+            if host.leases.len() > self.faults.all_files() {
                 return Err(format!("client {client} remembers {} files", host.leases.len()));
             }
         }
@@ -237,6 +260,7 @@ impl World {
                 self.outcome.restarted = Some(self.at);
             }
             Event::CrashClient(client) => self.crash_client(client),
+            Event::Leave(client) => self.leave(client),
         }
     }
 
@@ -256,8 +280,9 @@ impl World {
         self.evicting = false;
         self.server.tick(self.now());
         let evicting: Vec<(usize, usize)> = self.server.evicting.values().copied().collect();
-        for (client, file) in evicting {
-            self.send(client, Message::Evicted { client, file });
+        for (name, file) in evicting {
+            let client = name % self.faults.clients;
+            self.send(client, Message::Evicted { client, name, file });
         }
         self.evict_if_needed(EVICT_AGAIN);
     }
@@ -269,13 +294,39 @@ impl World {
         }
     }
 
-    fn crash_client(&mut self, client: usize) {
+    fn leave(&mut self, client: usize) {
+        self.leaving[client] = true;
+        let (now, at) = (self.clock(client), self.at);
+        let over = self.hosts[client].leave(now, at);
+        self.settle(client);
+        if !over {
+            return self.plan(LEAVING, Event::Leave(client));
+        }
+        self.leaving[client] = false;
+        self.outcome.departures += 1;
+        self.live_again(client);
+        self.hosts[client] = Host::new(self.lives[client], &self.faults);
+        // It has been pushed.
+        self.local[client].clear();
+        self.sent[client].clear();
+    }
+
+    /// What comes next from this client is of another life, to the server that of another client.
+    fn live_again(&mut self, client: usize) {
         self.lives[client] += 1;
+        self.names[client] += self.faults.clients;
+    }
+
+    fn crash_client(&mut self, client: usize) {
+        self.live_again(client);
         let fresh = Host::new(self.lives[client], &self.faults);
         let host = std::mem::replace(&mut self.hosts[client], fresh);
         self.orphans.append(&mut self.local[client]);
         for waiting in host.waiting.values() {
-            if let (Question::Write { file, value, .. }, Purpose::Write) = (waiting.question, waiting.purpose)
+            if let (
+                Question::Write { file, value, .. } | Question::Create { file, value, .. },
+                Purpose::Write | Purpose::Make,
+            ) = (waiting.question, waiting.purpose)
             {
                 self.ops[file].push(Op { value, write: true, began: waiting.began, ended: u64::MAX });
             }
@@ -287,12 +338,19 @@ impl World {
         if self.at > QUIET_FROM {
             return;
         }
+        if self.leaving[client] {
+            return self.plan(self.faults.pause_ms, Event::Act(client));
+        }
         let (now, at) = (self.clock(client), self.at);
         let any = self.random.once_in(self.faults.others_of);
         let files = self.faults.files;
-        let file = if any { self.random.below(files as u64) as usize } else { client % files };
+        let own = if any { self.random.below(files as u64) as usize } else { client % files };
+        let file = self.perhaps_made(own);
         self.hosts[client].leases.used(now, &super::server::handle(file));
-        let told = if self.random.once_in(self.faults.writes_of) {
+        let told = if !self.server.exists(file) || (file >= files && self.random.once_in(10)) {
+            self.make(client, file);
+            None
+        } else if self.random.once_in(self.faults.writes_of) {
             self.values += 1;
             let value = self.values;
             self.hosts[client].write(now, at, (file, value), &mut self.random)
@@ -308,17 +366,35 @@ impl World {
         self.plan(pause, Event::Act(client));
     }
 
+    /// One of the files that have to be made first, mostly, if there are any.
+    fn perhaps_made(&mut self, file: usize) -> usize {
+        let made = self.faults.made as u64;
+        if made == 0 || self.random.once_in(3) {
+            return file;
+        }
+        self.faults.files + self.random.below(made) as usize
+    }
+
+    fn make(&mut self, client: usize, file: usize) {
+        self.values += 1;
+        let (now, at, value) = (self.clock(client), self.at, self.values);
+        let mut waiting = self.hosts[client].waiting.values();
+        if waiting.all(|waiting| waiting.purpose != Purpose::Make) {
+            self.hosts[client].make(now, at, (file, value), &mut self.random);
+        }
+    }
+
     /// As an fsync of everything.
     fn push(&mut self, client: usize) {
         let (now, at) = (self.clock(client), self.at);
         let dirty = |host: &Host, file: usize| host.files[file].dirty.is_some();
-        for file in 0..self.faults.files {
+        for file in 0..self.faults.all_files() {
             if dirty(&self.hosts[client], file) {
                 self.hosts[client].flush(now, at, file);
             }
         }
         self.settle(client);
-        if (0..self.faults.files).any(|file| dirty(&self.hosts[client], file)) {
+        if (0..self.faults.all_files()).any(|file| dirty(&self.hosts[client], file)) {
             self.plan(1000, Event::Push(client));
         }
     }
@@ -345,7 +421,7 @@ impl World {
             Some(Told::Read { file, value, began, hit }) => {
                 self.outcome.hits += u64::from(hit);
                 self.ops[file].push(Op { value, write: false, began, ended });
-                for round in [QUIET_FROM, AUDIT_FROM].into_iter().filter(|round| began > *round) {
+                for round in [QUIET_FROM, self.last_audit()].into_iter().filter(|round| began > *round) {
                     self.audited.insert((client, file, round));
                 }
             }
@@ -395,7 +471,8 @@ impl World {
     fn send_call(&mut self, client: usize, xid: u64) {
         let Some(waiting) = self.hosts[client].waiting.get(&xid) else { return };
         let question = waiting.question;
-        self.send(client, Message::Call { client, xid, question });
+        let name = self.names[client];
+        self.send(client, Message::Call { client, name, xid, question });
         let life = self.lives[client];
         self.plan(AGAIN, Event::Again(client, life, xid));
     }
@@ -414,9 +491,9 @@ impl World {
 
     fn deliver(&mut self, message: Message) {
         match message {
-            Message::Call { client, xid, question } => {
+            Message::Call { client, name, xid, question } => {
                 if !self.down {
-                    self.call(client, xid, question);
+                    self.call((client, name), xid, question);
                 }
             }
             Message::Reply { client, xid, answer } => {
@@ -432,18 +509,21 @@ impl World {
                 self.told(client, told);
                 self.settle(client);
             }
-            Message::Evicted { client, file } => {
+            Message::Evicted { client, name, file } => {
                 let now = self.clock(client);
+                if name != self.names[client] {
+                    return;
+                }
                 self.hosts[client].evicted(now, file);
                 self.settle(client);
             }
         }
     }
 
-    fn call(&mut self, client: usize, xid: u64, question: Question) {
+    fn call(&mut self, (client, name): (usize, usize), xid: u64, question: Question) {
         let now = self.now();
-        let answer = self.server.answer(now, client, xid, question);
-        if let Question::Write { file, value, .. } = question
+        let answer = self.server.answer(now, name, xid, question);
+        if let Question::Write { file, value, .. } | Question::Create { file, value, .. } = question
             && self.server.value(file) == value
         {
             self.stored.insert((file, value));
@@ -454,6 +534,9 @@ impl World {
         }
         let served = self.server.served_first;
         self.outcome.served = served.map(|at| at.duration_since(self.start).as_millis() as u64);
+        if let (Question::Create { .. }, Answer::Done { granted: Some(_), .. }) = (question, answer) {
+            self.outcome.made += 1;
+        }
         self.send(client, Message::Reply { client, xid, answer });
         self.evict_if_needed(0);
     }
