@@ -320,7 +320,7 @@ impl FileSystem for Origin {
         let work = |tree: &mut Tree| -> Result<Wcc> {
             self.durability.commit(handle)?;
             let attributes = tree.get(handle)?.attributes;
-            Ok(Wcc { before: Some(attributes.wcc()), after: Some(attributes) })
+            Ok(Wcc::around(attributes.wcc(), Some(attributes)))
         };
         let work = |tree: &mut Tree| Ok::<_, vfs::Error>((work(tree)?, self.durability.verifier()));
         let (wcc, verifier) = self.call("COMMIT", work).await?;
