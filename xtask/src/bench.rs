@@ -3,6 +3,7 @@
 //! `leasehold bench` as it is released; `lab`, which measures the kernel's clients in guests; and `quick`, which holds
 //! counts to the committed baseline.
 
+use crate::programs::Programs;
 use crate::steps;
 use lab::{Ganesha, Lab, Process, Program, free_port};
 use std::net::{IpAddr, SocketAddr};
@@ -56,8 +57,9 @@ fn mount(arguments: &[String]) -> bool {
 /// Counts and ratios against the baseline, with the programs that the tests have built already: what is compared does not
 /// depend on how fast they are.
 pub fn quick(options: &[String]) -> bool {
-    let fixed = ["run", "--package", "leasehold", "--", "bench", "--quick", BASELINE];
-    steps::run("cargo", fixed.into_iter().chain(options.iter().map(String::as_str)), &[])
+    let Some(leasehold) = Programs::build().and_then(|programs| programs.leasehold) else { return false };
+    let fixed = ["bench", "--quick", BASELINE];
+    steps::run(&path(&leasehold), fixed.into_iter().chain(options.iter().map(String::as_str)), &[])
 }
 
 /// nfs-ganesha, `serve`, and `proxy` in front of that `serve`, over one directory, one beside the other.

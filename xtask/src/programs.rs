@@ -1,7 +1,7 @@
-//! The workspace's test programs: built all at once and run by themselves.
+//! The workspace's test programs, and `leasehold` as they run it: built all at once and run by themselves.
 //!
-//! `cargo test -p …` for one part after the other would build the dependencies again with that part's features; and a list of parts
-//! kept by hand forgets one. So cargo is asked once for everything, and says which programs it made.
+//! `cargo test -p …` or `cargo run -p …` for one part after the other would build the dependencies again with that part's features; and
+//! a list of parts kept by hand forgets one. So cargo is asked once for everything, and says which programs it made.
 
 use crate::steps::root;
 use serde_json::Value;
@@ -9,6 +9,50 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
+
+/// What was built.
+#[derive(Debug, Default)]
+pub struct Programs {
+    /// In the order of their names.
+    pub tests: Vec<TestProgram>,
+    /// The program for users, where cargo made it.
+    pub leasehold: Option<PathBuf>,
+}
+
+impl Programs {
+    /// Builds the tests of the whole workspace, and what they need. `None` if that fails; cargo has said why.
+    pub fn build() -> Option<Programs> {
+        let build = ["test", "--workspace", "--no-run", "--message-format=json-render-diagnostics"];
+        let mut command = Command::new("cargo");
+        command.args(build).current_dir(root()).stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut cargo = command.spawn().map_err(|error| eprintln!("cannot run cargo: {error}")).ok()?;
+        let mut programs = Programs::default();
+        for line in BufReader::new(cargo.stdout.take()?).lines().map_while(Result::ok) {
+            programs.told(&line);
+        }
+        programs.tests.sort_by_key(TestProgram::name);
+        cargo.wait().is_ok_and(|status| status.success()).then_some(programs)
+    }
+
+    /// Takes the program that a message of cargo's tells of, if it tells of one.
+    fn told(&mut self, message: &str) -> Option<()> {
+        let message: Value = serde_json::from_str(message).ok()?;
+        if message["reason"] != "compiler-artifact" {
+            return None;
+        }
+        let (executable, target) = (message["executable"].as_str()?, message["target"]["name"].as_str()?);
+        if message["profile"]["test"] == true {
+            self.tests.push(TestProgram {
+                executable: executable.into(),
+                directory: Path::new(message["manifest_path"].as_str()?).parent()?.to_owned(),
+                target: target.to_owned(),
+            });
+        } else if target == "leasehold" {
+            self.leasehold = Some(executable.into());
+        }
+        Some(())
+    }
+}
 
 /// A test program.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,31 +65,6 @@ pub struct TestProgram {
 }
 
 impl TestProgram {
-    /// Builds the tests of the whole workspace. `None` if that fails; cargo has said why.
-    pub fn build_all() -> Option<Vec<TestProgram>> {
-        let build = ["test", "--workspace", "--no-run", "--message-format=json-render-diagnostics"];
-        let mut command = Command::new("cargo");
-        command.args(build).current_dir(root()).stdin(Stdio::null()).stdout(Stdio::piped());
-        let mut cargo = command.spawn().map_err(|error| eprintln!("cannot run cargo: {error}")).ok()?;
-        let messages = BufReader::new(cargo.stdout.take()?).lines().map_while(Result::ok);
-        let mut programs: Vec<TestProgram> = messages.filter_map(|line| TestProgram::told(&line)).collect();
-        programs.sort_by_key(TestProgram::name);
-        cargo.wait().is_ok_and(|status| status.success()).then_some(programs)
-    }
-
-    /// The program that a message of cargo's tells of, if it tells of one.
-    fn told(message: &str) -> Option<TestProgram> {
-        let message: Value = serde_json::from_str(message).ok()?;
-        if message["reason"] != "compiler-artifact" || message["profile"]["test"] != true {
-            return None;
-        }
-        Some(TestProgram {
-            executable: message["executable"].as_str()?.into(),
-            directory: Path::new(message["manifest_path"].as_str()?).parent()?.to_owned(),
-            target: message["target"]["name"].as_str()?.to_owned(),
-        })
-    }
-
     /// Is it one of those that boot kernels?
     pub fn is_in_lab(&self) -> bool {
         self.package() == "lab" || self.target == "lab"
@@ -60,15 +79,33 @@ impl TestProgram {
         self.directory.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
-    /// Runs it; each line that it prints goes to `line`. True if it succeeded.
+    /// Runs it; each line that it prints is shown, and goes to `line`. True if it succeeded.
     pub fn run(&self, environment: &[(&str, &str)], line: impl FnMut(&str)) -> bool {
         let started = Instant::now();
         eprintln!("--- {}", self.name());
-        let mut command = Command::new(&self.executable);
-        command.envs(environment.iter().copied()).current_dir(&self.directory);
-        let passed = run_through(command, line);
+        let passed = run_through(self.command(environment), line);
         eprintln!("--- {}: {:.1} s", self.name(), started.elapsed().as_secs_f64());
         passed
+    }
+
+    /// Runs it beside others: what it prints is shown in one piece when it has ended. True if it succeeded.
+    pub fn run_beside(&self, environment: &[(&str, &str)], line: impl FnMut(&str)) -> bool {
+        let started = Instant::now();
+        let output = self.command(environment).stdin(Stdio::null()).stderr(Stdio::inherit()).output();
+        let Ok(output) = output.inspect_err(|error| eprintln!("cannot run {}: {error}", self.name())) else {
+            return false;
+        };
+        let printed = String::from_utf8_lossy(&output.stdout);
+        printed.lines().for_each(line);
+        let took = started.elapsed().as_secs_f64();
+        println!("--- {}\n{printed}--- {}: {took:.1} s", self.name(), self.name());
+        output.status.success()
+    }
+
+    fn command(&self, environment: &[(&str, &str)]) -> Command {
+        let mut command = Command::new(&self.executable);
+        command.envs(environment.iter().copied()).current_dir(&self.directory);
+        command
     }
 }
 
@@ -93,21 +130,39 @@ pub fn run_through(mut command: Command, mut line: impl FnMut(&str)) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::TestProgram;
+    use super::{Programs, TestProgram};
+    use std::path::Path;
+
+    fn told(message: &str) -> Programs {
+        let mut programs = Programs::default();
+        programs.told(message);
+        programs
+    }
+
+    fn test_told(message: &str) -> Option<TestProgram> {
+        told(message).tests.pop()
+    }
 
     #[test]
     fn cargo_tells_of_test_programs_among_other_things() {
         let test = r#"{"reason":"compiler-artifact","manifest_path":"/w/crates/leasehold/Cargo.toml","profile":{"test":true},
             "target":{"name":"mounts","kind":["test"]},"executable":"/t/mounts-1"}"#;
-        let program = TestProgram::told(test).expect("a program");
+        let program = test_told(test).expect("a program");
         assert_eq!((program.name().as_str(), program.is_in_lab()), ("leasehold mounts", false));
-        assert!(
-            TestProgram::told(&test.replace("mounts\",\"kind", "lab\",\"kind")).expect("one").is_in_lab()
-        );
-        assert!(TestProgram::told(&test.replace("/leasehold/", "/lab/")).expect("one").is_in_lab());
-        assert_eq!(TestProgram::told(&test.replace("true", "false")), None, "a program for users");
-        assert_eq!(TestProgram::told(&test.replace("\"/t/mounts-1\"", "null")), None, "a library");
-        assert_eq!(TestProgram::told(r#"{"reason":"build-finished","success":true}"#), None);
-        assert_eq!(TestProgram::told("not JSON"), None);
+        assert!(test_told(&test.replace("mounts\",\"kind", "lab\",\"kind")).expect("one").is_in_lab());
+        assert!(test_told(&test.replace("/leasehold/", "/lab/")).expect("one").is_in_lab());
+        assert_eq!(test_told(&test.replace("true", "false")), None, "not a test");
+        assert_eq!(test_told(&test.replace("\"/t/mounts-1\"", "null")), None, "a library");
+        assert_eq!(test_told(r#"{"reason":"build-finished","success":true}"#), None);
+        assert_eq!(test_told("not JSON"), None);
+    }
+
+    #[test]
+    fn cargo_tells_where_the_program_for_users_is() {
+        let users = r#"{"reason":"compiler-artifact","manifest_path":"/w/crates/leasehold/Cargo.toml","profile":{"test":false},
+            "target":{"name":"leasehold","kind":["bin"]},"executable":"/t/leasehold"}"#;
+        assert_eq!(told(users).leasehold.as_deref(), Some(Path::new("/t/leasehold")));
+        assert_eq!(told(&users.replace("false", "true")).leasehold, None, "its unit tests");
+        assert_eq!(told(&users.replace(":\"leasehold\"", ":\"bench\"")).leasehold, None, "another one");
     }
 }

@@ -1,9 +1,10 @@
 //! `cargo xtask test`: everything that must hold, from a clean clone.
 
-use crate::programs::{TestProgram, run_through};
+use crate::programs::{Programs, TestProgram, run_through};
 use crate::steps::{self, Steps, root, succeeds};
 use crate::{bench, packages, tidy};
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Options of `cargo xtask test`.
 #[derive(Debug, clap::Args)]
@@ -68,7 +69,7 @@ fn lint_into(steps: &mut Steps) {
     steps.step("clippy", || steps::run("cargo", clippy, &[]));
     let doc = ["doc", "--workspace", "--no-deps", "--document-private-items"];
     steps.step("documentation", || {
-        steps::run("cargo", doc, &[("RUSTDOCFLAGS", "-D rustdoc::broken_intra_doc_links")])
+        steps::run("cargo", doc, &[("RUSTDOCFLAGS", "-D warnings -A rustdoc::private_intra_doc_links")])
     });
 }
 
@@ -86,12 +87,10 @@ const WITHOUT_LAB: &[(&str, &str)] = &[("LEASEHOLD_LAB", "skip")];
 
 fn all_tests(lab: bool) -> (bool, Counts) {
     let mut counts = Counts::default();
-    let Some(programs) = TestProgram::build_all() else { return (false, counts) };
-    let (in_lab, others): (Vec<_>, Vec<_>) = programs.into_iter().partition(TestProgram::is_in_lab);
-    let mut passed = true;
-    for program in &others {
-        passed &= program.run(WITHOUT_LAB, |line| counts.add(line));
-    }
+    let Some(programs) = Programs::build() else { return (false, counts) };
+    let (in_lab, others): (Vec<_>, Vec<_>) = programs.tests.into_iter().partition(TestProgram::is_in_lab);
+    let (mut passed, counted) = some_at_a_time(&others);
+    counts.join(&counted);
     let mut doc = Command::new("cargo");
     doc.args(["test", "--workspace", "--doc"]).current_dir(root());
     passed &= run_through(doc, |line| counts.add(line));
@@ -103,15 +102,36 @@ fn all_tests(lab: bool) -> (bool, Counts) {
     (passed, counts)
 }
 
-/// Runs the lab's programs at the same time: each test waits for a lane, and none stays empty.
-fn together(programs: &[TestProgram]) -> (bool, Counts) {
-    let run = |program: &TestProgram| {
-        let mut counts = Counts::default();
-        let passed = program.run(&[], |line| counts.add(line));
+/// Many of them wait more than they work.
+const AT_A_TIME: usize = 2;
+
+/// Runs programs, a few at a time.
+fn some_at_a_time(programs: &[TestProgram]) -> (bool, Counts) {
+    let next = AtomicUsize::new(0);
+    let run_on = || {
+        let (mut passed, mut counts) = (true, Counts::default());
+        while let Some(program) = programs.get(next.fetch_add(1, Ordering::Relaxed)) {
+            passed &= program.run_beside(WITHOUT_LAB, |line| counts.add(line));
+        }
         (passed, counts)
     };
+    at_once((0..AT_A_TIME).map(|_| run_on))
+}
+
+/// Runs the lab's programs at the same time: each test waits for a lane, and none stays empty.
+fn together(programs: &[TestProgram]) -> (bool, Counts) {
+    at_once(programs.iter().map(|program| {
+        || {
+            let mut counts = Counts::default();
+            (program.run(&[], |line| counts.add(line)), counts)
+        }
+    }))
+}
+
+/// Does all of it at once: did all of it pass, and the counts together.
+fn at_once<T: FnOnce() -> (bool, Counts) + Send>(works: impl Iterator<Item = T>) -> (bool, Counts) {
     let outcomes: Vec<(bool, Counts)> = std::thread::scope(|scope| {
-        let running: Vec<_> = programs.iter().map(|program| scope.spawn(move || run(program))).collect();
+        let running: Vec<_> = works.map(|work| scope.spawn(work)).collect();
         running.into_iter().map(|thread| thread.join().unwrap_or_default()).collect()
     });
     let mut all = Counts::default();

@@ -1,7 +1,7 @@
 //! A network between two ends of one machine: a relay that delays, caps, counts, and can be cut or lost now and then.
 //!
 //! What comes in on one side leaves on the other half a round trip later, in order, as it would on a long wire. Each
-//! direction of the relay is one [`Line`](line::Line), shared by all connections: its bandwidth is theirs together.
+//! direction of the relay is one [`Line`], shared by all connections: its bandwidth is theirs together.
 //! A TCP connection is taken apart and joined anew, so that each side acknowledges to the relay at once: losses and
 //! congestion are not modelled. Bytes under way are bounded for each direction of each connection; beyond the bound
 //! nothing more is read, and TCP's own window tells the sender. Datagrams beyond it are lost. Jitter delays and never

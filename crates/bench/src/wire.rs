@@ -32,6 +32,9 @@ use script::Script;
 use server::Server;
 use tree::Tree;
 
+/// Windows, each four times as long as the last, in which at least one call has to be answered.
+const WINDOWS_MAX: usize = 4;
+
 /// What to measure, and how.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -172,8 +175,25 @@ impl<'o> Subject<'o> {
         }
     }
 
-    /// One workload, once.
+    /// One workload, once. A window in which nothing was answered tells nothing of the server: then a longer one.
     async fn measure(&mut self, workload: Workload, options: &Options) -> Result<Row, Error> {
+        let mut duration = options.duration;
+        for _ in 1..WINDOWS_MAX {
+            let row = self.measure_for(duration, workload, options).await?;
+            if row.calls > 0 {
+                return Ok(row);
+            }
+            duration *= 4;
+        }
+        self.measure_for(duration, workload, options).await
+    }
+
+    async fn measure_for(
+        &mut self,
+        duration: Duration,
+        workload: Workload,
+        options: &Options,
+    ) -> Result<Row, Error> {
         let fault = |fault| Error::Workload { server: self.target.name.clone(), workload, fault };
         let slots = options.slots(workload);
         let mut scripts = Vec::new();
@@ -181,7 +201,7 @@ impl<'o> Subject<'o> {
             let share = (lane, self.lanes.len());
             scripts.push(Script::new(workload, &self.server, &self.tree, share, slots).await?);
         }
-        let window = Window::starting(Instant::now(), options.warm_up, options.duration);
+        let window = Window::starting(Instant::now(), options.warm_up, duration);
         let stop = std::sync::Arc::new(AtomicBool::new(false));
         let mut threads = Vec::new();
         for (mut lane, mut script) in self.lanes.drain(..).zip(scripts) {
@@ -210,7 +230,7 @@ impl<'o> Subject<'o> {
         }
         match failed {
             Some(error) => Err(fault(error)),
-            None => Ok(Row::new(workload, &self.target.name, &total, options.duration, cpu)),
+            None => Ok(Row::new(workload, &self.target.name, &total, duration, cpu)),
         }
     }
 }

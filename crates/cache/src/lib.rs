@@ -1,4 +1,4 @@
-//! The cache: a [`FileSystem`](vfs::FileSystem) over another one, with a persistent cache on this disk.
+//! The cache: a [`FileSystem`] over another one, with a persistent cache on this disk.
 //!
 //! After Badros' caching client (1999), with Lever's close-to-open (2001). What is on the disk outlives the process;
 //! what is answered never lies: see [`Consistency`] for the promise, and these modules for how it is kept.

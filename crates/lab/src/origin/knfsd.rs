@@ -4,19 +4,22 @@
 //! reach each other, so the server is reached through a link of its own, whose addresses stay when the guest is replaced.
 
 use crate::guest::{Guest, GuestOptions};
+use crate::log::say;
 use crate::net::{Cut, Link};
 use crate::origin::{CallCounts, Origin};
 use crate::session::{Lab, host_command, wait_for};
 use std::fs::File;
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const SET_UP: &str = include_str!("knfsd.sh");
 /// The exported directory in the guest.
 const EXPORT: &str = "/mnt/exp";
 const PORT: u16 = 2049;
 const MOUNTPORT: u16 = 20048;
+/// Tells who listens, and which of the service's programs run.
+const LISTENERS: &str = "ss -ltn; ps ax | grep rp[c]; sleep 5";
 /// Server threads: the usual default.
 const THREADS: u32 = 8;
 /// Size of the image; it is sparse.
@@ -122,8 +125,13 @@ impl Knfsd {
         let host = self.guest().address();
         for port in [PORT, MOUNTPORT] {
             let address = SocketAddr::new(host, port);
+            let started = Instant::now();
             wait_for(&format!("knfsd at {address}"), START_PATIENCE, || {
-                TcpStream::connect_timeout(&address, Duration::from_secs(1)).ok()
+                let answer = TcpStream::connect_timeout(&address, Duration::from_secs(1)).ok();
+                if answer.is_none() && started.elapsed() > START_PATIENCE / 2 {
+                    say(&format!("knfsd at {address} is late: {}", self.guest().run(LISTENERS).text));
+                }
+                answer
             });
         }
     }
