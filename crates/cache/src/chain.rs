@@ -30,8 +30,8 @@ const WAITING_MAX: usize = 1024;
 pub struct Latest {
     /// The one with the latest ctime, if any was told.
     pub attributes: Option<Attributes>,
-    /// All operations have told one, and it is in no respect older than any of the others: if nobody else changes the
-    /// object, this is its state.
+    /// All operations have told one, and it is in no respect older than any of the others, or than what was known: if nobody
+    /// else changes the object, this is its state.
     pub certain: bool,
 }
 
@@ -94,6 +94,7 @@ impl Chain {
         self.under_way = self.under_way.saturating_sub(1);
         match Edge::told(wcc) {
             Some(edge) if self.edges.len() < WAITING_MAX => {
+                self.untold |= wcc.after.is_none();
                 if let Some(later) = wcc.after.filter(|_| edge.shown.is_none()) {
                     self.remember_seen(later);
                 }
@@ -120,7 +121,20 @@ impl Chain {
 
     fn judge(&mut self, known: Option<&Attributes>) -> Verdict {
         let linked = known.and_then(|known| self.link(known));
-        if self.under_way > 0 { Verdict::Waiting(linked) } else { self.conclude(linked) }
+        if self.under_way > 0 {
+            return Verdict::Waiting(linked);
+        }
+        self.conclude(linked, known)
+    }
+
+    /// The latest state that has been told yet, if all that are known can be put in order.
+    pub fn latest<'a>(&'a self, known: &'a Attributes) -> Option<&'a Attributes> {
+        let shown = self.edges.iter().filter_map(|edge| edge.shown.as_ref());
+        let states = || shown.clone().chain(&self.seen).chain(std::iter::once(known));
+        let full = self.edges.len() >= WAITING_MAX || self.seen.len() >= WAITING_MAX;
+        let last = states().max_by_key(|state| (state.ctime, state.change))?;
+        let certain = !self.untold && !full && states().all(|state| is_no_older(last, state));
+        certain.then_some(last)
     }
 
     /// Follows the edges from `known`; gives the attributes where they end, if anywhere else. Edges beyond the last state
@@ -163,23 +177,25 @@ impl Chain {
     }
 
     /// Nothing is under way any more: judges, and starts afresh.
-    fn conclude(&mut self, linked: Option<Attributes>) -> Verdict {
-        let mut edges = std::mem::take(&mut self.edges);
+    fn conclude(&mut self, linked: Option<Attributes>, known: Option<&Attributes>) -> Verdict {
         // A circle whose reply came after that of the change that followed it.
+        let mut edges = std::mem::take(&mut self.edges);
         edges.retain(|edge| !edge.is_circle() || !self.is_passed(&edge.before));
-        let seen = std::mem::take(&mut self.seen);
-        let blind = std::mem::take(&mut self.blind);
-        let untold = std::mem::take(&mut self.untold) || seen.len() >= WAITING_MAX;
-        if edges.is_empty() && seen.is_empty() && !blind {
-            return Verdict::Explained(linked);
-        }
-        let untold = untold || edges.iter().any(|edge| edge.shown.is_none());
-        let shown = edges.iter().filter_map(|edge| edge.shown);
-        let states: Vec<Attributes> = linked.into_iter().chain(seen).chain(shown).collect();
-        let attributes = states.iter().max_by_key(|state| (state.ctime, state.change)).copied();
-        let follows = |last: Attributes| states.iter().all(|state| is_no_older(&last, state));
-        let latest = Latest { attributes, certain: !untold && attributes.is_some_and(follows) };
-        if blind { Verdict::Blind(latest) } else { Verdict::Foreign(latest) }
+        self.edges = edges;
+        let verdict = if self.is_suspect() {
+            let told = self.edges.iter().filter_map(|edge| edge.shown).chain(self.seen.iter().copied());
+            let last = told.chain(linked).max_by_key(|state| (state.ctime, state.change));
+            let base = linked.as_ref().or(known).or(last.as_ref());
+            let certain = base.and_then(|base| self.latest(base)).is_some_and(|latest| Some(*latest) == last);
+            let latest = Latest { attributes: last, certain };
+            if self.blind { Verdict::Blind(latest) } else { Verdict::Foreign(latest) }
+        } else {
+            Verdict::Explained(linked)
+        };
+        (self.blind, self.untold) = (false, false);
+        self.edges.clear();
+        self.seen.clear();
+        verdict
     }
 
     fn is_passed(&self, point: &Point) -> bool {

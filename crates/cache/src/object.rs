@@ -310,7 +310,18 @@ impl State {
 
     /// Attributes as fresh as the asker wants them, if `open` is that they be asked after the request came.
     pub fn believed(&self, open: bool) -> Option<&Attributes> {
-        if open { self.leased() } else { self.current() }
+        let known = if open { self.leased() } else { self.current() };
+        known.or_else(|| self.told())
+    }
+
+    /// Under a lease on a directory, while changes of ours are under way and what they have told does not fit together yet:
+    /// the latest state that they have told. Whatever is not in it has not been answered yet.
+    fn told(&self) -> Option<&Attributes> {
+        let known = self.known.as_ref().filter(|known| known.attributes.is_dir())?;
+        let lease = self.lease.as_ref().filter(|lease| lease.is_valid())?;
+        let from = lease.vouches_from.max(self.distrusted_before);
+        let ours = self.covered && self.chain.is_under_way() && self.chained_from.sequence >= from;
+        (ours && self.chain.is_suspect()).then(|| self.chain.latest(&known.attributes)).flatten()
     }
 
     /// A lease of an earlier process is held still.
