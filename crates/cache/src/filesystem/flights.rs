@@ -30,14 +30,12 @@ impl Flights {
         let key = (*directory, name.clone());
         let other = {
             let mut names = self.0.lock();
-            match names.get(&key) {
-                Some(other) => other.clone(),
-                None => {
-                    // It has no permits, and is closed when the answer is there.
-                    names.insert(key.clone(), Arc::new(Semaphore::new(0)));
-                    return Some(Flight { flights: self, key });
-                }
-            }
+            let Some(other) = names.get(&key) else {
+                // It has no permits, and is closed when the answer is there.
+                names.insert(key.clone(), Arc::new(Semaphore::new(0)));
+                return Some(Flight { flights: self, key });
+            };
+            other.clone()
         };
         let _ = other.acquire().await;
         None
@@ -64,14 +62,14 @@ mod tests {
         let other = Name::new(b"m").unwrap();
         assert!(flights.take_off(&directory, &other).await.is_some(), "another name");
         let mut waiting = std::pin::pin!(flights.take_off(&directory, &name));
-        assert!(futures_are_pending(waiting.as_mut()).await, "it is asked for");
+        assert!(is_pending(waiting.as_mut()).await, "it is asked for");
         drop(first);
         assert!(waiting.await.is_none());
         assert!(flights.take_off(&directory, &name).await.is_some());
         assert!(flights.0.lock().is_empty());
     }
 
-    async fn futures_are_pending(future: std::pin::Pin<&mut impl Future>) -> bool {
+    async fn is_pending(future: std::pin::Pin<&mut impl Future>) -> bool {
         let mut future = Some(future);
         std::future::poll_fn(|context| {
             let future = future.take().expect("polled once");
