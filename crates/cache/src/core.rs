@@ -76,6 +76,8 @@ pub struct Core {
     pub indexed: AtomicU64,
     /// Listings in memory.
     pub listings: crate::filesystem::directory::LoadedListings,
+    /// Names that are being asked for.
+    pub flights: crate::filesystem::flights::Flights,
     pub pace: Mutex<Pace>,
     /// Twice what the link to the origin holds, in bytes.
     pub window_bytes: AtomicU64,
@@ -166,6 +168,7 @@ impl Core {
             uses: AtomicU64::new(start.uses),
             indexed: AtomicU64::new(start.indexed),
             listings: crate::filesystem::directory::LoadedListings::default(),
+            flights: crate::filesystem::flights::Flights::default(),
             pace: Mutex::default(),
             window_bytes: AtomicU64::new(0),
             ahead: Arc::new(Semaphore::new(AHEAD_MAX)),

@@ -7,6 +7,7 @@ mod data;
 mod delegated;
 pub mod directory;
 mod extended;
+pub mod flights;
 pub mod lock;
 pub mod modify;
 pub mod names;

@@ -91,6 +91,8 @@ pub struct State {
     chain: Chain,
     /// The operations of ours since the chain was last at rest.
     chained: u32,
+    /// When the first of them was sent, or a little earlier.
+    chained_from: Sent,
     /// A lease has been held since before the first of them was sent: nobody else is among them.
     covered: bool,
     /// Operations of ours under a lease have left it open what the attributes are now. The next ones are ours.
@@ -178,6 +180,7 @@ impl State {
             epoch: policy.epoch(),
             chain: Chain::default(),
             chained: 0,
+            chained_from: policy.sending(),
             covered: false,
             ours: false,
             presumed: Presumed::default(),
@@ -312,7 +315,18 @@ impl State {
 
     /// Attributes as fresh as the asker wants them, if `open` is that they be asked after the request came.
     pub fn believed(&self, open: bool) -> Option<&Attributes> {
-        if open { self.leased().or_else(|| Some(self.presumed()?.0)) } else { self.current() }
+        let known = if open { self.leased().or_else(|| Some(self.presumed()?.0)) } else { self.current() };
+        known.or_else(|| self.told())
+    }
+
+    /// Under a lease on a directory, while changes of ours are under way and what they have told does not fit together yet:
+    /// the latest state that they have told. Whatever is not in it has not been answered yet.
+    fn told(&self) -> Option<&Attributes> {
+        let known = self.known.as_ref().filter(|known| known.attributes.is_dir())?;
+        let lease = self.lease.as_ref().filter(|lease| lease.is_valid())?;
+        let from = lease.vouches_from.max(self.distrusted_before);
+        let ours = self.covered && self.chain.is_under_way() && self.chained_from.sequence >= from;
+        (ours && self.chain.is_suspect()).then(|| self.chain.latest(&known.attributes)).flatten()
     }
 
     /// A lease of an earlier process is held still.
@@ -477,10 +491,11 @@ impl State {
     }
 
     /// An operation of ours that changes the object and will say how is about to be sent.
-    pub fn begin_change(&mut self) {
+    pub fn begin_change(&mut self, policy: &Policy) {
         self.unvouch();
         if !self.chain.is_under_way() {
             self.chained = 0;
+            self.chained_from = policy.sending();
             self.covered = self.is_ours_alone();
         }
         self.chained += 1;
@@ -624,12 +639,15 @@ impl State {
             }
             // Under a lease, what nothing explains is ours all the same.
             Verdict::Blind(latest) | Verdict::Foreign(latest) if self.covered => {
-                if let Some(attributes) = latest {
+                let alone = self.chained == 1;
+                if let Some(attributes) = latest.attributes {
+                    // Which of several operations told it does not matter, if it is as old as any of them.
+                    let from = if alone { *sent } else { self.chained_from };
                     self.data.clip(attributes.size);
-                    self.adopt(policy, &attributes, sent);
+                    self.adopt(policy, &attributes, &from);
                 }
                 // Which of several came last, the replies do not tell.
-                if latest.is_none() || self.chained > 1 {
+                if latest.attributes.is_none() || !(alone || latest.certain) {
                     self.ours = true;
                     self.distrust(policy);
                 }
@@ -639,7 +657,7 @@ impl State {
             Verdict::Blind(latest) | Verdict::Foreign(latest) => {
                 self.doubt_writes();
                 self.drop_all(policy);
-                if let Some(attributes) = latest {
+                if let Some(attributes) = latest.attributes {
                     self.adopt(policy, &attributes, sent);
                 }
                 self.distrust(policy);
@@ -673,7 +691,7 @@ fn confirm(known: &mut Known, policy: &Policy, attributes: &Attributes, sent: &S
 
 /// A change that just now was ours shows the origin's clock.
 fn learn_clock(policy: &Policy, wcc: &Wcc) {
-    if let Wcc { before: Some(before), after: Some(after) } = wcc
+    if let (Some(before), Some(after)) = (wcc.before, wcc.after)
         && before.ctime < after.ctime
     {
         policy.origin.learn_offset(after.ctime, policy.wall());

@@ -27,6 +27,10 @@ impl Core {
         {
             return result.clone();
         }
+        // What was asked for meanwhile may have brought a lease, or put what our own changes told in order.
+        if let Some(attributes) = self.with(object, |state| state.believed(true).copied()) {
+            return Ok(attributes);
+        }
         self.know_limits(caller, &object.handle).await;
         if self.delegates.load(Ordering::Relaxed) && self.wants_directory(object) {
             // The same call may bring a lease, so that it is the last.

@@ -173,7 +173,7 @@ impl Core {
         // What is kept of the write goes last: until then, nobody takes the cut range for known.
         let _own = cutting.map(|(child, own, change)| {
             if cut.is_some() && child.handle == opened.handle {
-                change.done(&Wcc { before: None, after: Some(opened.attributes) });
+                change.done(&Wcc::seen(Some(opened.attributes)));
             } else {
                 change.failed(&Status::NoEnt.into());
             }

@@ -107,7 +107,7 @@ pub(crate) fn wcc(before: Option<nfs3::WccAttr>, after: Option<Attributes>) -> W
         ctime: timestamp(before.ctime),
         change: timestamp(before.ctime).as_nanos() as u64,
     });
-    Wcc { before, after }
+    Wcc { before, ..Wcc::seen(after) }
 }
 
 /// Attributes to set, for the wire.

@@ -149,7 +149,7 @@ impl FileSystem for Nqnfs {
         }
         let args = nqnfs::SattrArgs { file: convert::to_wire(handle)?, attributes: convert::sattr(set) };
         let fattr = self.inner.call_of::<call::Setattr, _, _>(caller, handle, &plain(args)).await?.results;
-        Ok(Wcc { before: None, after: Some(self.inner.learn(handle, &fattr)) })
+        Ok(Wcc::seen(Some(self.inner.learn(handle, &fattr))))
     }
 
     async fn access(&self, caller: &Caller, handle: &Handle, asked: AccessMask) -> Result<Accessed> {
@@ -206,14 +206,14 @@ impl FileSystem for Nqnfs {
         let args = nqnfs::WriteArgs { file, offset, append: false, data: Bulk::Bytes(data) };
         self.inner.used(handle);
         let fattr = self.inner.write_data(caller, handle, args).await?;
-        let wcc = Wcc { before: None, after: Some(self.inner.learn(handle, &fattr)) };
+        let wcc = Wcc::seen(Some(self.inner.learn(handle, &fattr)));
         Ok(Written { count, stability: Stability::FileSync, verifier: [0; 8], wcc })
     }
 
     /// All that was written is stable.
     async fn commit(&self, caller: &Caller, handle: &Handle, _offset: u64, _count: u32) -> Result<Commit> {
         let after = Some(self.getattr(caller, handle).await?);
-        Ok(Commit { verifier: [0; 8], wcc: Wcc { before: None, after } })
+        Ok(Commit { verifier: [0; 8], wcc: Wcc::seen(after) })
     }
 
     async fn create(

@@ -57,7 +57,7 @@ pub(crate) fn set(tree: &Tree, node: &Node, acl: &Acl, held: Held) -> Result<Wcc
             Err(errno) => Err(errno::status(errno)),
         },
     };
-    let wcc = Wcc { before: Some(before.wcc()), after: tree.changed(node) };
+    let wcc = Wcc::around(before.wcc(), tree.changed(node));
     done?;
     drop(held);
     tree.persist_if_sync(node)?;

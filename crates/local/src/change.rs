@@ -56,10 +56,10 @@ pub(crate) fn set_attributes(
         return Err(Status::NotSync.into());
     }
     if *set == SetAttributes::default() {
-        return Ok(Wcc { before: Some(before.wcc()), after: Some(before.attributes(node.mount.fsid)) });
+        return Ok(Wcc::around(before.wcc(), Some(before.attributes(node.mount.fsid))));
     }
     let done = apply(tree, (principal, ground), node, set);
-    let wcc = Wcc { before: Some(before.wcc()), after: tree.changed(node) };
+    let wcc = Wcc::around(before.wcc(), tree.changed(node));
     done?;
     drop(held);
     tree.persist_if_sync(node)?;
@@ -215,5 +215,5 @@ fn follow(
 }
 
 fn wcc(tree: &Tree, node: &Node, before: &Stat) -> Wcc {
-    Wcc { before: Some(before.wcc()), after: tree.changed(node) }
+    Wcc::around(before.wcc(), tree.changed(node))
 }

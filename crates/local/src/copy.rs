@@ -60,7 +60,7 @@ pub(crate) fn copy(
             Err(_) => break,
         }
     }
-    let wcc = Wcc { before: Some(before.wcc()), after: tree.changed(to.node) };
+    let wcc = Wcc::around(before.wcc(), tree.changed(to.node));
     drop(held);
     Ok(Copied { count: done, stability: Stability::Unstable, verifier, wcc })
 }
@@ -78,7 +78,7 @@ pub(crate) fn clone_range(
     range(&source, from.offset, count)?;
     let (reading, writing) = (tree.reading(from.node)?, tree.writing(to.node)?);
     sys::clone_range(&reading, from.offset, count, &writing, to.offset).map_err(errno::status)?;
-    let wcc = Wcc { before: Some(before.wcc()), after: tree.changed(to.node) };
+    let wcc = Wcc::around(before.wcc(), tree.changed(to.node));
     drop(held);
     tree.persist_if_sync(to.node)?;
     Ok(wcc)

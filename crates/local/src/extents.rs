@@ -71,12 +71,12 @@ pub(crate) fn reserve(
         }
     };
     let Some(length) = end.checked_sub(offset).filter(|&length| length > 0) else {
-        return Ok(Wcc { before: Some(before.wcc()), after: Some(before.attributes(node.mount.fsid)) });
+        return Ok(Wcc::around(before.wcc(), Some(before.attributes(node.mount.fsid))));
     };
     let file = tree.writing(node)?;
     let done = rustix::fs::fallocate(&*file, flags, offset, length).map_err(errno::status);
     // One that failed in the middle has changed something too.
-    let wcc = Wcc { before: Some(before.wcc()), after: tree.changed(node) };
+    let wcc = Wcc::around(before.wcc(), tree.changed(node));
     done?;
     drop(held);
     tree.persist_if_sync(node)?;

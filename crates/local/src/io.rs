@@ -155,7 +155,7 @@ pub(crate) fn write(
     let verifier = tree.verifier();
     let count =
         write_all(&file, &data[..data.len().min(TRANSFER_MAX as usize)], offset).map_err(errno::status)?;
-    let wcc = Wcc { before: Some(before.wcc()), after: tree.changed(node) };
+    let wcc = Wcc::around(before.wcc(), tree.changed(node));
     drop(held);
     let synced = match stability {
         Stability::Unstable => Ok(()),
@@ -196,7 +196,7 @@ pub(crate) fn commit(
     };
     rustix::fs::fdatasync(&*file).map_err(|errno| lost(tree, errno))?;
     // A COMMIT changes nothing that clients compare, so one look is before and after.
-    let wcc = Wcc { before: Some(stat.wcc()), after: Some(stat.attributes(node.mount.fsid)) };
+    let wcc = Wcc::around(stat.wcc(), Some(stat.attributes(node.mount.fsid)));
     Ok(Commit { verifier: tree.verifier(), wcc })
 }
 

@@ -179,7 +179,7 @@ impl Making<'_> {
             self.tree.persist_if_sync(&node)?;
         }
         let attributes = self.tree.attributes(&node);
-        let directory = Wcc { before: Some(before.wcc()), after: self.tree.attributes(self.directory) };
+        let directory = Wcc::around(before.wcc(), self.tree.attributes(self.directory));
         Ok(Created { node: vfs::Node { handle: found.handle, attributes }, directory })
     }
 
@@ -267,7 +267,7 @@ impl Making<'_> {
     /// it was made: else it reaches the disk with the directory.
     fn finish(self, before: &Stat, found: &Described, touched: Option<&Node>) -> Result<Created, Status> {
         let Making { tree, directory, held, .. } = self;
-        let wcc = Wcc { before: Some(before.wcc()), after: tree.changed(directory) };
+        let wcc = Wcc::around(before.wcc(), tree.changed(directory));
         let attributes = Some(found.attributes());
         drop(held);
         if let Some(touched) = touched {

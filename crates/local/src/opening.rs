@@ -46,7 +46,8 @@ pub(crate) fn open(
         attempts += 1;
         let looked = lookup::lookup(tree, principal, node, name)?;
         // An OPEN that makes nothing changes nothing of the directory.
-        let directory = Wcc { before: looked.directory.map(|is| is.wcc()), after: looked.directory };
+        let before = looked.directory.map(|is| is.wcc());
+        let directory = Wcc { before, ..Wcc::seen(looked.directory) };
         let found = Found { handle: looked.node.handle, directory, created: false };
         match finish(tree, principal, holder, &found, request) {
             // It was replaced since it was found: the name leads to another by now.

@@ -108,7 +108,7 @@ fn change(
 ) -> Result<Wcc, Status> {
     let before = may_have(tree, node)?;
     change().map_err(errno::status)?;
-    let wcc = Wcc { before: Some(before.wcc()), after: tree.changed(node) };
+    let wcc = Wcc::around(before.wcc(), tree.changed(node));
     drop(held);
     tree.persist_if_sync(node)?;
     Ok(wcc)

@@ -158,11 +158,11 @@ mod tests {
     fn own_writes_keep_the_rest_if_nothing_else_came_between() {
         let mut pages = Pages::default();
         open(&mut pages, 5, false);
-        pages.wrote(&Wcc { before: Some(at(5).wcc()), after: Some(at(7)) }, false);
+        pages.wrote(&Wcc::around(at(5).wcc(), Some(at(7))), false);
         assert!(open(&mut pages, 7, false));
-        pages.wrote(&Wcc { before: Some(at(8).wcc()), after: Some(at(9)) }, false);
+        pages.wrote(&Wcc::around(at(8).wcc(), Some(at(9))), false);
         assert!(!open(&mut pages, 9, false), "somebody else wrote too");
-        pages.wrote(&Wcc { before: None, after: Some(at(10)) }, true);
+        pages.wrote(&Wcc::seen(Some(at(10))), true);
         assert!(open(&mut pages, 10, true));
         pages.wrote(&Wcc::default(), false);
         assert!(!open(&mut pages, 11, false), "no proof");

@@ -97,16 +97,47 @@ pub struct WccAttributes {
     pub change: u64,
 }
 
+/// `change_info4` of RFC 8881, section 3.3.8, if it is atomic: the change attribute around one change. Between the two
+/// numbers lies that change, and nothing else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ChangeInfo {
+    /// Just before.
+    pub before: u64,
+    /// Just after.
+    pub after: u64,
+}
+
 /// Weak cache consistency data: the state just before and just after an operation.
 ///
-/// `before` is there only if nothing else can have happened between it and the operation; with it, and only with it,
-/// a cache may conclude that a change was its own.
+/// `before` is there only if nothing else can have happened between it and the operation; with it, or with `change`, and
+/// only with one of them, a cache may conclude that a change was its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wcc {
     /// State just before.
     pub before: Option<WccAttributes>,
-    /// Attributes just after.
+    /// Attributes afterwards: just after, if `before` is there, or if `change` ends at their change attribute. Otherwise
+    /// other changes may have come between.
     pub after: Option<Attributes>,
+    /// What is known of the change alone, whatever `after` shows: v4 tells it where several changes overlap.
+    pub change: Option<ChangeInfo>,
+}
+
+impl Wcc {
+    /// Attributes of some time after the operation, and no proof of what has changed them.
+    pub fn seen(after: Option<Attributes>) -> Wcc {
+        Wcc { before: None, after, change: None }
+    }
+
+    /// The states just before and just after the operation.
+    pub fn around(before: WccAttributes, after: Option<Attributes>) -> Wcc {
+        Wcc { before: Some(before), after, change: None }
+    }
+
+    /// The change attribute around the operation alone, if that is known, told by itself or by the states.
+    pub fn change_info(&self) -> Option<ChangeInfo> {
+        let states = || Some(ChangeInfo { before: self.before?.change, after: self.after?.change });
+        self.change.or_else(states)
+    }
 }
 
 /// A time to set.

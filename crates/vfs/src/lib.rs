@@ -22,7 +22,9 @@ pub mod recovery;
 pub mod replay;
 pub mod time;
 
-pub use attributes::{Attributes, Device, FileType, Fsid, SetAttributes, SetTime, Wcc, WccAttributes};
+pub use attributes::{
+    Attributes, ChangeInfo, Device, FileType, Fsid, SetAttributes, SetTime, Wcc, WccAttributes,
+};
 pub use caller::{AccessMask, Caller, Credential, Freshness, HolderId, Principal};
 pub use data::{Data, FileRange, Whole};
 pub use error::{Error, Result, Status};

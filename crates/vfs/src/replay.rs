@@ -52,7 +52,7 @@ pub async fn made(
     }
     let mut node = found.node;
     node.attributes = Some(attributes);
-    Ok(Created { node, directory: Wcc { before: None, after: found.directory } })
+    Ok(Created { node, directory: Wcc::seen(found.directory) })
 }
 
 /// What a call that makes a name would have made.
@@ -93,7 +93,7 @@ pub async fn removed(fs: &dyn FileSystem, caller: &Caller, directory: &Handle, f
         return Err(failed);
     }
     let after = fs.getattr(caller, directory).await.ok();
-    Ok(Wcc { before: None, after })
+    Ok(Wcc::seen(after))
 }
 
 /// After RENAME: the old name gives `NoEnt`; if the new one leads somewhere, it was renamed. `moved` is what the old
@@ -113,8 +113,8 @@ pub async fn renamed(
     if moved.is_some_and(|moved| moved != found.node.handle) {
         return Err(failed);
     }
-    let from = Wcc { before: None, after: fs.getattr(caller, from).await.ok() };
-    Ok(Renamed { from, to: Wcc { before: None, after: found.directory } })
+    let from = Wcc::seen(fs.getattr(caller, from).await.ok());
+    Ok(Renamed { from, to: Wcc::seen(found.directory) })
 }
 
 /// After a guarded SETATTR: `NotSync` because our own change moved ctime? If all that was to be set is set, yes.
@@ -133,5 +133,5 @@ pub async fn attributes_set(
         && set.uid.is_none_or(|uid| uid == now.uid)
         && set.gid.is_none_or(|gid| gid == now.gid)
         && set.size.is_none_or(|size| size == now.size);
-    if holds { Ok(Wcc { before: None, after: Some(now) }) } else { Err(failed) }
+    if holds { Ok(Wcc::seen(Some(now))) } else { Err(failed) }
 }

@@ -33,7 +33,7 @@ impl Below {
             believed.change = file.change;
         }
         change(file);
-        Ok(Wcc { before: None, after: Some(attributes(id, file)) })
+        Ok(Wcc::seen(Some(attributes(id, file))))
     }
 
     /// A name in the directory is changed.
@@ -150,7 +150,7 @@ impl FileSystem for Below {
 
     async fn commit(&self, _: &Caller, handle: &Handle, _: u64, _: u32) -> Result<Commit> {
         let after = Some(self.attributes(id_of(handle))?);
-        Ok(Commit { verifier: [0; 8], wcc: Wcc { before: None, after } })
+        Ok(Commit { verifier: [0; 8], wcc: Wcc::seen(after) })
     }
 
     async fn create(

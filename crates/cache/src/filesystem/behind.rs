@@ -125,7 +125,7 @@ impl Core {
     fn written_wcc(&self, object: &Arc<Object>) -> Wcc {
         let after =
             self.with(object, |state| state.attributes().map(|known| overlay(state, *known, u64::MAX)));
-        Wcc { before: None, after }
+        Wcc::seen(after)
     }
 
     /// COMMIT: everything of the file, whatever the range.

@@ -32,7 +32,7 @@ pub struct Change<'a> {
 impl<'a> Change<'a> {
     /// About to be sent.
     pub fn begin(core: &'a Core, object: &Arc<Object>) -> Change<'a> {
-        core.with(object, State::begin_change);
+        core.with(object, |state| state.begin_change(&core.policy));
         Change { core, object: object.clone(), sent: core.policy.sending(), ended: false }
     }
 
@@ -56,7 +56,7 @@ impl<'a> Change<'a> {
             if changed_nothing(error.status) {
                 state.end_failed(&self.core.policy, attributes, &self.sent);
             } else {
-                let wcc = Wcc { before: None, after: attributes.copied() };
+                let wcc = Wcc::seen(attributes.copied());
                 state.end_change(&self.core.policy, &wcc, &self.sent);
             }
         });

@@ -31,8 +31,20 @@ impl Core {
             self.counters.names.miss();
             return found;
         }
+        let mut flight = None;
+        if self.policy.lookup_cache != LookupCache::None && !self.policy.is_open(caller) {
+            flight = self.flights.take_off(&directory.handle, name).await;
+            if flight.is_none()
+                && let Some(found) = self.remembered_lookup(caller, &directory, name, arrived).await?
+            {
+                self.counters.names.hit();
+                return found;
+            }
+        }
         self.counters.names.miss();
-        self.ask_lookup(caller, &directory, name).await
+        let found = self.ask_lookup(caller, &directory, name).await;
+        drop(flight);
+        found
     }
 
     /// LOOKUP of `..`, which is rare: asked each time.

@@ -94,6 +94,8 @@ pub struct Origin {
     gates: Mutex<BTreeMap<&'static str, Arc<Gate>>>,
     /// Replies carry no state from before the operation, as some servers do.
     pub without_before: AtomicBool,
+    /// Of changes of names replies tell `change_info4`, of other changes nothing, as those of version 4 do.
+    pub change_info_alone: AtomicBool,
     pub read_max: AtomicU64,
     /// Microseconds per call.
     pub delay: AtomicU64,
@@ -126,6 +128,7 @@ impl Origin {
             calls: Mutex::default(),
             gates: Mutex::default(),
             without_before: AtomicBool::new(false),
+            change_info_alone: AtomicBool::new(false),
             read_max: AtomicU64::new(1 << 20),
             delay: AtomicU64::new(0),
             jitter: AtomicU64::new(0),
@@ -223,6 +226,10 @@ impl Origin {
     }
 
     fn told(&self, wcc: Wcc) -> Wcc {
+        if self.change_info_alone.load(Ordering::Relaxed) {
+            let of_names = wcc.after.is_some_and(|after| after.is_dir());
+            return Wcc { change: wcc.change_info().filter(|_| of_names), ..Wcc::seen(wcc.after) };
+        }
         if self.without_before.load(Ordering::Relaxed) { Wcc { before: None, ..wcc } } else { wcc }
     }
 
@@ -320,7 +327,7 @@ impl FileSystem for Origin {
         let work = |tree: &mut Tree| -> Result<Wcc> {
             self.durability.commit(handle)?;
             let attributes = tree.get(handle)?.attributes;
-            Ok(Wcc { before: Some(attributes.wcc()), after: Some(attributes) })
+            Ok(Wcc::around(attributes.wcc(), Some(attributes)))
         };
         let work = |tree: &mut Tree| Ok::<_, vfs::Error>((work(tree)?, self.durability.verifier()));
         let (wcc, verifier) = self.call("COMMIT", work).await?;

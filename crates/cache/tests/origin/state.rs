@@ -248,7 +248,7 @@ fn find(tree: &mut Tree, caller: &Caller, request: &OpenRequest) -> Result<(Hand
     match (&request.create, there) {
         (None, there) => {
             let there = there?;
-            Ok((there.node.handle, false, Wcc { before: None, after: there.directory }))
+            Ok((there.node.handle, false, Wcc::seen(there.directory)))
         }
         (Some((how, set)), there) => {
             let created = there.is_err();

@@ -157,7 +157,7 @@ impl Tree {
         match work(self) {
             Ok(value) => {
                 let after = self.inodes.get(&id).map(|inode| inode.attributes);
-                Ok((value, Wcc { before: Some(before.wcc()), after }))
+                Ok((value, Wcc::around(before.wcc(), after)))
             }
             Err(error) => Err(error.with(self.inodes.get(&id).map(|inode| inode.attributes))),
         }
@@ -391,8 +391,8 @@ impl Tree {
         }
         let after = |tree: &Tree, id| Some(tree.inodes[&id].attributes);
         Ok(Renamed {
-            from: Wcc { before: Some(before_source.wcc()), after: after(self, source) },
-            to: Wcc { before: Some(before_target.wcc()), after: after(self, target) },
+            from: Wcc::around(before_source.wcc(), after(self, source)),
+            to: Wcc::around(before_target.wcc(), after(self, target)),
         })
     }
 

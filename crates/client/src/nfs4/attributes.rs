@@ -40,11 +40,13 @@ pub(super) struct Around {
 }
 
 impl Around {
-    /// With what came last.
+    /// With what came last. Where changes overlap, the states are those of other moments, and `change_info4` alone tells.
     pub(super) fn with(&self, after: Option<Attributes>) -> Wcc {
         let change = after.map(|after| after.change);
         let before = self.before.filter(|before| state::unchanged(before.change, change, self.cinfo));
-        Wcc { before, after }
+        let ChangeInfo { atomic, before: from, after: to } = self.cinfo;
+        let change = atomic.then_some(vfs::ChangeInfo { before: from, after: to });
+        Wcc { before, after, change }
     }
 }
 
@@ -179,7 +181,7 @@ impl Inner {
                 Err(failure) if failure.status() == Wire::AttrNotSupp => return Err(Status::Inval.into()),
                 Err(failure) => return Err(super::execute::status_of(&failure).into()),
             }
-            Ok(Wcc { before: None, after: self.attributes_after(&mut results, handle, None)? })
+            Ok(Wcc::seen(self.attributes_after(&mut results, handle, None)?))
         })();
         (done, ran.again)
     }

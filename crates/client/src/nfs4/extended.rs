@@ -47,7 +47,7 @@ impl Inner {
         let mut results = self.run(caller, Plan::changing(Operation::Setattr), build).await?.results;
         self.take::<op::Putfh>(&mut results)?;
         match results.result::<op::Setattr>().map_err(|error| self.failed(&error))? {
-            Ok(_) => Ok(Wcc { before: None, after: self.attributes_after(&mut results, handle, None)? }),
+            Ok(_) => Ok(Wcc::seen(self.attributes_after(&mut results, handle, None)?)),
             Err(failure) => {
                 debug_assert!(failure.status() == failure.status);
                 Err(status_of(&failure).into())

@@ -101,7 +101,7 @@ impl Inner {
             let what = format_args!("{stability:?} asked, {committed:?} done");
             return Err(self.nonsense(Operation::Write, what));
         }
-        let wcc = Wcc { before: None, after };
+        let wcc = Wcc::seen(after);
         Ok(Written { count: ok.count, stability: committed, verifier: ok.writeverf, wcc })
     }
 
@@ -120,6 +120,6 @@ impl Inner {
         self.take::<op::Putfh>(&mut results)?;
         let verifier = self.take::<op::Commit>(&mut results)?.writeverf;
         let after = self.attributes_after(&mut results, handle, REGULAR)?;
-        Ok(Commit { verifier, wcc: Wcc { before: None, after } })
+        Ok(Commit { verifier, wcc: Wcc::seen(after) })
     }
 }

@@ -82,7 +82,7 @@ impl Inner {
         self.take::<op::Putfh>(&mut results)?;
         let changed = self.take::<O>(&mut results);
         self.learn(feature, changed)?;
-        Ok(Wcc { before: None, after: self.attributes_after(&mut results, &place.handle, REGULAR)? })
+        Ok(Wcc::seen(self.attributes_after(&mut results, &place.handle, REGULAR)?))
     }
 
     pub(super) async fn copy_range(
@@ -123,7 +123,7 @@ impl Inner {
             count: ok.response.count,
             stability: convert::stability(ok.response.committed),
             verifier: ok.response.writeverf,
-            wcc: Wcc { before: None, after },
+            wcc: Wcc::seen(after),
         })
     }
 
@@ -153,6 +153,6 @@ impl Inner {
         self.take::<op::Putfh>(&mut results)?;
         let cloned = self.take::<op::Clone>(&mut results);
         self.learn(Features::CLONE, cloned)?;
-        Ok(Wcc { before: None, after: self.attributes_after(&mut results, &to.handle, REGULAR)? })
+        Ok(Wcc::seen(self.attributes_after(&mut results, &to.handle, REGULAR)?))
     }
 }

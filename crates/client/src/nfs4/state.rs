@@ -489,7 +489,7 @@ pub(crate) fn unchanged(before: u64, after: Option<u64>, cinfo: protocol::nfs4::
 }
 
 /// Nothing known.
-pub(crate) const NO_WCC: Wcc = Wcc { before: None, after: None };
+pub(crate) const NO_WCC: Wcc = Wcc { before: None, after: None, change: None };
 
 #[cfg(test)]
 mod tests;

@@ -77,11 +77,11 @@ pub(crate) fn name(bytes: &[u8]) -> Result<Name, Status> {
 /// What an operation made of a directory or file. Where the state before is not known to be that just before, the
 /// change attribute before is one that no client can have.
 pub(crate) fn change_info(wcc: &Wcc) -> ChangeInfo {
+    if let Some(vfs::ChangeInfo { before, after }) = wcc.change_info() {
+        return ChangeInfo { atomic: true, before, after };
+    }
     match (&wcc.before, &wcc.after) {
-        (Some(before), Some(after)) => {
-            ChangeInfo { atomic: true, before: before.change, after: after.change }
-        }
-        (None, Some(after)) => {
+        (_, Some(after)) => {
             ChangeInfo { atomic: false, before: after.change.wrapping_sub(1), after: after.change }
         }
         (before, None) => {

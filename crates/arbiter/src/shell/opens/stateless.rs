@@ -60,7 +60,7 @@ impl Shell {
 
     async fn looked_up(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<Found> {
         let looked = self.below.lookup(caller, directory, name).await?;
-        let directory = Wcc { before: None, after: looked.directory };
+        let directory = Wcc::seen(looked.directory);
         Ok(Found { node: looked.node, directory, created: false })
     }
 

@@ -179,12 +179,13 @@ impl Memory {
             self.expire(handle);
             return;
         };
-        let follows = wcc.before.is_some_and(|before| Some(before.change) == known);
+        let follows = wcc.change_info().filter(|change| Some(change.before) == known);
         // Linux takes a file that it writes for its own without proof.
-        if follows || !after.is_dir() {
-            self.pages.adopt(handle, after.change);
+        let own = if after.is_dir() { follows.map(|change| change.after) } else { Some(after.change) };
+        if let Some(own) = own {
+            self.pages.adopt(handle, own);
             if let Some(node) = self.nodes.get_mut(handle) {
-                node.attributes.change = after.change;
+                node.attributes.change = own;
                 node.attributes.ctime = after.ctime;
                 self.listings.remove(handle);
             }

@@ -1,0 +1,82 @@
+//! Changes of ours that overlap, as version 4 tells them, and questions of ours that do.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod origin;
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use origin::{Bench, name, opener, root, v4};
+use vfs::{AccessMask, CreateHow, FileSystem, SetAttributes, Status};
+
+const LONG: Duration = Duration::from_secs(10);
+
+/// Four files are made in one directory at once. If a stranger makes one between them, he is noticed; if not, what was
+/// known of the directory stays.
+#[tokio::test]
+async fn overlapping_creations_leave_what_is_known_of_the_directory_unless_a_stranger_was_there() {
+    for stranger in [false, true] {
+        let bench = Bench::new();
+        let directory = bench.origin.put_dir(&root(), "d");
+        bench.origin.change_info_alone.store(true, Ordering::Relaxed);
+        bench.origin.pass(LONG);
+        let cache = bench.open().await;
+        let user = opener(0);
+        cache.access(&user, &directory, AccessMask::all()).await.unwrap();
+        let absent = async || cache.lookup(&user, &directory, &name("absent")).await.unwrap_err().status;
+        assert_eq!(absent().await, Status::NoEnt);
+        if stranger {
+            let origin = bench.origin.clone();
+            let put = move || {
+                origin.put(&directory, "strange", b"");
+            };
+            *bench.origin.after_effect.lock() = Some((Some("CREATE"), Box::new(put)));
+        }
+        let gate = bench.origin.gate("CREATE");
+        let make = |number: u32| {
+            let (cache, made) = (cache.clone(), name(&format!("made {number}")));
+            let (how, set) = (CreateHow::Guarded, SetAttributes::default());
+            tokio::spawn(async move { cache.create(&opener(0), &directory, &made, how, &set).await })
+        };
+        let making: Vec<_> = (0..4).map(make).collect();
+        gate.wait_for(4).await;
+        gate.open();
+        for made in making {
+            made.await.unwrap().unwrap();
+        }
+        bench.origin.calls();
+        assert_eq!(absent().await, Status::NoEnt);
+        let asked = if stranger { "LOOKUP" } else { "GETATTR" };
+        assert_eq!(bench.origin.calls(), [(asked, 1)]);
+    }
+}
+
+/// Many walk through the same directory at once: one LOOKUP tells them all. Who opens asks after he came.
+#[tokio::test]
+async fn walkers_of_the_same_way_share_a_lookup_and_openers_do_not() {
+    for (walker, calls) in [(v4(0, 1), 1), (opener(0), 4)] {
+        let bench = Bench::new();
+        bench.origin.put_dir(&root(), "d");
+        bench.origin.pass(LONG);
+        let cache = bench.open().await;
+        cache.access(&walker, &root(), AccessMask::all()).await.unwrap();
+        bench.origin.calls();
+        let gate = bench.origin.gate("LOOKUP");
+        let look = |_: u32| {
+            let (cache, walker) = (cache.clone(), walker.clone());
+            tokio::spawn(async move { cache.lookup(&walker, &root(), &name("d")).await })
+        };
+        let looking: Vec<_> = (0..4).map(look).collect();
+        gate.wait_for(calls).await;
+        // Those who will not ask have come to wait.
+        for _ in 0..8 {
+            tokio::task::yield_now().await;
+        }
+        gate.open();
+        for looked in looking {
+            looked.await.unwrap().unwrap();
+        }
+        assert_eq!(bench.origin.calls(), [("LOOKUP", calls)]);
+    }
+}
