@@ -22,7 +22,7 @@ use crate::workload::{Latencies, Phase, Plan, Workload};
 pub struct Measurement {
     /// Its name.
     pub workload: String,
-    /// Its name, with `cold` or `warm` behind it where there is a difference.
+    /// Its name, with `cold`, `warm` or `again` behind it where there is a difference.
     pub system: String,
     /// From 0.
     pub round: usize,
@@ -59,7 +59,7 @@ pub struct Subject<'s> {
     pub workload: &'s Workload,
     /// The system.
     pub system: &'s str,
-    /// `cold` or `warm`, with a space in front of it, where there is a difference.
+    /// `cold`, `warm` or `again`, with a space in front of it, where there is a difference.
     pub state: &'s str,
     /// From 0.
     pub round: usize,

@@ -2,7 +2,8 @@
 //!
 //! Of each workload every round measures every system, another one first each time, so that whatever else the machine
 //! does meets all of them. Each measurement has files of its own on the origin, put there before all of them, so that no
-//! system finds another's. Systems that keep something run twice: cold, and warm over what that left.
+//! system finds another's. Systems that keep something run twice: cold, and warm over what that left. A mount is mounted anew for
+//! that; of what users do again and again a third pass tells how it is when it is not.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -194,9 +195,13 @@ impl Turn<'_> {
         let (name, workload) = (self.name(kind), self.workload);
         let mut system =
             System::start(self.ground, self.origin, kind, &name, workload.clients).map_err(one_line)?;
-        let passes: &[(u64, &str)] = if kind.caches() { &[(0, " cold"), (1, " warm")] } else { &[(0, "")] };
-        for &(pass, state) in passes {
-            if pass > 0 {
+        let states: &[&str] = match kind {
+            Kind::Mount if workload.again => &[" cold", " warm", " again"],
+            _ if kind.caches() => &[" cold", " warm"],
+            _ => &[""],
+        };
+        for (pass, &state) in (0..).zip(states) {
+            if pass == 1 {
                 system.next_pass(workload.restart).map_err(one_line)?;
             }
             into.push(self.pass(&mut system, (kind, state), pass, &name)?);

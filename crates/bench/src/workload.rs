@@ -70,6 +70,8 @@ pub struct Workload {
     pub clients: usize,
     /// Whether the system under test is started again between the passes.
     pub restart: bool,
+    /// Whether users do the same again and again, so that a mount that stays is measured as well.
+    pub again: bool,
     /// Whether it wants a client of the origin beside.
     pub conflicts: bool,
     /// Whether clients take delegations.

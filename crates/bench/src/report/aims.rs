@@ -58,17 +58,20 @@ fn pair<'r>(report: &'r Report, workload: &str, rtt: f64) -> Option<(Rounds<'r>,
     Some((report.rounds(workload, "direct", rtt)?, report.rounds(workload, "proxy warm", rtt)?))
 }
 
-/// Through a mount: there, as on the local disk, the compiler runs. Behind the proxy its file operations alone are made.
+/// Through a mount: there, as on the local disk, the compiler runs. Behind the proxy its file operations alone are made. Who
+/// builds goes on building, so that it is the mount that stays which counts; the one that is mounted anew is told as well.
 fn near_local(report: &Report, rtt: f64) -> Option<Aim> {
-    let warm = report.rounds("build", "mount warm", rtt)?;
-    let local = report.rounds("build", "local", rtt)?;
-    let ratio = warm.seconds().median / local.seconds().median.max(1e-9);
+    let local = report.rounds("build", "local", rtt)?.seconds().median.max(1e-9);
+    let ratio = |system: &str| Some(report.rounds("build", system, rtt)?.seconds().median / local);
+    let anew = ratio("mount warm")?;
+    let again = ratio("mount again");
+    let stays = again.map_or_else(String::new, |again| format!("mount again: {again:.2} x, "));
     Some(Aim {
         what: "build, 2 clients, against a local disk",
         paper: "",
         wanted: "within 1.2 x",
-        measured: format!("mount warm: {ratio:.2} x at {rtt} ms"),
-        met: ratio <= 1.2,
+        measured: format!("{stays}mount warm: {anew:.2} x at {rtt} ms"),
+        met: again.unwrap_or(anew) <= 1.2,
     })
 }
 

@@ -69,7 +69,9 @@ fn report() -> Report {
             ));
             report.measurements.push(measurement(workload.name, "local", round, seconds, &[]));
             if workload.name == "build" {
-                report.measurements.push(measurement(workload.name, "mount warm", round, 1.1 * seconds, &[]));
+                for (system, times) in [("mount warm", 3.0), ("mount again", 1.1)] {
+                    report.measurements.push(measurement(workload.name, system, round, times * seconds, &[]));
+                }
             }
             if workload.synchronous {
                 let waiting = measurement(workload.name, "direct-sync", round, 90.0 * seconds, &direct);
@@ -109,7 +111,10 @@ fn aims_are_held_against_what_was_measured() {
     };
     assert_eq!(verdict("build, 2 clients, calls"), ("-97.0 % at 75 ms", true));
     assert_eq!(verdict("build, 2 clients, time"), ("10.0 x faster at 75 ms", true));
-    assert_eq!(verdict("build, 2 clients, against"), ("mount warm: 1.10 x at 75 ms", true));
+    assert_eq!(
+        verdict("build, 2 clients, against"),
+        ("mount again: 1.10 x, mount warm: 3.00 x at 75 ms", true)
+    );
     assert_eq!(verdict("webserver"), ("-97.0 % at 75 ms", false));
     let again = "proxy warm: 10.0 x faster, 1.00 x the local time, at 75 ms";
     assert_eq!(verdict("a big file read again"), (again, true));

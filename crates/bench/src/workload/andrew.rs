@@ -17,6 +17,7 @@ pub(crate) const WORKLOAD: Workload = Workload {
     about: "the five phases: make directories, copy, stat, read, compile",
     clients: 1,
     restart: false,
+    again: false,
     conflicts: false,
     delegations: true,
     synchronous: false,

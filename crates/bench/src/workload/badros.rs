@@ -15,6 +15,7 @@ pub(super) const WORKLOAD: Workload = Workload {
     about: "thirteen tests: Andrew, big files, small reads and writes; alone and four at once",
     clients: 1,
     restart: false,
+    again: false,
     conflicts: false,
     delegations: true,
     synchronous: true,

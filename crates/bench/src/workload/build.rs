@@ -18,6 +18,7 @@ pub(super) const WORKLOAD: Workload = Workload {
     about: "clients build from a shared source tree, objects on their own disks",
     clients: 2,
     restart: false,
+    again: true,
     conflicts: false,
     delegations: true,
     synchronous: false,

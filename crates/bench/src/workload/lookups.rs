@@ -18,6 +18,7 @@ pub(super) const WORKLOAD: Workload = Workload {
     about: "a build in a tree on the server by a client that was just booted, LOOKUPs counted",
     clients: 1,
     restart: false,
+    again: false,
     conflicts: false,
     delegations: true,
     synchronous: false,

@@ -16,6 +16,7 @@ pub(super) const CREATE: Workload = Workload {
     about: "creates 25,000 files, writes up to 16 KB to each, closes them",
     clients: 1,
     restart: false,
+    again: false,
     conflicts: false,
     delegations: true,
     synchronous: false,

@@ -16,6 +16,7 @@ pub(super) const WORKLOAD: Workload = Workload {
     about: "filebench OLTP: 20 readers, 5 writers and a log writer on each of two clients, one database",
     clients: 2,
     restart: false,
+    again: false,
     conflicts: false,
     delegations: true,
     synchronous: false,

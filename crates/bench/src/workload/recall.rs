@@ -17,6 +17,7 @@ pub(super) const WORKLOAD: Workload = Workload {
     about: "an open for writing at the origin of what a client of the system has in use",
     clients: 1,
     restart: false,
+    again: false,
     conflicts: true,
     delegations: true,
     synchronous: false,

@@ -15,6 +15,7 @@ pub(super) const READ: Workload = Workload {
     about: "opens, reads and closes one file, 1 to 64 times",
     clients: 1,
     restart: false,
+    again: false,
     conflicts: false,
     delegations: true,
     synchronous: false,

@@ -15,6 +15,7 @@ pub(super) const WORKLOAD: Workload = Workload {
     about: "reads a tree of 500 files and one of 6.1 MB; the warm pass after a restart of everything but the origin",
     clients: 1,
     restart: true,
+    again: false,
     conflicts: false,
     delegations: true,
     synchronous: false,

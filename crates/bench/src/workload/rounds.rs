@@ -13,6 +13,7 @@ pub(super) const WITH_DELEGATIONS: Workload = Workload {
     about: "open, lock, read, unlock, close of 100 files, eight times",
     clients: 1,
     restart: false,
+    again: false,
     conflicts: false,
     delegations: true,
     synchronous: false,

@@ -17,6 +17,7 @@ pub(super) const WORKLOAD: Workload = Workload {
     about: "two clients open, read, append to and close the same files; also synced before each close",
     clients: 2,
     restart: false,
+    again: false,
     conflicts: false,
     delegations: true,
     synchronous: false,

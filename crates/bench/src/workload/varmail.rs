@@ -16,6 +16,7 @@ pub(super) const WORKLOAD: Workload = Workload {
     about: "filebench varmail: 16 threads remove, write, append to and read messages",
     clients: 1,
     restart: false,
+    again: false,
     conflicts: false,
     delegations: true,
     synchronous: false,

@@ -18,6 +18,7 @@ pub(super) const UNIFORM: Workload = Workload {
     about: "filebench webserver: ten threads on each of four clients read whole files, chosen uniformly",
     clients: 4,
     restart: false,
+    again: false,
     conflicts: false,
     delegations: true,
     synchronous: false,
