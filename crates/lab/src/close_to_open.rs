@@ -10,7 +10,9 @@
 //! The promise binds whoever is asked. Linux 6.1 now and then (one read in some ten thousand) opens a file without having asked, or
 //! takes ESTALE for the file that a name led to and does not look the name up again; it does so on a plain Linux server too. Its own
 //! counters tell: such a read is noted and made again, and more than a few of them in one run are a failure all the same. So is an
-//! open for overwriting: who has not asked how long the file is may write a whole page of what was there before.
+//! open for overwriting: who has not asked how long the file is may write a whole page of what was there before. The counters do not
+//! tell what was asked about: an ACCESS may have been of the directory. Where nothing of ours is between client and server
+//! ([`Seat::straight`]) an ACCESS alone does not count, as one of the file could not but have told of the change.
 
 use crate::hand::{Hand, Stat};
 use crate::log::say;
@@ -38,12 +40,25 @@ pub struct Seat {
     pub hand: Hand,
     /// Where the shared directory is for it.
     pub directory: PathBuf,
+    straight: bool,
 }
 
 impl Seat {
     /// A seat called `name` that sees the shared directory at `directory`.
     pub fn new(name: &str, hand: Hand, directory: impl Into<PathBuf>) -> Seat {
-        Seat { name: name.to_owned(), hand, directory: directory.into() }
+        Seat { name: name.to_owned(), hand, directory: directory.into(), straight: false }
+    }
+
+    /// It reaches a server that is not ours, and nothing of ours is between.
+    #[must_use]
+    pub fn straight(self) -> Seat {
+        Seat { straight: true, ..self }
+    }
+
+    /// Was there a call that could have told it of a change?
+    fn has_asked(&self, calls: &CallCounts) -> bool {
+        let access = if self.straight { 0 } else { calls.of("ACCESS") };
+        calls.of("LOOKUP") + calls.of("GETATTR") + access > 0
     }
 }
 
@@ -175,7 +190,7 @@ fn change(
         };
         let asked = before.zip(calls(seat)).map(|(before, after)| after.since(&before));
         if manner == Manner::Overwrite
-            && asked.as_ref().is_some_and(|asked| asked.of("WRITE") > 0 && !has_asked(asked))
+            && asked.as_ref().is_some_and(|asked| asked.of("WRITE") > 0 && !seat.has_asked(asked))
         {
             say(&format!("{} did not ask before it wrote in round {round}", seat.name));
             unasked += 1;
@@ -222,18 +237,13 @@ fn check(file: &SharedFile, seat: &mut Seat, round: usize, history: &mut VecDequ
     let unasked = asked.is_some_and(|asked| {
         let stale =
             read.is_err_and(|error| error.raw_os_error() == Some(rustix::io::Errno::STALE.raw_os_error()));
-        asked.of("LOOKUP") == 0 && (stale || !has_asked(&asked))
+        asked.of("LOOKUP") == 0 && (stale || !seat.has_asked(&asked))
     });
     if unasked && seat.hand.read(&path).is_ok_and(|content| content == file.content) {
         say(&format!("{} did not ask in round {round}: {got}", seat.name));
         return Checked::Unasked;
     }
     Checked::Broken
-}
-
-/// Was there a call that could have told of a change?
-fn has_asked(calls: &CallCounts) -> bool {
-    calls.of("LOOKUP") + calls.of("GETATTR") + calls.of("ACCESS") > 0
 }
 
 /// Version-3 calls that the seat's kernel has made; None where there is no NFS client.
