@@ -20,6 +20,8 @@ const PORT: u16 = 2049;
 const MOUNTPORT: u16 = 20048;
 /// Tells who listens, and which of the service's programs run.
 const LISTENERS: &str = "ss -ltn; ps ax | grep rp[c]; sleep 5";
+/// Tells what a server that has fallen silent is at: its load, memory, connections, threads, and what its kernel said last.
+const AT: &str = "uptime; grep -E 'MemFree|Dirty|Writeback' /proc/meminfo; ss -tn; ps ax -o stat,wchan:32,comm | grep -E '^D|nfsd' || true; dmesg | tail -n 20";
 /// Server threads: the usual default.
 const THREADS: u32 = 8;
 /// Size of the image; it is sparse.
@@ -133,6 +135,16 @@ impl Knfsd {
                 }
                 answer
             });
+        }
+    }
+}
+
+impl Drop for Knfsd {
+    /// A test that fails shows whether it was the server that hung.
+    fn drop(&mut self) {
+        if let Some(guest) = self.guest.as_ref().filter(|_| std::thread::panicking()) {
+            let told = guest.run_for(Duration::from_secs(10), AT);
+            say(&format!("knfsd, asked what it is at ({}):\n{}", told.code, told.tail()));
         }
     }
 }
