@@ -60,11 +60,11 @@ async fn flusher(core: Weak<Core>, interval: Duration) {
     }
 }
 
-async fn cleaner(core: Weak<Core>, wake: Arc<Notify>, eased: Arc<Notify>) {
+async fn cleaner(weak: Weak<Core>, wake: Arc<Notify>, eased: Arc<Notify>) {
     let mut pause = CLEANER_PAUSE;
     loop {
         wake.notified().await;
-        let Some(core) = core.upgrade() else { return };
+        let Some(core) = weak.upgrade() else { return };
         core.cleaning.store(true, Ordering::Relaxed);
         let enough = core.clean().await;
         core.cleaning.store(false, Ordering::Relaxed);
@@ -76,6 +76,10 @@ async fn cleaner(core: Weak<Core>, wake: Arc<Notify>, eased: Arc<Notify>) {
         // Everything is in use or pinned, or somebody else fills the disk: no use in trying again at once.
         if tokio::time::timeout(pause, eased.notified()).await.is_err() {
             pause = (pause * 2).min(CLEANER_PAUSE_MAX);
+        }
+        // What was in use may be so no more, and nobody says so: it is not left to whoever stores something next.
+        if weak.upgrade().is_some_and(|core| core.needs_cleaning()) {
+            wake.notify_one();
         }
     }
 }
