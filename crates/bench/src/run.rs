@@ -3,7 +3,7 @@
 //! Of each workload every round measures every system, another one first each time, so that whatever else the machine
 //! does meets all of them. Each measurement has files of its own on the origin, put there before all of them, so that no
 //! system finds another's. Systems that keep something run twice: cold, and warm over what that left. A mount is mounted anew for
-//! that; of what users do again and again a third pass tells how it is when it is not.
+//! that; of what users do again and again a third measurement tells how it is the second time on one mount.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::interrupt::Interrupt;
 use crate::report::{LeftOut, Machine, Measurement, Report, Subject};
-use crate::system::{self, Error, Ground, Kind, Origin, System};
+use crate::system::{self, Error, Ground, Kind, Observation, Origin, System};
 use crate::target::Target;
 use crate::workload::{Latencies, Meter, Metered, Phase, Plan, Run, Workload};
 
@@ -201,8 +201,11 @@ impl Turn<'_> {
             _ => &[""],
         };
         for (pass, &state) in (0..).zip(states) {
-            if pass == 1 {
+            if pass > 0 {
                 system.next_pass(workload.restart).map_err(one_line)?;
+            }
+            if state == " again" {
+                self.work(&mut system, pass + 1, &name)?;
             }
             into.push(self.pass(&mut system, (kind, state), pass, &name)?);
         }
@@ -216,6 +219,15 @@ impl Turn<'_> {
         pass: u64,
         name: &str,
     ) -> Result<Measurement, String> {
+        let (passed, before) = self.work(system, pass, name)?;
+        let seen = system.settled().since(&before);
+        let (workload, rtt) = (self.workload, self.ground.network.rtt);
+        let subject = Subject { workload, system: kind.name(), state, round: self.round, rtt };
+        Ok(Measurement::new(subject, passed, seen))
+    }
+
+    /// What clients do in a pass, and what had been seen before. What is mounted stays so.
+    fn work(&self, system: &mut System<'_>, pass: u64, name: &str) -> Result<(Passed, Observation), String> {
         let one_line = |error: Error| error.to_string();
         let workload = self.workload;
         let local: PathBuf = self.ground.subdirectory(&format!("{name}/clients-{pass}")).map_err(one_line)?;
@@ -234,10 +246,7 @@ impl Turn<'_> {
             calls: &|| system.calls(),
         };
         let passed = work.run(&self.ground.interrupt).map_err(|error| error.to_string())?;
-        let seen = system.settled().since(&before);
-        let rtt = self.ground.network.rtt;
-        let subject = Subject { workload, system: kind.name(), state, round: self.round, rtt };
-        Ok(Measurement::new(subject, passed, seen))
+        Ok((passed, before))
     }
 }
 
