@@ -219,14 +219,14 @@ impl Turn<'_> {
         pass: u64,
         name: &str,
     ) -> Result<Measurement, String> {
-        let (passed, before) = self.work(system, pass, name)?;
-        let seen = system.settled().since(&before);
+        let (passed, seen) = self.work(system, pass, name)?;
         let (workload, rtt) = (self.workload, self.ground.network.rtt);
         let subject = Subject { workload, system: kind.name(), state, round: self.round, rtt };
         Ok(Measurement::new(subject, passed, seen))
     }
 
-    /// What clients do in a pass, and what had been seen before. What is mounted stays so.
+    /// What clients do in a pass, and what that meant for the system. It is counted while the clients are still there:
+    /// what they do when they leave is not the workload's. What is mounted stays so.
     fn work(&self, system: &mut System<'_>, pass: u64, name: &str) -> Result<(Passed, Observation), String> {
         let one_line = |error: Error| error.to_string();
         let workload = self.workload;
@@ -246,7 +246,7 @@ impl Turn<'_> {
             calls: &|| system.calls(),
         };
         let passed = work.run(&self.ground.interrupt).map_err(|error| error.to_string())?;
-        Ok((passed, before))
+        Ok((passed, system.settled().since(&before)))
     }
 }
 
