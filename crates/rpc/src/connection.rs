@@ -2,7 +2,8 @@
 //!
 //! A reader task takes records off the stream. A call is polled once on the spot: what can be answered without waiting
 //! is, and the answers to everything that one read brought leave together. What has to wait becomes a task. A writer
-//! task sends what the reader could not, and what the tasks bring.
+//! task sends what the reader could not, and what the tasks bring. A message that has no company to wait for is sent on
+//! the spot: handing it to a task that has to be woken first takes longer than sending it.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,7 +19,7 @@ use xdr::{Decoder, Encode, Encoder, Message};
 
 use crate::message::{self, CallHeader, Incoming, Refusal};
 use crate::outbox::{Flushed, Outbox};
-use crate::pending::Pending;
+use crate::pending::{Pending, Sending};
 use crate::record::Assembler;
 use crate::server::Dispatcher;
 use crate::service::{Answering, Call, Outcome};
@@ -101,12 +102,21 @@ impl Connection {
         self.writer.notify_one();
     }
 
+    /// Sends a message, as far as the socket takes it. For one that no other is likely to follow at once.
+    pub(crate) fn send_alone(&self, message: Message) {
+        self.outbox.push(message);
+        if !matches!(self.outbox.flush(&self.stream), Ok(Flushed::All)) {
+            // The writer waits until the socket takes the rest, or meets the error as well and ends the connection.
+            self.writer.notify_one();
+        }
+    }
+
     /// Calls the other end. Fails when the connection ends; the caller puts a bound on the wait.
     pub async fn call(&self, header: CallHeader, arguments: Message) -> io::Result<Result<Decoder, Refusal>> {
         let message = encode_call(&header, arguments);
         let mut ticket = self.pending.enter(header.xid, message);
-        if let Some(message) = self.pending.sending(header.xid) {
-            self.send(message);
+        if let Some(Sending { message, alone }) = self.pending.sending(header.xid) {
+            if alone { self.send_alone(message) } else { self.send(message) }
         }
         let closed = self.closed();
         let reply = tokio::select! {
@@ -209,7 +219,9 @@ impl Connection {
                     }
                     Incoming::Call(header, arguments) => match dispatcher {
                         None => self.outbox.push(message::refuse(header.xid, Refusal::ProgramUnavailable)),
-                        Some(dispatcher) => self.answer(dispatcher, header, arguments, in_flight).await,
+                        Some(dispatcher) => {
+                            self.answer(dispatcher, (header, arguments), limits, in_flight).await;
+                        }
                     },
                 }
             }
@@ -235,8 +247,8 @@ impl Connection {
     async fn answer(
         self: &Arc<Connection>,
         dispatcher: &Arc<Dispatcher>,
-        header: CallHeader,
-        arguments: Decoder,
+        (header, arguments): (CallHeader, Decoder),
+        limits: Limits,
         in_flight: &Arc<Semaphore>,
     ) {
         let xid = header.xid;
@@ -255,11 +267,12 @@ impl Connection {
             }
             return;
         }
-        let connection = self.clone();
+        let (connection, in_flight) = (self.clone(), in_flight.clone());
         tokio::spawn(async move {
             let outcome = answering.await;
+            let alone = in_flight.available_permits() + 1 >= limits.calls_in_flight;
             if let Some(message) = reply_message(xid, outcome) {
-                connection.send(message);
+                if alone { connection.send_alone(message) } else { connection.send(message) }
             }
             drop(permit);
         });

@@ -22,7 +22,7 @@ use crate::auth::Credential;
 use crate::congestion::{Congestion, Due};
 use crate::connection::{Connection, Limits, encode_call};
 use crate::message::{self, CallHeader, Incoming, Refusal};
-use crate::pending::{Pending, Reply, Ticket};
+use crate::pending::{Pending, Reply, Sending, Ticket};
 use crate::replay::ReplyCache;
 use crate::server::Dispatcher;
 use crate::service::{Call, Service};
@@ -318,12 +318,12 @@ impl Shared {
         match &*way {
             None => self.wanted.notify_one(),
             Some(Way::Stream(connection)) => {
-                if let Some(message) = self.pending.sending(xid) {
-                    connection.send(message);
+                if let Some(Sending { message, alone }) = self.pending.sending(xid) {
+                    if alone { connection.send_alone(message) } else { connection.send(message) }
                 }
             }
             Some(Way::Datagrams(socket)) => {
-                if let Some(message) = self.pending.sending(xid)
+                if let Some(Sending { message, .. }) = self.pending.sending(xid)
                     && let Ok(bytes) = message.to_bytes()
                 {
                     // A full buffer or an unreachable host is a lost datagram: the timer sends the next.

@@ -32,6 +32,15 @@ pub struct Reply {
     pub last_sent: Instant,
 }
 
+/// A call to be sent now.
+#[derive(Debug)]
+pub struct Sending {
+    /// All of it.
+    pub message: Message,
+    /// No other call waits: this one need not wait to leave in company.
+    pub alone: bool,
+}
+
 /// The calls of one connection, or of one link over all its connections.
 #[derive(Debug)]
 pub struct Pending {
@@ -87,12 +96,13 @@ impl Pending {
     }
 
     /// The message to send now, counted as sent; `None` if nobody waits for it any more.
-    pub fn sending(&self, xid: u32) -> Option<Message> {
+    pub fn sending(&self, xid: u32) -> Option<Sending> {
         let mut calls = self.calls.lock();
+        let alone = calls.len() == 1;
         let waiting = calls.get_mut(&xid)?;
         waiting.sends += 1;
         waiting.last_sent = Instant::now();
-        Some(waiting.message.clone())
+        Some(Sending { message: waiting.message.clone(), alone })
     }
 
     /// Every xid in the table, in the order of the calls (but for the one wrap of the counter).

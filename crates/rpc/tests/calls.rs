@@ -245,6 +245,40 @@ async fn a_lost_connection_is_made_again_and_the_call_resent() {
     thread.join().unwrap();
 }
 
+/// The runtime's only thread stands still after the call's first poll: no task of the connection can have sent it.
+#[tokio::test]
+async fn a_call_that_is_alone_is_sent_on_the_spot() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let link = Link::new(LinkOptions::new(listener.local_addr().unwrap()));
+    let (arrived, arrivals) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        let (mut peer, _) = listener.accept().unwrap();
+        let mut buffer = [0; 4096];
+        for _ in 0..2 {
+            let length = peer.read(&mut buffer).unwrap();
+            arrived.send(length).unwrap();
+            let mut accepted = Encoder::new();
+            accepted.raw(&buffer[4..8]);
+            [1, 0, 0, 0, 0].into_iter().for_each(|word| accepted.u32(word));
+            let accepted = accepted.finish().to_bytes().unwrap();
+            peer.write_all(&(1 << 31 | accepted.len() as u32).to_be_bytes()).unwrap();
+            peer.write_all(&accepted).unwrap();
+        }
+    });
+    call(&link, ECHO, b"connects").await.unwrap();
+    assert!(arrivals.try_recv().unwrap() > 8);
+
+    let mut second = Box::pin(call(&link, ECHO, b"is alone"));
+    assert!(
+        std::future::poll_fn(|context| std::task::Poll::Ready(second.as_mut().poll(context)))
+            .await
+            .is_pending()
+    );
+    assert!(arrivals.recv_timeout(Duration::from_secs(30)).unwrap() > 8);
+    second.await.unwrap();
+    thread.join().unwrap();
+}
+
 #[tokio::test]
 async fn a_silent_server_ends_a_soft_callers_patience() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
