@@ -43,7 +43,10 @@ impl Served {
     /// What came after `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Served) -> Served {
-        Served { calls: self.calls - earlier.calls, waiting: self.waiting - earlier.waiting }
+        Served {
+            calls: self.calls.saturating_sub(earlier.calls),
+            waiting: self.waiting.saturating_sub(earlier.waiting),
+        }
     }
 }
 
