@@ -3,8 +3,10 @@
 //!
 //! Every client is a process with a directory of its own, a cache of its own, and a relay of its own in front of `leasehold
 //! serve`, which is the distance and which counts. The Modified Andrew Benchmark runs in these directories with a real
-//! compiler. Calls are counted until the client has ended: what it had delayed is among them.
+//! compiler, or, for the load test, with one that computes elsewhere (`load`). Calls are counted until the client has ended:
+//! what it had delayed is among them.
 
+mod load;
 mod storm;
 
 use std::collections::BTreeMap;
@@ -12,10 +14,11 @@ use std::fmt::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::interrupt::Interrupt;
-use crate::relay::{self, Calls, Relay};
+use crate::relay::{self, Calls, Relay, Station};
 use crate::system::{Error, Program, free_port};
 use crate::target::{Forgetting, Mounted};
 use crate::workload::{Plan, andrew};
@@ -57,6 +60,19 @@ pub struct Arguments {
     /// `load`: the round trip, in milliseconds
     #[arg(long, default_value_t = 1)]
     load_rtt_ms: u64,
+    /// `load`: the transport
+    #[arg(long, default_value = "tcp", value_parser = ["tcp", "udp"])]
+    load_proto: String,
+    /// `load`: where compilers compute
+    #[arg(long, value_enum, default_value = "here")]
+    compilers: Compilers,
+    /// `load`: with `--compilers asleep`, how long each unit takes, in milliseconds [default: what `cc` takes, measured just before]
+    #[arg(long)]
+    unit_ms: Option<u64>,
+    /// `load`: the server serves calls one at a time, each for so many microseconds; 0: as fast as it can [default: 5000 with
+    /// `--compilers asleep`, else 0]
+    #[arg(long)]
+    service_us: Option<u64>,
 }
 
 /// A table or figure of the paper.
@@ -70,6 +86,15 @@ enum What {
     Delay,
     /// Section 4.1: the server is killed in the middle of ten clients that write under leases
     Storm,
+}
+
+/// Whose processor compiles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Compilers {
+    /// This machine's: `cc`, as often at once as there are clients
+    Here,
+    /// Each client's own, which is emulated: the compiler's file operations are made, and it sleeps while it would compute
+    Asleep,
 }
 
 /// What a client speaks.
@@ -176,13 +201,19 @@ impl<'a> Site<'a> {
         Ok(())
     }
 
-    fn client(&mut self, variant: Variant, rtt: Duration) -> Result<Client, Error> {
+    fn client(
+        &mut self,
+        variant: Variant,
+        station: Option<Arc<Station>>,
+        rtt: Duration,
+    ) -> Result<Client, Error> {
         self.clients += 1;
         let own = self.directory.join(format!("client-{}", self.clients));
         let mounted = own.join("mounted");
         std::fs::create_dir_all(&mounted).map_err(Error::io(format!("cannot make {}", mounted.display())))?;
         let options = relay::Options { udp: true, ..relay::Options::rtt(rtt) };
-        let relay = Relay::start(self.listen, options).map_err(Error::io("cannot start the relay"))?;
+        let relay = Relay::start_before(station, self.listen, options)
+            .map_err(Error::io("cannot start the relay"))?;
         let port = relay.local_addr().port();
         let Variant { vers, proto } = variant;
         let url = format!("nfs://127.0.0.1:{port}/export?vers={vers}&proto={proto}&mountport={port}");
@@ -225,7 +256,7 @@ impl<'a> Site<'a> {
             let name = format!("counts-{vers}");
             self.prepare(std::slice::from_ref(&name))?;
             let variant = Variant { vers, proto: "udp" };
-            let client = self.client(variant, Duration::ZERO).map_err(|error| error.to_string())?;
+            let client = self.client(variant, None, Duration::ZERO).map_err(|error| error.to_string())?;
             let (_, calls) = self.run(client, &name, &[0, 1, 2, 3, 4])?;
             let all: Vec<String> = calls.work().map(|(name, count)| format!("{count} {name}")).collect();
             let _ = writeln!(kinds, "- {}: {}", variant.name(), all.join(", "));
@@ -248,85 +279,6 @@ impl<'a> Site<'a> {
         Ok(format!("{text}\n{kinds}"))
     }
 
-    /// Figure 5. The two sides, and the compiler alone in a directory of this machine, take turns.
-    fn load(&mut self) -> Result<String, String> {
-        let mut text = String::from(
-            "| clients | compiler alone, s | NFS, s | leases, s | faster by | beyond the compiler, by | NFS, calls a client | \
-             leases, calls a client |\n|---|---|---|---|---|---|---|---|\n",
-        );
-        for count in self.arguments.clients.clone() {
-            let (mut times, mut calls) = ([vec![], vec![], vec![]], [0; 2]);
-            for round in 0..self.arguments.rounds {
-                for (side, vers) in ["local"].into_iter().chain(BOTH).enumerate() {
-                    let names: Vec<String> =
-                        (0..count).map(|it| format!("load-{count}-{vers}-{round}-{it}")).collect();
-                    self.prepare(&names)?;
-                    if vers == "local" {
-                        times[side].extend(self.locally(&names)?);
-                        continue;
-                    }
-                    let of_round = self.at_once(Variant { vers, proto: "tcp" }, &names)?;
-                    calls[side - 1] += of_round.iter().map(|(_, calls)| calls.total_of_work()).sum::<u64>();
-                    times[side].extend(of_round.iter().map(|(time, _)| *time));
-                }
-            }
-            let [local, nfs, leases] = times.map(|times| mean(&times));
-            let [nfs_calls, lease_calls] = calls.map(|it| it / (count * self.arguments.rounds).max(1) as u64);
-            let faster = nfs / leases.max(1e-9);
-            // With leases it may take no longer than alone, as far as can be told.
-            let beyond = if leases > local {
-                format!("{:.2}", (nfs - local) / (leases - local))
-            } else {
-                "–".to_owned()
-            };
-            let _ = writeln!(
-                text,
-                "| {count} | {local:.2} | {nfs:.2} | {leases:.2} | {faster:.2} | {beyond} | {nfs_calls} | {lease_calls} |"
-            );
-        }
-        Ok(text)
-    }
-
-    /// Compiles as often at once without any file system of ours in between: the time of each.
-    fn locally(&self, names: &[String]) -> Result<Vec<f64>, String> {
-        let compile = |name: &String| {
-            let target = Mounted::new(self.directory.join("export").join(name), Forgetting::Everything);
-            let mut seconds = 0.0;
-            for number in 0..=COMPILE {
-                let started = Instant::now();
-                andrew::phase(&target, &self.plan, number, "copy")
-                    .map_err(|error| format!("{name}: {error}"))?;
-                seconds = started.elapsed().as_secs_f64();
-            }
-            Ok(seconds)
-        };
-        std::thread::scope(|scope| {
-            let threads: Vec<_> = names.iter().map(|name| scope.spawn(move || compile(name))).collect();
-            let panicked = |_| Err("a client panicked".to_owned());
-            threads.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).collect()
-        })
-    }
-
-    /// Compiles as several clients at once: time and calls of each.
-    fn at_once(&mut self, variant: Variant, names: &[String]) -> Result<Vec<(f64, Calls)>, String> {
-        let rtt = Duration::from_millis(self.arguments.load_rtt_ms);
-        let clients = names.iter().map(|_| self.client(variant, rtt)).collect::<Result<Vec<_>, _>>();
-        let clients = clients.map_err(|error| error.to_string())?;
-        let this = &*self;
-        std::thread::scope(|scope| {
-            let threads: Vec<_> = clients
-                .into_iter()
-                .zip(names)
-                .map(|(client, name)| scope.spawn(move || this.run(client, name, &[COMPILE])))
-                .collect();
-            let ended = threads.into_iter().map(|thread| {
-                let (times, calls) = thread.join().unwrap_or_else(|_| Err("a client panicked".to_owned()))?;
-                Ok((times.first().copied().unwrap_or_default(), calls))
-            });
-            ended.collect()
-        })
-    }
-
     /// Table 4. The variants take turns.
     fn delay(&mut self) -> Result<String, String> {
         let variants: Vec<Variant> =
@@ -343,7 +295,7 @@ impl<'a> Site<'a> {
                 for (variant, times) in variants.iter().zip(&mut times) {
                     let name = format!("delay-{rtt_ms}-{}-{}-{round}", variant.vers, variant.proto);
                     self.prepare(std::slice::from_ref(&name))?;
-                    let client = self.client(*variant, Duration::from_millis(rtt_ms));
+                    let client = self.client(*variant, None, Duration::from_millis(rtt_ms));
                     let client = client.map_err(|error| error.to_string())?;
                     let (seconds, _) = self.run(client, &name, &[COMPILE])?;
                     times.extend(seconds);

@@ -6,12 +6,14 @@
 //! congestion are not modelled. Bytes under way are bounded for each direction of each connection; beyond the bound
 //! nothing more is read, and TCP's own window tells the sender. Datagrams beyond it are lost. Jitter delays and never
 //! reorders, as queues on the way do. What passes is read along, and NFS calls are counted by kind ([`Calls`]).
+//! At its far end there may be a server of limited capacity, which relays share ([`Station`]).
 
 mod alarm;
 mod datagram;
 mod line;
 mod outage;
 mod preset;
+mod station;
 mod stream;
 mod tap;
 
@@ -29,6 +31,7 @@ use crate::random::Random;
 
 pub use outage::Outages;
 pub use preset::{Preset, parse_rtt};
+pub use station::{MACKLEM, Served, Station};
 pub use tap::Calls;
 
 use line::{Jitter, Line};
@@ -114,6 +117,7 @@ struct Shared {
     target: SocketAddr,
     buffer_bytes: usize,
     network: watch::Sender<Network>,
+    station: Option<Arc<Station>>,
     up: Line,
     down: Line,
     tap: Tap,
@@ -134,6 +138,18 @@ impl Relay {
     /// # Errors
     /// What `bind` says, for instance `AddrInUse`.
     pub fn start(target: SocketAddr, options: Options) -> io::Result<Relay> {
+        Relay::start_before(None, target, options)
+    }
+
+    /// The same, with a station before the target. Then it relays RPC and nothing else: a stream that is something else is ended.
+    ///
+    /// # Errors
+    /// What `bind` says, for instance `AddrInUse`.
+    pub fn start_before(
+        station: Option<Arc<Station>>,
+        target: SocketAddr,
+        options: Options,
+    ) -> io::Result<Relay> {
         let (listener, datagrams) = bind(options)?;
         let local = listener.local_addr()?;
         let line = |direction| {
@@ -141,10 +157,14 @@ impl Relay {
                 Jitter { most: options.jitter / 2, random: Random::part(options.seed, &[direction]) };
             Line::new(options.rtt / 2, options.bytes_per_second, jitter)
         };
+        // A call is served when all of it is there, so there must be room for it, its marks, and what is read next.
+        let whole_call = if station.is_some() { tap::CALL_MAX_BYTES + stream::CHUNK_BYTES } else { 0 };
+        let least = stream::CHUNK_BYTES + whole_call;
         let shared = Arc::new(Shared {
             target,
-            buffer_bytes: options.buffer_bytes.clamp(stream::CHUNK_BYTES, BUFFER_MAX_BYTES),
+            buffer_bytes: options.buffer_bytes.clamp(least, BUFFER_MAX_BYTES),
             network: watch::Sender::default(),
+            station,
             up: line(0),
             down: line(1),
             tap: Tap::default(),

@@ -59,7 +59,7 @@ impl Site<'_> {
         let one_line = |error: crate::system::Error| error.to_string();
         let io = |error: std::io::Error| error.to_string();
         let clients =
-            (0..WRITERS).map(|_| self.client(LEASES, Duration::ZERO)).collect::<Result<Vec<_>, _>>();
+            (0..WRITERS).map(|_| self.client(LEASES, None, Duration::ZERO)).collect::<Result<Vec<_>, _>>();
         let clients = clients.map_err(one_line)?;
         let mut files = Vec::new();
         for (writer, client) in clients.iter().enumerate() {
@@ -70,7 +70,7 @@ impl Site<'_> {
         let numbers: Vec<AtomicU64> = (0..WRITERS).map(|_| AtomicU64::new(0)).collect();
         let total = || -> u64 { numbers.iter().map(|number| number.load(Ordering::Acquire)).sum() };
         let (restarted, at_kill) = self.count_through_a_kill(&files, &numbers, total)?;
-        let auditor = self.client(LEASES, Duration::ZERO).map_err(one_line)?;
+        let auditor = self.client(LEASES, None, Duration::ZERO).map_err(one_line)?;
         let mut lost = Vec::new();
         for (writer, number) in numbers.iter().enumerate() {
             let told = number.load(Ordering::Acquire);

@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
 
+use bytes::Bytes;
 use tokio::net::UdpSocket;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::{AbortHandle, JoinSet};
@@ -13,6 +14,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use super::Shared;
 use super::alarm::Alarm;
 use super::line::Line;
+use super::station::Station;
 
 /// Clients at once; beyond it the one that has been silent longest is forgotten.
 const CLIENTS_MAX: usize = 256;
@@ -74,7 +76,14 @@ async fn serve(shared: Arc<Shared>, socket: Arc<UdpSocket>, peer: SocketAddr, up
                 }
             }
         };
-        let upward = up.run(&shared, &shared.up, &ours, None);
+        let upward = async {
+            let Some(station) = shared.station.as_deref() else {
+                return up.run(&shared, &shared.up, &ours, None).await;
+            };
+            let (enter, leave) = mpsc::unbounded_channel(); // bounded by the room that each datagram holds
+            let leaving = Exit(leave).run(&shared, &shared.up, &ours, None);
+            tokio::try_join!(up.wait(station, enter), leaving).map(drop)
+        };
         let downward = exit.run(&shared, &shared.down, &socket, Some(peer));
         tokio::select! {
             ended = upward => ended,
@@ -127,6 +136,17 @@ impl Entrance {
 }
 
 impl Exit {
+    /// Lines up what comes out before a station.
+    async fn wait(mut self, station: &Station, enter: mpsc::UnboundedSender<Datagram>) -> io::Result<()> {
+        let mut alarm = Alarm::new()?;
+        while let Some(datagram) = self.0.recv().await {
+            alarm.until(datagram.due).await?;
+            let due = station.take(&Bytes::copy_from_slice(&datagram.bytes));
+            let _ = enter.send(Datagram { due, ..datagram });
+        }
+        Ok(())
+    }
+
     /// Sends what comes out: to an address, or where the socket is connected to.
     async fn run(
         mut self,

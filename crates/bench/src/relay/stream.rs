@@ -1,10 +1,14 @@
 //! TCP: each connection is joined to one of ours to the target, by one pump for each direction.
+//!
+//! Before a [`Station`] a stream is taken apart into its messages, and each leaves as one fragment when the station lets it.
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use bytes::BytesMut;
+use rpc::record::{self, Assembler};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
@@ -13,7 +17,8 @@ use tokio::task::JoinSet;
 
 use super::alarm::Alarm;
 use super::line::Line;
-use super::tap::StreamTap;
+use super::station::Station;
+use super::tap::{CALL_MAX_BYTES, StreamTap};
 use super::{Cut, Network, Shared};
 
 /// Bytes read at once.
@@ -58,8 +63,15 @@ async fn join(mut client: TcpStream, shared: Arc<Shared>) {
         server.set_nodelay(true)?;
         let ((from_client, to_client), (from_server, to_server)) = (client.split(), server.split());
         tokio::try_join!(
-            pump(&shared, &shared.up, from_client, to_server, Some(shared.tap.stream())),
-            pump(&shared, &shared.down, from_server, to_client, None),
+            pump(
+                &shared,
+                &shared.up,
+                from_client,
+                to_server,
+                Some(shared.tap.stream()),
+                shared.station.as_deref()
+            ),
+            pump(&shared, &shared.down, from_server, to_client, None, None),
         )?;
         socket2::SockRef::from(&server).set_linger(None)?;
         io::Result::Ok(())
@@ -89,7 +101,6 @@ struct Chunk {
     due: Instant,
     bytes: Box<[u8]>,
     /// Given back when the bytes are gone.
-    #[expect(dead_code, reason = "held, not read")]
     room: OwnedSemaphorePermit,
 }
 
@@ -100,8 +111,16 @@ async fn pump(
     mut from: ReadHalf<'_>,
     mut to: WriteHalf<'_>,
     mut tap: Option<StreamTap<'_>>,
+    station: Option<&Station>,
 ) -> io::Result<()> {
-    let (enter, mut leave) = mpsc::unbounded_channel::<Chunk>(); // bounded by the room that each chunk holds
+    let (enter, arrive) = mpsc::unbounded_channel::<Chunk>(); // bounded by the room that each chunk holds
+    let (mut leave, waiting) = match station {
+        None => (arrive, None),
+        Some(station) => {
+            let (enter, leave) = mpsc::unbounded_channel(); // by the same
+            (leave, Some(Waiting::new(station, enter).run(arrive)))
+        }
+    };
     let room = Arc::new(Semaphore::new(shared.buffer_bytes));
     let step = line.step_bytes(CHUNK_BYTES);
     let reading = async move {
@@ -137,5 +156,57 @@ async fn pump(
         }
         to.shutdown().await
     };
-    tokio::try_join!(reading, writing).map(drop)
+    let waiting = async move {
+        match waiting {
+            Some(waiting) => waiting.await,
+            None => Ok(()),
+        }
+    };
+    tokio::try_join!(reading, waiting, writing).map(drop)
+}
+
+/// Where the messages of a stream wait for the station.
+struct Waiting<'s> {
+    station: &'s Station,
+    assembler: Assembler,
+    /// The room of the bytes that are no whole message yet.
+    room: Option<OwnedSemaphorePermit>,
+    enter: mpsc::UnboundedSender<Chunk>,
+}
+
+impl<'s> Waiting<'s> {
+    fn new(station: &'s Station, enter: mpsc::UnboundedSender<Chunk>) -> Waiting<'s> {
+        Waiting { station, assembler: Assembler::new(CALL_MAX_BYTES), room: None, enter }
+    }
+
+    /// Lines up what has come over the line, as it comes.
+    async fn run(mut self, mut arrive: mpsc::UnboundedReceiver<Chunk>) -> io::Result<()> {
+        let mut alarm = Alarm::new()?;
+        while let Some(chunk) = arrive.recv().await {
+            alarm.until(chunk.due).await?;
+            if chunk.bytes.is_empty() {
+                let _ = self.enter.send(chunk);
+                break;
+            }
+            self.line_up(chunk)?;
+        }
+        Ok(())
+    }
+
+    fn line_up(&mut self, chunk: Chunk) -> io::Result<()> {
+        BytesMut::extend_from_slice(&mut self.assembler.buffer, &chunk.bytes);
+        let mut room = chunk.room;
+        if let Some(earlier) = self.room.take() {
+            room.merge(earlier);
+        }
+        while let Some(message) = self.assembler.take().map_err(io::Error::other)? {
+            // What is behind the message keeps its own, and the message has all the rest.
+            let whole = room.num_permits().saturating_sub(self.assembler.buffer.len());
+            let Some(room) = room.split(whole) else { return Err(io::ErrorKind::InvalidData.into()) };
+            let bytes = [&record::mark(message.len())[..], &message].concat().into();
+            let _ = self.enter.send(Chunk { due: self.station.take(&message), bytes, room });
+        }
+        self.room = Some(room);
+        Ok(())
+    }
 }

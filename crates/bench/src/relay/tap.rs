@@ -14,7 +14,7 @@ use rpc::record::Assembler;
 use xdr::Decode;
 
 /// The longest call that is believed: 1 MiB of data and its header, with room.
-const CALL_MAX_BYTES: usize = 4 << 20;
+pub(super) const CALL_MAX_BYTES: usize = 4 << 20;
 
 /// Calls by kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]

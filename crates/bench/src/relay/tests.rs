@@ -1,5 +1,7 @@
 //! The relay on loopback, against an echo.
 
+mod station;
+
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroU64;

@@ -3,7 +3,9 @@
 //! Howard et al. (1988) as Ousterhout made it portable; Badros and Macklem measure with it. 71 files in 21 directories.
 
 use std::io;
+use std::time::Duration;
 
+pub(crate) use super::compile::Compiler;
 use super::compile::{Build, Objects};
 use super::source::{Size, Source};
 use super::tree::{put_source, walk};
@@ -84,18 +86,28 @@ pub(crate) fn phase(target: &dyn Target, plan: &Plan, number: usize, copy: &str)
                 }
             })
         }),
-        _ => {
-            let name = |(name, _): &(String, String)| name.clone();
-            let build = Build {
-                target,
-                tree: copy,
-                objects: Objects::Beside(copy),
-                units: source.units.iter().map(name).collect(),
-                headers: source.headers.iter().map(name).collect(),
-            };
-            build.make()
-        }
+        _ => compile(target, plan, copy, Compiler::Here).map(drop),
     }
+}
+
+/// The last phase, by a compiler of choice: how long each unit took, and last linking.
+pub(crate) fn compile(
+    target: &dyn Target,
+    plan: &Plan,
+    copy: &str,
+    compiler: Compiler<'_>,
+) -> io::Result<Vec<Duration>> {
+    let source = source(plan);
+    let name = |(name, _): &(String, String)| name.clone();
+    let build = Build {
+        compiler,
+        target,
+        tree: copy,
+        objects: Objects::Beside(copy),
+        units: source.units.iter().map(name).collect(),
+        headers: source.headers.iter().map(name).collect(),
+    };
+    build.make()
 }
 
 fn twice(mut work: impl FnMut() -> io::Result<()>) -> io::Result<()> {

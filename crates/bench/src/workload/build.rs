@@ -5,7 +5,7 @@
 
 use std::io;
 
-use super::compile::{Build, Objects};
+use super::compile::{Build, Compiler, Objects};
 use super::source::{Size, Source};
 use super::tree::put_source;
 use super::{Plan, Run, Workload, in_parallel};
@@ -52,13 +52,14 @@ fn run(run: &mut Run<'_>) -> io::Result<()> {
             let local = run.local.join(format!("client{number}"));
             std::fs::create_dir_all(&local)?;
             let build = Build {
+                compiler: Compiler::Here,
                 target: client,
                 tree: TREE,
                 objects: Objects::Local(&local),
                 units: units.clone(),
                 headers: headers.clone(),
             };
-            build.make()
+            build.make().map(drop)
         })
     })
 }

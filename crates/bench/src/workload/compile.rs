@@ -1,12 +1,14 @@
 //! Compiling: really, where programs find the tree; elsewhere by the file operations that a compiler makes.
 //!
 //! The replay reads a unit and looks for each inclusion as the compiler does, beside the unit and then under `include/`,
-//! each header once, and writes an object in the pieces in which a compiler writes. It takes none of the compiler's time.
+//! each header once, and writes an object in the pieces in which a compiler writes. It takes none of the compiler's time:
+//! whoever wants that sleeps for it ([`Compiler::Asleep`]).
 
 use std::collections::HashSet;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use super::source::INCLUDE;
 use super::{STEP_BYTES, read_file, read_open, write_file};
@@ -26,8 +28,19 @@ pub(super) enum Objects<'o> {
     Local(&'o Path),
 }
 
+/// Who compiles.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Compiler<'c> {
+    /// `cc`, where programs find the tree; elsewhere its file operations alone.
+    Here,
+    /// A machine with a processor of its own: the compiler's file operations are made here, and its computing is a sleep between
+    /// what it reads and what it writes, as long as these say, step by step ([`Build::make`]); no longer once they end.
+    Asleep(&'c [Duration]),
+}
+
 /// A build of one tree.
 pub(super) struct Build<'b> {
+    pub(super) compiler: Compiler<'b>,
     pub(super) target: &'b dyn Target,
     /// The source tree in it.
     pub(super) tree: &'b str,
@@ -38,14 +51,30 @@ pub(super) struct Build<'b> {
 }
 
 impl Build<'_> {
-    /// What `make` does: looks at everything, compiles each unit, links.
-    pub(super) fn make(&self) -> io::Result<()> {
+    /// What `make` does: looks at everything, compiles each unit, links. How long each of these steps took but the first.
+    pub(super) fn make(&self) -> io::Result<Vec<Duration>> {
         self.check_dates()?;
-        self.units.iter().try_for_each(|unit| match self.target.directory() {
-            Some(mounted) => self.compile(mounted, unit),
-            None => self.replay(unit),
-        })?;
-        self.link()
+        let mut steps = Vec::with_capacity(self.units.len() + 1);
+        for (step, unit) in self.units.iter().map(Some).chain([None]).enumerate() {
+            let started = Instant::now();
+            let computing = match self.compiler {
+                Compiler::Here => Duration::ZERO,
+                Compiler::Asleep(computing) => computing.get(step).copied().unwrap_or_default(),
+            };
+            match (unit, self.programs()) {
+                (Some(unit), Some(mounted)) => self.compile(mounted, unit)?,
+                (Some(unit), None) => self.replay(unit, computing)?,
+                (None, Some(mounted)) => self.link(mounted)?,
+                (None, None) => self.replay_link(computing)?,
+            }
+            steps.push(started.elapsed());
+        }
+        Ok(steps)
+    }
+
+    /// Where programs find the tree, if they are to be run.
+    fn programs(&self) -> Option<&Path> {
+        if let Compiler::Here = self.compiler { self.target.directory() } else { None }
     }
 
     fn check_dates(&self) -> io::Result<()> {
@@ -86,13 +115,14 @@ impl Build<'_> {
         run(command.current_dir(mounted.join(self.tree)))
     }
 
-    fn replay(&self, unit: &str) -> io::Result<()> {
+    fn replay(&self, unit: &str, computing: Duration) -> io::Result<()> {
         let path = format!("{}/{unit}", self.tree);
         let text = read_file(self.target, &path)?;
         let mut seen = HashSet::new();
         let mut size = text.len() + self.include(parent(&path), &text, &mut seen)?;
         size = (size / 4).max(text.len() * OBJECT_FACTOR);
         let object = vec![0x7f; size];
+        std::thread::sleep(computing);
         match self.objects {
             Objects::Beside(_) => write_file(self.target, &self.object(unit), &object, PIECE_BYTES),
             Objects::Local(directory) => {
@@ -131,26 +161,25 @@ impl Build<'_> {
         Ok(None)
     }
 
-    fn link(&self) -> io::Result<()> {
-        match (self.target.directory(), self.objects) {
-            (Some(mounted), _) => {
-                let objects = self.units.iter().map(|unit| self.object_on_disk(mounted, unit));
-                run(Command::new("cc").arg("-o").arg(self.object_on_disk(mounted, "program.c")).args(objects))
-            }
-            (None, Objects::Beside(directory)) => {
-                let mut program = Vec::new();
-                for unit in &self.units {
-                    program.extend(read_file(self.target, &self.object(unit))?);
-                }
+    fn link(&self, mounted: &Path) -> io::Result<()> {
+        let objects = self.units.iter().map(|unit| self.object_on_disk(mounted, unit));
+        run(Command::new("cc").arg("-o").arg(self.object_on_disk(mounted, "program.c")).args(objects))
+    }
+
+    fn replay_link(&self, computing: Duration) -> io::Result<()> {
+        let mut program = Vec::new();
+        for unit in &self.units {
+            program.extend(match self.objects {
+                Objects::Beside(_) => read_file(self.target, &self.object(unit))?,
+                Objects::Local(directory) => std::fs::read(directory.join(self.object(unit)))?,
+            });
+        }
+        std::thread::sleep(computing);
+        match self.objects {
+            Objects::Beside(directory) => {
                 write_file(self.target, &format!("{directory}/program"), &program, STEP_BYTES)
             }
-            (None, Objects::Local(directory)) => {
-                let mut program = Vec::new();
-                for unit in &self.units {
-                    program.extend(std::fs::read(directory.join(self.object(unit)))?);
-                }
-                std::fs::write(directory.join("program"), program)
-            }
+            Objects::Local(directory) => std::fs::write(directory.join("program"), program),
         }
     }
 }

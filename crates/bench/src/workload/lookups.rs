@@ -5,7 +5,7 @@
 
 use std::io;
 
-use super::compile::{Build, Objects};
+use super::compile::{Build, Compiler, Objects};
 use super::source::{Size, Source};
 use super::tree::put_source;
 use super::{Plan, Run, Workload};
@@ -50,12 +50,13 @@ fn run(run: &mut Run<'_>) -> io::Result<()> {
         make_all(run.client(), &objects)?;
         let name = |(name, _): &(String, String)| name.clone();
         let build = Build {
+            compiler: Compiler::Here,
             target: run.client(),
             tree: TREE,
             objects: Objects::Beside(&objects),
             units: source.units.iter().map(name).collect(),
             headers: source.headers.iter().map(name).collect(),
         };
-        build.make()
+        build.make().map(drop)
     })
 }
