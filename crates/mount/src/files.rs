@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use rustix::io::Errno;
 use tokio::time::Instant;
-use vfs::{By, Caller, Entry, OpenId, Owner, Share, Verifier, WccAttributes};
+use vfs::{By, Caller, Entry, Listing, OpenId, Owner, Pass, Share, Verifier, WccAttributes};
 
 use crate::inodes::Inode;
 
@@ -67,6 +68,25 @@ pub struct Position {
     pub eof: bool,
     /// All from the beginning was told with attributes, which are believed until then.
     pub good: Option<Instant>,
+    /// What has come so far does not go round.
+    pub pass: Pass,
+}
+
+impl Position {
+    /// Takes what the layer below told from here on.
+    ///
+    /// # Errors
+    ///
+    /// ELOOP if the listing goes round, as the kernel's own client has it; then nothing is taken.
+    pub fn take(&mut self, listing: Listing) -> Result<(), Errno> {
+        if listing.entries.iter().any(|entry| self.pass.goes_round(entry.cookie)) {
+            return Err(Errno::LOOP);
+        }
+        self.verifier = listing.verifier;
+        self.eof = listing.eof;
+        self.ahead.extend(listing.entries);
+        Ok(())
+    }
 }
 
 /// All opens.
@@ -137,4 +157,27 @@ pub fn lock_owner(kernel: u64, flock: bool) -> Owner {
     bytes[0] = if flock { b'f' } else { b'p' };
     bytes[1..].copy_from_slice(&kernel.to_be_bytes());
     Owner(Bytes::copy_from_slice(&bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vfs::Name;
+
+    #[test]
+    fn a_listing_that_goes_round_ends_with_an_error() {
+        let mut position = Position::default();
+        let part = |cookies: std::ops::Range<u64>| {
+            let entry =
+                |cookie| Entry { name: Name::new(b"name").unwrap(), fileid: cookie, cookie, node: None };
+            Listing { entries: cookies.map(entry).collect(), verifier: [1; 8], eof: false, directory: None }
+        };
+        position.take(part(3..10)).unwrap();
+        position.take(part(10..200)).unwrap();
+        let noticed = (0..10).find_map(|_| position.take(part(3..200)).err());
+        assert_eq!(noticed, Some(Errno::LOOP));
+        assert!(position.ahead.len() < 5 * 197 && !position.eof);
+        // From the beginning again, as after rewinddir(3).
+        assert_eq!(Position::default().take(part(3..200)), Ok(()));
+    }
 }

@@ -18,6 +18,7 @@ pub mod handle;
 pub mod lease;
 pub mod name;
 pub mod open;
+pub mod pass;
 pub mod recovery;
 pub mod replay;
 pub mod time;
@@ -40,6 +41,7 @@ pub use lease::{
 };
 pub use name::Name;
 pub use open::{By, Lock, LockKind, LockRequest, Locked, OpenId, OpenRequest, Opened, Owner, Share};
+pub use pass::Pass;
 pub use recovery::Recovery;
 pub use time::{Clock, SystemClock, Timestamp};
 

@@ -30,7 +30,8 @@ impl Ganesha {
         Ganesha::serve(lab, &directory)
     }
 
-    /// Exports `directory`, which must be on a file system with handles (ext4, xfs, btrfs, tmpfs).
+    /// Exports `directory`, which must be on a file system with handles (ext4, xfs, btrfs; on tmpfs it lists a directory over
+    /// and over once a name in it was removed).
     pub fn serve(lab: &Lab, directory: &Path) -> Ganesha {
         let run = lab.ensure_rpcbind();
         let host = lab.address();

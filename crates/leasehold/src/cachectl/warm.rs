@@ -9,7 +9,7 @@ use std::sync::Arc;
 use cache::{Cache, Completed};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
-use vfs::{Attributes, Caller, FileSystem, FileType, Handle, ReadDir};
+use vfs::{Attributes, Caller, FileSystem, FileType, Handle, Pass, ReadDir, Status};
 
 use super::execute::{Sink, Stop, found};
 use super::path;
@@ -114,6 +114,7 @@ impl Warming<'_> {
     async fn directory(&mut self, path: &[u8], handle: &Handle) -> Result<Vec<(Vec<u8>, Handle)>, Stop> {
         let mut directories = Vec::new();
         let mut part = ReadDir { cookie: 0, verifier: [0; 8], bytes: READDIR_BYTES, plus: true };
+        let mut pass = Pass::default();
         loop {
             let listing = match self.cache.readdir(&self.caller, handle, part).await {
                 Ok(listing) => listing,
@@ -124,6 +125,11 @@ impl Warming<'_> {
                 }
             };
             for entry in &listing.entries {
+                if pass.goes_round(entry.cookie) {
+                    self.tally.failed += 1;
+                    self.sink.failed(path, Status::BadCookie).await?;
+                    return Ok(directories);
+                }
                 let below = path::join(path, entry.name.as_bytes());
                 let node = match entry.node {
                     Some(node) if node.attributes.is_some() => node,

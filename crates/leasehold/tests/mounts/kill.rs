@@ -6,6 +6,7 @@
 //! than what somebody wrote, what was renamed is whole, files that were warm are warm still, and the cache holds what was
 //! stored in it. `LAB_SEED` makes a failure again, `LAB_ROUNDS` kills more often.
 
+use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
@@ -27,10 +28,39 @@ const RANDOM_BYTES: usize = 80_000;
 /// What a worker works on: nothing that it is told is an error before the end has come.
 struct Work<'a> {
     directory: PathBuf,
+    before: &'a Before,
     rng: Rng,
     ended: &'a AtomicBool,
     /// Any error is one, the end or not.
     strict: bool,
+}
+
+/// What the files held when the work began: of the round before, and durable where the mount was killed since.
+struct Before(HashMap<&'static str, Vec<u8>>);
+
+impl Before {
+    fn read(directory: &Path) -> Before {
+        let names = ["in-order", "appends", "at-random", "replaced"];
+        Before(names.map(|name| (name, fs::read(directory.join(name)).unwrap_or_default())).into())
+    }
+
+    /// Of a file that nobody has touched yet.
+    fn model(&self, name: &str) -> Model {
+        let mut model = Model::default();
+        model.write(0, &self.0[name]);
+        model.synced();
+        model
+    }
+
+    /// Of a file that was opened to be empty: where that was not answered, it may be or not.
+    fn cut(&self, name: &str, opened: &io::Result<File>) -> Model {
+        let mut model = Model::default();
+        if opened.is_err() {
+            model = self.model(name);
+            model.set_len(0);
+        }
+        model
+    }
 }
 
 /// What a worker leaves behind.
@@ -58,8 +88,9 @@ impl Work<'_> {
 
     /// Writes one after the other, syncing now and then; then from the start.
     fn in_order(mut self) -> Vec<Left> {
-        let (path, mut model) = (self.directory.join("in-order"), Model::default());
+        let path = self.directory.join("in-order");
         let file = open(&path);
+        let mut model = self.before.cut("in-order", &file);
         self.play(|rng| {
             if model.now().len() > 1 << 20 {
                 model.set_len(0);
@@ -74,8 +105,10 @@ impl Work<'_> {
 
     /// Appends in small pieces.
     fn appends(mut self) -> Vec<Left> {
-        let (path, mut model) = (self.directory.join("appends"), Model::default());
-        let file = File::create(&path).and_then(|_| OpenOptions::new().append(true).open(&path));
+        let path = self.directory.join("appends");
+        let emptied = File::create(&path);
+        let mut model = self.before.cut("appends", &emptied);
+        let file = emptied.and_then(|_| OpenOptions::new().append(true).open(&path));
         self.play(|rng| {
             let data = bytes(rng, 150);
             model.write(model.now().len(), &data);
@@ -87,8 +120,9 @@ impl Work<'_> {
 
     /// Reads, writes, cuts and syncs at random, and reads what was written.
     fn at_random(mut self) -> Vec<Left> {
-        let (path, mut model) = (self.directory.join("at-random"), Model::default());
+        let path = self.directory.join("at-random");
         let file = open(&path);
+        let mut model = self.before.cut("at-random", &file);
         self.play(|rng| {
             let at = rng.below(RANDOM_BYTES);
             let opened = file.as_ref().map_err(again)?;
@@ -116,7 +150,7 @@ impl Work<'_> {
     /// Writes beside it, and renames over it: without a sync, now and then with the file open and written further.
     fn replaces(mut self) -> Vec<Left> {
         let (path, beside) = (self.directory.join("replaced"), self.directory.join("beside"));
-        let mut versions = vec![Model::default()];
+        let mut versions = vec![self.before.model("replaced")];
         self.play(|rng| {
             let mut model = Model::default();
             let file = OpenOptions::new().write(true).create(true).truncate(true).open(&beside)?;
@@ -298,8 +332,11 @@ fn work(
 ) -> Vec<Left> {
     let ended = AtomicBool::new(false);
     let directory = setting.at("a", "");
-    let mut with =
-        || Work { directory: directory.clone(), rng: Rng::new(rng.next_u64()), ended: &ended, strict };
+    let before = Before::read(&directory);
+    let mut with = || {
+        let rng = Rng::new(rng.next_u64());
+        Work { directory: directory.clone(), before: &before, rng, ended: &ended, strict }
+    };
     let works: [_; 7] = std::array::from_fn(|_| with());
     let [in_order, appends, at_random, replaces, unpacks, reads, removes] = works;
     std::thread::scope(|scope| {

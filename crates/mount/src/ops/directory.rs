@@ -165,10 +165,14 @@ impl Front {
             let part = ReadDir { cookie, verifier, bytes: FETCH_BYTES, plus: position.plus };
             match self.fs.readdir(&directory.caller, &directory.inode.handle, part).await {
                 Ok(listing) => {
-                    position.verifier = listing.verifier;
-                    position.eof = listing.eof;
-                    position.ahead.extend(listing.entries);
-                    return Ok(());
+                    let taken = position.take(listing);
+                    if taken.is_err() {
+                        let directory = directory.inode.handle;
+                        tracing::warn!(
+                            "the server lists {directory} over and over: its fault, perhaps of the file system it exports"
+                        );
+                    }
+                    return taken;
                 }
                 // The directory has changed; most servers go on from the cookie all the same.
                 Err(error) if error.status == Status::BadCookie && again => {
