@@ -110,6 +110,31 @@ fn a_cache_directory_is_for_one_proxy_of_one_origin() {
 }
 
 #[test]
+fn a_cache_that_may_take_nothing_is_told_of() {
+    let tree = Tree::new();
+    let serve = tree.serve();
+    let cache = tree.path("cache");
+    let proxy = program::Running::start(&["proxy", &serve.url(), "--cache", &cache, "--min-free", "900T"]);
+    let said = proxy.terminate();
+    assert!(said.contains(&cache) && said.contains("--min-free") && said.lines().count() == 1, "{said}");
+}
+
+#[test]
+fn who_may_not_ask_is_told_that_and_not_that_nobody_is_there() {
+    let tree = Tree::new();
+    let serve = tree.serve();
+    let proxy = tree.proxy(&serve);
+    let cache = tree.path("cache");
+    if rustix::process::geteuid().is_root() {
+        for words in [&["status", &cache][..], &["cache", "ls", &cache]] {
+            let output = program::leasehold(words).uid(65534).gid(65534).output().unwrap();
+            fails_with(&output, &[&cache, "Permission denied", "as root or as the owner"]);
+        }
+    }
+    proxy.terminate();
+}
+
+#[test]
 fn a_damaged_index_costs_warmth_and_nothing_else() {
     let tree = Tree::new();
     let serve = tree.serve();
