@@ -65,14 +65,13 @@ pub async fn reach(url: &Url, life: &client::Life) -> Result<Origin, Failure> {
     let mut told = false;
     loop {
         let mut connecting = std::pin::pin!(client::connect_as(url, life.clone()));
-        let connected = match tokio::time::timeout(QUIET, &mut connecting).await {
-            Ok(connected) => connected,
-            Err(_) => {
-                if !std::mem::replace(&mut told, true) {
-                    eprintln!("leasehold: {} has not answered yet; still waiting", url.host);
-                }
-                connecting.await
+        let connected = if let Ok(soon) = tokio::time::timeout(QUIET, &mut connecting).await {
+            soon
+        } else {
+            if !std::mem::replace(&mut told, true) {
+                eprintln!("leasehold: {} has not answered yet; still waiting", url.host);
             }
+            connecting.await
         };
         match connected {
             Ok(origin) => return Ok(origin),
