@@ -35,6 +35,15 @@ async fn setup() -> (Bench, Arc<Cache>) {
     (bench, cache)
 }
 
+/// Somebody else makes a file.
+async fn others_make(bench: &Bench, text: &str) {
+    let make = |tree: &mut origin::Tree| {
+        let (how, set) = (CreateHow::Guarded, SetAttributes::default());
+        tree.make(&root(), &name(text), FileType::Regular, how, &set, b"").unwrap();
+    };
+    bench.origin.others_name(&root(), text, make).await;
+}
+
 /// What a name leads to.
 async fn look(cache: &Cache, caller: &Caller, text: &str) -> Option<Handle> {
     match cache.lookup(caller, &root(), &name(text)).await {
@@ -161,13 +170,7 @@ async fn whoever_else_changes_a_name_is_waited_for_and_seen() {
     assert_eq!(look(&cache, &opener(0), "x").await, None);
     let f = look(&cache, &opener(0), "f").await;
     bench.origin.calls();
-    bench
-        .origin
-        .others_name(&root(), "x", |tree| {
-            let (how, set) = (CreateHow::Guarded, SetAttributes::default());
-            tree.make(&root(), &name("x"), FileType::Regular, how, &set, b"").unwrap();
-        })
-        .await;
+    others_make(&bench, "x").await;
     assert_eq!(bench.origin.lease(&root()), None);
     assert_eq!(bench.origin.calls(), [("RETURN", 1)]);
     assert!(look(&cache, &opener(0), "x").await.is_some());
@@ -335,13 +338,7 @@ async fn who_never_sends_access_gets_one_with_the_first_question() {
             }
             assert_eq!(bench.origin.calls(), []);
         }
-        bench
-            .origin
-            .others_name(&root(), "a", |tree| {
-                let (how, set) = (CreateHow::Guarded, SetAttributes::default());
-                tree.make(&root(), &name("a"), FileType::Regular, how, &set, b"").unwrap();
-            })
-            .await;
+        others_make(&bench, "a").await;
         assert!(look(&cache, &caller, "a").await.is_some(), "{call}");
     }
 }

@@ -161,12 +161,13 @@ pub(crate) fn way(locations: &[String]) -> String {
     }
 }
 
+/// What to do about a server that does not want us.
+const DENIED: &str = "permission denied; add this machine to the export's clients there, and `insecure` if we do not call from a port below 1024 (who is not root cannot)";
+
 fn refusal(status: mount::Stat) -> String {
     match status {
         mount::Stat::NoEnt => "there is no such export; `showmount -e HOST` lists them".to_owned(),
-        mount::Stat::Perm | mount::Stat::Acces => {
-            "permission denied; add this machine to the export's clients there".to_owned()
-        }
+        mount::Stat::Perm | mount::Stat::Acces => DENIED.to_owned(),
         mount::Stat::NotDir => "it is not a directory".to_owned(),
         other => format!("{other:?}; look at the server's log"),
     }
@@ -174,10 +175,11 @@ fn refusal(status: mount::Stat) -> String {
 
 fn refusal4(status: nfs4::Status) -> String {
     match status {
-        nfs4::Status::NoEnt => "there is no such path from the root of its name space on; look what is exported there, and where its fsid=0 or Pseudo is".to_owned(),
-        nfs4::Status::Perm | nfs4::Status::Access => {
-            "permission denied; add this machine to the export's clients there".to_owned()
+        nfs4::Status::NoEnt => {
+            "there is no such path; look what it exports (`showmount -e HOST`), and whether the path begins at its fsid=0 or Pseudo"
+                .to_owned()
         }
+        nfs4::Status::Perm | nfs4::Status::Access => DENIED.to_owned(),
         nfs4::Status::WrongSec => "it wants more than AUTH_SYS; allow sec=sys there".to_owned(),
         nfs4::Status::NotDir | nfs4::Status::Symlink => {
             "the path leads through something that is not a directory".to_owned()

@@ -10,6 +10,7 @@ mod connect;
 mod convert;
 mod cookie;
 pub mod counts;
+mod listing;
 mod nfs3;
 mod nfs4;
 pub mod nonsense;

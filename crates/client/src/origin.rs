@@ -56,6 +56,8 @@ pub async fn connect_as(url: &Url, life: Life) -> Result<Origin, ConnectError> {
         Ok(mounted) => Ok(Origin::V3(Arc::new(mounted))),
         // What speaks version 4 is what there is.
         Err(_) if matches!(refused, ConnectError::Refused4 { .. }) => Err(refused),
+        // Of a server that is away, the port of MOUNT is not what is to be told.
+        Err(failed) if refused.is_silence() && failed.is_silence() => Err(refused),
         Err(failed) => Err(failed),
     }
 }

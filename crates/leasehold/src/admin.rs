@@ -190,7 +190,17 @@ pub struct Asked {
 impl Asked {
     /// Asks the Leasehold that runs on `directory`. `None` if none does.
     pub async fn of(directory: &Path, request: &Request) -> Result<Option<Asked>, Failure> {
-        let Ok(stream) = UnixStream::connect(&socket(directory)).await else { return Ok(None) };
+        let path = socket(directory);
+        let stream = match UnixStream::connect(&path).await {
+            Ok(stream) => stream,
+            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+                let (path, whose) = (path.display(), directory.display());
+                return Err(Failure(format!(
+                    "cannot ask at {path}: {error}; ask as root or as the owner of {whose}"
+                )));
+            }
+            Err(_) => return Ok(None),
+        };
         let (reader, mut writer) = stream.into_split();
         let request =
             serde_json::to_value(request).map_err(|error| Failure(format!("cannot ask: {error}")))?;

@@ -127,7 +127,9 @@ impl Reply {
 
 /// Asks, and shows what comes.
 pub async fn run(arguments: CacheArguments) -> Result<(), Failure> {
-    let directory = arguments.command.directory().to_owned();
+    let given = arguments.command.directory();
+    // Of a mount, the directory that is mounted on will do, as for `status`.
+    let directory = crate::mount::cache_of(given).unwrap_or_else(|| given.to_owned());
     let progress = std::io::stderr().is_terminal() && !arguments.json;
     let mut show = Show::new(arguments.json, progress, &arguments.command);
     for request in requests(arguments.command)? {

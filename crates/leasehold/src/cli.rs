@@ -43,19 +43,17 @@ pub enum Command {
     /// Show what a running `serve`, `proxy` or `mount` has done: calls, hits, what is cached
     Status(Status),
     /// Write the man pages
-    #[command(hide = true)]
     Man(Man),
 }
 
 const PROXY_HELP: &str = "\
 Examples:
   leasehold proxy nfs://filer/export --cache /var/cache/leasehold/filer
-  mount -t nfs -o vers=3,tcp,port=2049,mountport=2049,nolock THIS-HOST:/export /mnt
+  mount -t nfs -o vers=4.2 THIS-HOST:/export /mnt
+  mount -t nfs -o vers=3,tcp,port=2049,mountport=2049,mountproto=tcp,nolock THIS-HOST:/export /mnt
 
 Options of the URL, with the names of nfs(5), joined by `&` behind a `?` (quote it from the shell):
-  vers=auto|4.2|4.1|4|3 port=N mountport=N proto=tcp|udp nconnect=N rsize=N wsize=N hard soft timeo=DECISECONDS
-  retrans=N resvport noresvport nocto noac actimeo=S acregmin=S acregmax=S acdirmin=S acdirmax=S
-  lookupcache=all|positive|none";
+  vers=auto|4.2|4.1|4|3 port=N mountport=N proto=tcp|udp nconnect=N rsize=N wsize=N hard soft timeo=DECISECONDS retrans=N resvport noresvport nocto noac actimeo=S acregmin=S acregmax=S acdirmin=S acdirmax=S lookupcache=all|positive|none";
 
 const BENCH_HELP: &str = "\
 Examples:
@@ -73,9 +71,7 @@ From /etc/fstab, once `ln -s $(command -v leasehold) /sbin/mount.leasehold` has 
   filer:/export  /mnt  leasehold  vers=4.2,_netdev,noatime  0 0
 
 Options, with the names of nfs(5):
-  vers=3|4.1|4.2|4|auto port=N mountport=N proto=tcp|udp nconnect=N rsize=N wsize=N hard soft timeo=DECISECONDS
-  retrans=N retry=MINUTES resvport noresvport sec=sys nolock local_lock=all|none cto nocto ac noac actimeo=S
-  acregmin=S acregmax=S acdirmin=S acdirmax=S lookupcache=all|positive|none
+  vers=3|4.1|4.2|4|auto port=N mountport=N proto=tcp|udp nconnect=N rsize=N wsize=N hard soft timeo=DECISECONDS retrans=N retry=MINUTES resvport noresvport sec=sys nolock local_lock=all|none cto nocto ac noac actimeo=S acregmin=S acregmax=S acdirmin=S acdirmax=S lookupcache=all|positive|none
 Of mount(8): ro rw nosuid nodev noexec noatime sync; what only fstab reads (_netdev, noauto, nofail, x-…) is accepted.
 Of our own:
   cache=DIR          where to keep the cache: a directory for this export alone
@@ -238,7 +234,8 @@ pub struct ExportOptions {
 #[command(next_help_heading = "Network")]
 pub struct Network {
     /// Address and port for NFS and MOUNT, over TCP and UDP
-    #[arg(long, value_name = "ADDR:PORT", default_value_t = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 2049)))]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address,
+          default_value_t = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 2049)))]
     pub listen: SocketAddr,
     /// Do not answer over UDP
     #[arg(long)]
@@ -342,6 +339,11 @@ impl ExportOptions {
             ..server::ExportOptions::default()
         }
     }
+}
+
+/// An address and a port.
+fn parse_address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| "write an address and a port, as 0.0.0.0:2049 or [::]:2049".to_owned())
 }
 
 /// Bytes, or with K, M, G, T.

@@ -47,8 +47,12 @@ pub async fn run(arguments: Demo) -> Result<(), Failure> {
     let directory = Directory(std::env::temp_dir().join(format!("leasehold-demo-{}", std::process::id())));
     state::make(&directory.0)?;
     let export = directory.0.join("sample");
-    sample::make(&export)
-        .map_err(|error| Failure(format!("cannot write below {}: {error}", export.display())))?;
+    sample::make(&export).map_err(|error| {
+        Failure(format!(
+            "cannot write below {}: {error}; the demo wants 30 MB where TMPDIR says, or /tmp",
+            export.display()
+        ))
+    })?;
     progress.inc(1);
     let rtt = Duration::from_millis(arguments.rtt_ms);
     let setting = Box::pin(set_up(directory, &export, rtt, &progress)).await?;

@@ -26,6 +26,8 @@ use tracing_subscriber::EnvFilter;
 
 use cli::{Arguments, Command};
 
+/// What is logged unless LEASEHOLD_LOG says otherwise. What becomes of the index is told by the cache.
+const QUIET: &str = "warn,fjall=off,lsm_tree=off";
 /// How long threads that are in a system call are waited for at the end.
 const SHUTDOWN: std::time::Duration = std::time::Duration::from_secs(2);
 
@@ -41,8 +43,17 @@ impl From<String> for Failure {
 }
 
 fn main() -> ExitCode {
-    let Some((arguments, failed)) = arguments() else { return ExitCode::SUCCESS };
-    let filter = EnvFilter::try_from_env("LEASEHOLD_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    let Some((arguments, codes)) = arguments() else { return ExitCode::SUCCESS };
+    let tell = |failure: Failure, code: ExitCode| {
+        eprintln!("leasehold: {failure}");
+        code
+    };
+    if let Command::Mount(given) = &arguments.command
+        && let Err(wrong) = mount::check(given)
+    {
+        return tell(wrong, codes.wrong);
+    }
+    let filter = EnvFilter::try_from_env("LEASEHOLD_LOG").unwrap_or_else(|_| EnvFilter::new(QUIET));
     let log = || mount::log::Log;
     tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -52,30 +63,39 @@ fn main() -> ExitCode {
         .init();
     let done = match &arguments.command {
         Command::Mount(mount) if !mount.foreground && !mount.ready => {
-            mount::start_in_background().map(|mounted| if mounted { ExitCode::SUCCESS } else { failed })
+            mount::start_in_background().map(|mounted| if mounted { ExitCode::SUCCESS } else { codes.failed })
         }
         _ => run(arguments).map(|()| ExitCode::SUCCESS),
     };
-    done.unwrap_or_else(|failure| {
-        eprintln!("leasehold: {failure}");
-        failed
-    })
+    done.unwrap_or_else(|failure| tell(failure, codes.failed))
 }
 
-/// What to do, and the exit code if it fails: of the command, or as mount(8) calls us. None if there is nothing to do.
-fn arguments() -> Option<(Arguments, ExitCode)> {
+/// Exit codes: of the command, or as mount(8) wants them of its helpers.
+#[derive(Clone, Copy)]
+struct Codes {
+    failed: ExitCode,
+    /// What no parser of the command line has found.
+    wrong: ExitCode,
+}
+
+/// What to do, and the exit codes if it fails. None if there is nothing to do.
+fn arguments() -> Option<(Arguments, Codes)> {
     let mut given = std::env::args_os();
     if given.next().is_some_and(|name| mount::is_helper(&name)) {
         let arguments = mount::helper::translate(given)?;
-        return Some((Arguments::parse_from(arguments), ExitCode::from(mount::helper::FAILED)));
+        let failed = ExitCode::from(mount::helper::FAILED);
+        return Some((Arguments::parse_from(arguments), Codes { failed, wrong: failed }));
     }
-    Some((Arguments::parse(), ExitCode::FAILURE))
+    Some((Arguments::parse(), Codes { failed: ExitCode::FAILURE, wrong: ExitCode::from(2) }))
 }
 
 fn run(arguments: Arguments) -> Result<(), Failure> {
     if let Command::Man(man) = &arguments.command {
         return cli::write_man_pages(&man.directory).map_err(|error| {
-            Failure(format!("cannot write man pages to {}: {error}", man.directory.display()))
+            Failure(format!(
+                "cannot write man pages to {}: {error}; name a directory that this user may write",
+                man.directory.display()
+            ))
         });
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()

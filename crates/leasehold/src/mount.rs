@@ -11,14 +11,14 @@ mod words;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
 use cache::{Cache, WriteBehind};
 use client::{Origin, Url};
-use mount::{LookupCache, Mount};
+use mount::{LookupCache, Mount, MountError};
 use serde_json::{Value, json};
 use vfs::FileSystem;
 
@@ -34,6 +34,8 @@ use words::Words;
 
 /// What the process in the background says when it is ready.
 const READY: &str = "ready";
+/// The type of our mounts, as the kernel's table has it.
+const KIND: &str = "fuse.leasehold";
 /// How long an end may wait for the server.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -67,14 +69,66 @@ pub fn is_helper(name: &std::ffi::OsStr) -> bool {
     std::path::Path::new(name).file_name().is_some_and(|name| name == helper::NAME)
 }
 
-/// Mounts, and serves until it is unmounted or told to end.
-pub async fn run(arguments: cli::Mount) -> Result<(), Failure> {
-    let mut end = End::listen()?;
+/// What the command line says.
+///
+/// # Errors
+/// If it is wrong.
+fn read(arguments: &cli::Mount) -> Result<(Url, Words), Failure> {
     let mut url = words::source(&arguments.source)?;
     let mut words = Words::new();
     for text in &arguments.options {
         words.take(text, &mut url, arguments.sloppy)?;
     }
+    Ok((url, words))
+}
+
+/// Is the command line right?
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check(arguments: &cli::Mount) -> Result<(), Failure> {
+    read(arguments).map(drop)
+}
+
+/// Is the directory one that can be mounted on? Asked before the server is, which may take long.
+fn check_directory(directory: &Path) -> Result<(), Failure> {
+    let absolute = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
+    if mount::is_dead(&absolute) {
+        // It is detached when the new one is there.
+        return Ok(());
+    }
+    let unusable = |source: std::io::Error| {
+        Failure(MountError::Directory { directory: directory.to_owned(), source }.to_string())
+    };
+    let canonical = std::fs::canonicalize(&absolute).map_err(unusable)?;
+    if !canonical.is_dir() {
+        return Err(unusable(std::io::ErrorKind::NotADirectory.into()));
+    }
+    match mount::mounted_at(&canonical) {
+        Some((kind, _)) if kind == KIND => {
+            let at = directory.display();
+            Err(Failure(format!(
+                "cannot mount on {at}: one of ours is mounted there; `leasehold umount {at}` first"
+            )))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Ends this process if the one that has started it, and waits for it, is ended. Until [`tell`] has said that it is mounted.
+fn end_with_parent(ready: bool) -> Result<(), Failure> {
+    let signal = ready.then_some(rustix::process::Signal::TERM);
+    rustix::process::set_parent_process_death_signal(signal)
+        .map_err(|error| Failure(format!("cannot tell the kernel whom to end with: {error}")))
+}
+
+/// Mounts, and serves until it is unmounted or told to end.
+pub async fn run(arguments: cli::Mount) -> Result<(), Failure> {
+    let mut end = End::listen()?;
+    end_with_parent(arguments.ready)?;
+    let (url, words) = read(&arguments)?;
+    check_directory(&arguments.directory)?;
+    let nothing = || Failure(format!("told to end before {url} was mounted: nothing is mounted"));
     let log = words.log.as_deref().map(log::open).transpose()?;
     let directory = match &words.cache {
         Some(directory) => directory.clone(),
@@ -87,7 +141,7 @@ pub async fn run(arguments: cli::Mount) -> Result<(), Failure> {
     let life = Life::begin(&url, &directory.join("state"))?;
     let origin = tokio::select! {
         origin = reach(&url, &life, words.retry) => origin?,
-        () = end.wait() => return Ok(()),
+        () = end.wait() => return Err(nothing()),
     };
     let mut options = proxy::cache_options(&url, directory.clone());
     words.keeping.apply(&mut options);
@@ -102,7 +156,7 @@ pub async fn run(arguments: cli::Mount) -> Result<(), Failure> {
     };
     let mounted = tokio::select! {
         mounted = mounting => mounted?,
-        () = end.wait() => return Ok(()),
+        () = end.wait() => return Err(nothing()),
     };
     let mounted = Arc::new(mounted);
     let place = places::remember(mounted.directory(), &directory);
@@ -191,6 +245,7 @@ fn tell(arguments: &cli::Mount, url: &Url, mounted: &Mount, log: Option<File>) -
     let failed = |errno: rustix::io::Errno| {
         Failure(format!("cannot go to the background: {errno}; mount with --foreground"))
     };
+    end_with_parent(false)?;
     // Whoever started us goes away, and with it the terminal; and no directory is kept from being unmounted.
     rustix::process::setsid().map_err(failed)?;
     rustix::process::chdir("/").map_err(failed)?;
@@ -245,7 +300,7 @@ pub fn unmount(arguments: &cli::Umount) -> Result<(), Failure> {
         .map_err(|error| Failure(format!("cannot unmount {}: {error}", arguments.directory.display())))?;
     let at = directory.display();
     match mount::mounted_at(&directory) {
-        Some((kind, _)) if kind == "fuse.leasehold" => {}
+        Some((kind, _)) if kind == KIND => {}
         _ => {
             return Err(Failure(format!(
                 "nothing of ours is mounted on {at}; `findmnt -t fuse.leasehold` lists what is"

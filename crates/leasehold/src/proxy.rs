@@ -18,6 +18,8 @@ use crate::stack::{self, End, Keep, Stack};
 use crate::state::{self, Kind};
 use crate::{Failure, status};
 
+/// What takes longer is told.
+const QUIET: Duration = Duration::from_secs(1);
 /// The longest pause between two attempts to reach an origin that does not answer.
 const RETRY_MAX: Duration = Duration::from_secs(10);
 
@@ -60,8 +62,18 @@ pub async fn run(arguments: Proxy) -> Result<(), Failure> {
 /// Mounts the origin; one that does not answer yet is waited for, one that refuses is not.
 pub async fn reach(url: &Url, life: &client::Life) -> Result<Origin, Failure> {
     let mut pause = Duration::from_millis(500);
+    let mut told = false;
     loop {
-        match client::connect_as(url, life.clone()).await {
+        let mut connecting = std::pin::pin!(client::connect_as(url, life.clone()));
+        let connected = if let Ok(soon) = tokio::time::timeout(QUIET, &mut connecting).await {
+            soon
+        } else {
+            if !std::mem::replace(&mut told, true) {
+                eprintln!("leasehold: {} has not answered yet; still waiting", url.host);
+            }
+            connecting.await
+        };
+        match connected {
             Ok(origin) => return Ok(origin),
             Err(silent) if silent.is_silence() && !url.options.soft => {
                 eprintln!("leasehold: {silent}; still trying");
@@ -96,9 +108,21 @@ pub fn cache_options(url: &Url, directory: PathBuf) -> cache::Options {
     options
 }
 
-/// A cache over an origin.
+/// A cache over an origin. Whoever gives it a disk on which it may take nothing is told.
 pub async fn open_cache(origin: Arc<dyn FileSystem>, options: cache::Options) -> Result<Arc<Cache>, Failure> {
-    Cache::open(origin, options).await.map_err(|error| Failure(error.to_string()))
+    let (directory, wanted) = (options.directory.clone(), options.min_free_bytes);
+    let cache = Cache::open(origin, options).await.map_err(|error| Failure(error.to_string()))?;
+    let free = rustix::fs::statvfs(&directory).map(|disk| disk.f_bavail.saturating_mul(disk.f_frsize));
+    if let Ok(free) = free.as_ref().map(|free| free >> 20)
+        && free < wanted >> 20
+    {
+        eprintln!(
+            "leasehold: no data is cached in {}: its disk has {free} MiB free, and {} MiB are left to others; make room, or lower --min-free (of a mount: minfree=)",
+            directory.display(),
+            wanted >> 20
+        );
+    }
+    Ok(cache)
 }
 
 fn state_of(cache: &Path) -> PathBuf {

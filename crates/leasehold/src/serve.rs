@@ -111,8 +111,12 @@ fn open(
     nqnfs: &Nqnfs,
 ) -> Result<(Export, Arc<Arbiter>), Failure> {
     let Served { root, path, options, sync, crossmnt } = served;
-    let directory = std::fs::canonicalize(&root)
-        .map_err(|error| Failure(format!("cannot serve {}: {error}", root.display())))?;
+    let directory = std::fs::canonicalize(&root).map_err(|error| {
+        Failure(format!(
+            "cannot serve {}: {error}; name a directory that exists and that this user may read",
+            root.display()
+        ))
+    })?;
     let name = directory.to_string_lossy().into_owned();
     let own_state = state.join(state::file_name(&name));
     state::make(&own_state)?;

@@ -87,8 +87,12 @@ impl Stack {
         };
         let key = HandleKey::load_or_create(keep.handle_key).map_err(|error| {
             Failure(format!(
-                "cannot use the handle key {}: {error}; it must be a file of 16 secret bytes that we may read",
-                keep.handle_key.display()
+                "cannot use the handle key {}: {error}; {}",
+                keep.handle_key.display(),
+                match error.kind() {
+                    std::io::ErrorKind::StorageFull => "make room there",
+                    _ => "it must be a file of 16 secret bytes that we may read",
+                }
             ))
         })?;
         let handles = Handles::open(key, keep.state).map_err(|error| in_state("the handle table", error))?;
@@ -121,10 +125,11 @@ impl Stack {
     pub fn mount_line(&self, path: &str) -> String {
         let address = self.address();
         let host = if address.ip().is_unspecified() { hostname() } else { address.ip().to_string() };
-        let port = address.port();
-        format!(
-            "mount -t nfs -o vers=3,tcp,port={port},mountport={port},mountproto=tcp,nolock {host}:{path} /mnt"
-        )
+        let port = match address.port() {
+            2049 => String::new(),
+            other => format!(",port={other}"),
+        };
+        format!("mount -t nfs -o vers=4.2{port} {host}:{path} /mnt")
     }
 
     /// Stops answering, then lets the back ends store what they have in memory.
@@ -151,9 +156,10 @@ async fn register(server: &Server, listen: &Network) -> Option<Registration> {
 
 fn cannot_listen(address: SocketAddr, error: &std::io::Error) -> Failure {
     let way_out = match error.kind() {
-        std::io::ErrorKind::AddrInUse => {
+        std::io::ErrorKind::AddrInUse if address.port() == 2049 => {
             "another server has the port (the kernel's nfsd?): stop it, or give --listen ADDR:PORT"
         }
+        std::io::ErrorKind::AddrInUse => "another server has the port: stop it, or give --listen ADDR:PORT",
         std::io::ErrorKind::PermissionDenied => {
             "ports below 1024 are for root: give --listen ADDR:PORT with a higher one"
         }

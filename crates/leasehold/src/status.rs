@@ -13,31 +13,44 @@ pub async fn run(arguments: &Status) -> Result<(), Failure> {
     if arguments.json {
         println!("{status}");
     } else {
-        print(&status, 0);
+        println!("{}", text(&status));
     }
     Ok(())
 }
 
-/// Nested names as an indented list.
-fn print(value: &Value, depth: usize) {
-    let Value::Object(fields) = value else { return };
-    for (name, value) in fields {
-        match value {
-            Value::Object(_) => {
-                println!("{:1$}{name}:", "", 2 * depth);
-                print(value, depth + 1);
-            }
-            Value::Array(items) => {
-                let items: Vec<String> = items.iter().map(plain).collect();
-                println!("{:1$}{name}: {2}", "", 2 * depth, items.join(", "));
-            }
-            _ => println!("{:1$}{name}: {2}", "", 2 * depth, plain(value)),
+/// For people: what is one word first, then the groups, with a line for each thing in them.
+fn text(status: &Value) -> String {
+    let mut lines = Vec::new();
+    if let Value::Object(fields) = status {
+        list(fields, 0, &mut lines);
+    }
+    lines.join("\n")
+}
+
+fn list(fields: &Map<String, Value>, depth: usize, lines: &mut Vec<String>) {
+    let (groups, words): (Vec<_>, Vec<_>) = fields.iter().partition(|(_, value)| value.is_object());
+    let indent = "  ".repeat(depth);
+    lines.extend(words.iter().map(|(name, value)| format!("{indent}{name}: {}", plain(value))));
+    for (name, group) in groups {
+        let Value::Object(group) = group else { continue };
+        if depth > 0 && !group.values().any(Value::is_object) {
+            let words: Vec<String> =
+                group.iter().map(|(name, value)| format!("{name} {}", plain(value))).collect();
+            lines.push(format!("{indent}{name}: {}", words.join(", ")));
+        } else {
+            lines.push(format!("{indent}{name}:"));
+            list(group, depth + 1, lines);
         }
     }
 }
 
 fn plain(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned)
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Array(items) => items.iter().map(plain).collect::<Vec<_>>().join(", "),
+        Value::Null => "-".to_owned(),
+        other => other.to_string(),
+    }
 }
 
 /// The paths that are exported.
@@ -124,4 +137,25 @@ pub fn cache(stats: &cache::Stats) -> Value {
         "distrusted": stats.distrusted,
         "objects_in_memory": stats.objects_in_memory,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_it_is_comes_first_and_a_procedure_is_a_line() {
+        let status = json!({
+            "cache": { "data": { "hits": 3, "misses": 1 }, "away": false, "dirty_age_ms": null },
+            "exports": ["/a", "/b"],
+            "role": "proxy",
+            "upstream": { "READ": { "calls": 2, "bytes": 70 } },
+        });
+        let wanted = "\
+            exports: /a, /b\n\
+            role: proxy\n\
+            cache:\n  away: false\n  dirty_age_ms: -\n  data: hits 3, misses 1\n\
+            upstream:\n  READ: bytes 70, calls 2";
+        assert_eq!(text(&status), wanted);
+    }
 }

@@ -110,6 +110,32 @@ fn a_cache_directory_is_for_one_proxy_of_one_origin() {
 }
 
 #[test]
+fn a_cache_that_may_take_nothing_is_told_of() {
+    let tree = Tree::new();
+    let serve = tree.serve();
+    let cache = tree.path("cache");
+    let proxy = program::Running::start(&["proxy", &serve.url(), "--cache", &cache, "--min-free", "900T"]);
+    let said = proxy.terminate();
+    assert!(said.contains(&cache) && said.contains("--min-free") && said.lines().count() == 1, "{said}");
+}
+
+#[test]
+fn who_may_not_ask_is_told_that_and_not_that_nobody_is_there() {
+    let tree = Tree::new();
+    let serve = tree.serve();
+    let proxy = tree.proxy(&serve);
+    let cache = tree.path("cache");
+    if rustix::process::geteuid().is_root() {
+        let (_directory, program) = program_for_nobody();
+        for words in [&["status", &cache][..], &["cache", "ls", &cache]] {
+            let output = Command::new(&program).args(words).uid(65534).gid(65534).output().unwrap();
+            fails_with(&output, &[&cache, "Permission denied", "as root or as the owner"]);
+        }
+    }
+    proxy.terminate();
+}
+
+#[test]
 fn a_damaged_index_costs_warmth_and_nothing_else() {
     let tree = Tree::new();
     let serve = tree.serve();
@@ -150,14 +176,19 @@ fn the_demo_ends_by_itself_and_shows_what_it_is_for() {
     );
 }
 
+/// The program where nobody may execute it, and a directory that nobody may write: that of the build may be closed to others.
+fn program_for_nobody() -> (tempfile::TempDir, std::path::PathBuf) {
+    let nobody = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(nobody.path(), PermissionsExt::from_mode(0o777)).unwrap();
+    let program = nobody.path().join("leasehold");
+    std::fs::copy(env!("CARGO_BIN_EXE_leasehold"), &program).unwrap();
+    (nobody, program)
+}
+
 /// What the README says of the demo: no root needed. Run by root, this test becomes nobody for it.
 #[test]
 fn the_demo_needs_no_root() {
-    let nobody = tempfile::tempdir().unwrap();
-    std::fs::set_permissions(nobody.path(), PermissionsExt::from_mode(0o777)).unwrap();
-    // Where nobody may execute it: the build directory may be closed to others.
-    let program = nobody.path().join("leasehold");
-    std::fs::copy(env!("CARGO_BIN_EXE_leasehold"), &program).unwrap();
+    let (nobody, program) = program_for_nobody();
     let mut command = Command::new(&program);
     command.args(["demo", "--json", "--rtt-ms", "1"]).env("TMPDIR", nobody.path()).stdin(Stdio::null());
     if rustix::process::geteuid().is_root() {

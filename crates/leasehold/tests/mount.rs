@@ -61,14 +61,17 @@ impl Setting {
 
     /// The process in the background.
     fn pid(&self) -> rustix::process::Pid {
+        self.background().unwrap()
+    }
+
+    fn background(&self) -> Option<rustix::process::Pid> {
         let mine = |entry: &fs::DirEntry| {
             let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
             let words: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
             words.contains(&self.at("mnt").as_os_str().as_encoded_bytes()) && words.contains(&&b"--ready"[..])
         };
-        let found = fs::read_dir("/proc").unwrap().flatten().find(mine).unwrap();
-        let number = found.file_name().to_str().unwrap().parse().unwrap();
-        rustix::process::Pid::from_raw(number).unwrap()
+        let found = fs::read_dir("/proc").unwrap().flatten().find(mine)?;
+        rustix::process::Pid::from_raw(found.file_name().to_str().unwrap().parse().unwrap())
     }
 
     fn signal(&self, signal: rustix::process::Signal) {
@@ -130,6 +133,12 @@ fn it_is_mounted_when_the_command_returns_and_tells_of_itself() {
     assert_eq!((&status["role"], &status["origin_version"]), (&"mount".into(), &"4.2".into()));
     assert_eq!(status["locks"], "at the origin");
     assert!(status["kernel"]["requests"].as_u64().unwrap() > 0);
+    let listed = Command::new(PROGRAM).args(["cache", "ls"]).arg(setting.at("mnt")).output().unwrap();
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    assert!(listed.contains("/file"), "{listed}");
+    let twice = setting.mount("vers=4.2");
+    let error = String::from_utf8_lossy(&twice.stderr).into_owned();
+    assert!(twice.status.code() == Some(1) && error.contains("`leasehold umount"), "{error}");
     let unmounted = Command::new(PROGRAM).arg("umount").arg(setting.at("mnt")).status().unwrap();
     assert!(unmounted.success() && !setting.is_mounted());
     let again = Command::new(PROGRAM).arg("umount").arg(setting.at("mnt")).output().unwrap();
@@ -147,12 +156,52 @@ fn a_mistake_is_told_where_the_command_was_given() {
     {
         let output = setting.mount(words);
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(1), "{error}");
+        assert_eq!(output.status.code(), Some(2), "{error}");
         assert!(error.contains(said) && error.trim_end().lines().count() == 1, "{error}");
     }
     let mut command = Command::new(PROGRAM);
     command.args(["mount", "nowhere", "/mnt"]);
-    assert_eq!(command.output().unwrap().status.code(), Some(1));
+    assert_eq!(command.output().unwrap().status.code(), Some(2));
+}
+
+#[test]
+fn a_directory_that_cannot_be_mounted_on_is_told_before_the_server_is_waited_for() {
+    if !may_mount() {
+        return;
+    }
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("nfs://{}/export", silent.local_addr().unwrap());
+    for directory in ["/nonexistent/directory", PROGRAM] {
+        let output = Command::new(PROGRAM).args(["mount", &url, directory]).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        assert!(error.contains(directory) && error.trim_end().lines().count() == 1, "{error}");
+    }
+}
+
+#[test]
+fn a_command_that_is_ended_while_it_waits_leaves_no_process() {
+    if !may_mount() {
+        return;
+    }
+    let setting = Setting::new();
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("nfs://{}/export", silent.local_addr().unwrap());
+    let mut command = Command::new(PROGRAM)
+        .args(["mount", &url])
+        .arg(setting.at("mnt"))
+        .args(["-o", &setting.options("vers=4.2")])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = String::new();
+    BufReader::new(command.stderr.take().unwrap()).read_line(&mut said).unwrap();
+    assert!(said.contains("has not answered yet"), "{said}");
+    assert!(setting.background().is_some());
+    command.kill().unwrap();
+    command.wait().unwrap();
+    wait_until(|| setting.background().is_none());
+    assert!(!setting.is_mounted());
 }
 
 #[test]

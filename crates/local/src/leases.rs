@@ -179,17 +179,11 @@ impl Leases {
         if !state.heard {
             return None;
         }
-        state.clock += 1;
-        let clock = state.clock;
-        let id = match state.by_file.get(&node.handle) {
-            Some(&id) => id,
-            None => self.admit(&mut state, node)?,
-        };
+        let id = self.entry(&mut state, node)?;
         let granted = state.by_id.get_mut(&id)?;
         if granted.recall.is_some() {
             return None;
         }
-        granted.used = clock;
         if granted.kind < wanted {
             match take_guard(tree, &granted.node, access, wanted) {
                 Some(kind) => granted.kind = kind,
@@ -215,20 +209,26 @@ impl Leases {
         if !state.heard || state.restless.iter().any(|(_, handle)| *handle == node.handle) {
             return None;
         }
-        state.clock += 1;
-        let clock = state.clock;
-        let id = match state.by_file.get(&node.handle) {
-            Some(&id) => id,
-            None => self.admit(&mut state, node)?,
-        };
+        let id = self.entry(&mut state, node)?;
         let granted = state.by_id.get_mut(&id).filter(|granted| granted.recall.is_none())?;
-        (granted.used, granted.kind) = (clock, LeaseKind::Read);
+        granted.kind = LeaseKind::Read;
         if let Some(watches) = self.watches.get().filter(|_| granted.watched.is_none()) {
             granted.watched = watches.begin(node.path.as_fd());
             // It may be the first that is to be looked at.
             self.attention.notify_one();
         }
         Some(Lease { id, kind: LeaseKind::Read, until: None, change: 0 })
+    }
+
+    /// The entry of a file, which is used now; a new one, if there is none and there is room.
+    fn entry(&self, state: &mut State, node: &Arc<Node>) -> Option<LeaseId> {
+        state.clock += 1;
+        let clock = state.clock;
+        let Some(&id) = state.by_file.get(&node.handle) else { return self.admit(state, node) };
+        if let Some(granted) = state.by_id.get_mut(&id).filter(|granted| granted.recall.is_none()) {
+            granted.used = clock;
+        }
+        Some(id)
     }
 
     /// Makes an entry for a file, if there is room; near the bound, asks for the one back that was useful longest ago.

@@ -175,6 +175,7 @@ mod tests {
         open(&mut pages, 5, false);
         assert!(!pages.told(&at(5)) && pages.told(&at(6)) && !pages.told(&at(6)));
     }
+
     #[test]
     fn pages_that_the_kernel_was_told_to_drop_are_not_kept_before_it_has() {
         let mut pages = Pages::default();

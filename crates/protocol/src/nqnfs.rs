@@ -8,7 +8,7 @@
 
 mod attributes;
 
-use xdr::{Bulk, Chain, Xdr};
+use xdr::{Bulk, Chain, Decode, Decoder, Encode, Encoder, Xdr};
 
 use crate::nfs2;
 use crate::program::program;
@@ -86,49 +86,50 @@ program! {
     Access = 22, "ACCESS", Leased<AccessArgs> => Reply<()>;
 }
 
-crate::reply::failures! {
-    /// `stat`, less `NFS_OK`, which [`crate::Reply::Ok`] is: that of NFS version 2 with three values more.
-    Stat {
-        /// `NFSERR_PERM`: not owner.
-        Perm = 1,
-        /// `NFSERR_NOENT`: no such file or directory.
-        NoEnt = 2,
-        /// `NFSERR_IO`: a hard error.
-        Io = 5,
-        /// `NFSERR_NXIO`: no such device or address.
-        Nxio = 6,
-        /// `NFSERR_ACCES`: permission denied.
-        Acces = 13,
-        /// `NFSERR_EXIST`: file exists.
-        Exist = 17,
-        /// `NFSERR_NODEV`: no such device.
-        NoDev = 19,
-        /// `NFSERR_NOTDIR`: not a directory.
-        NotDir = 20,
-        /// `NFSERR_ISDIR`: is a directory.
-        IsDir = 21,
-        /// `NFSERR_FBIG`: file too large.
-        FBig = 27,
-        /// `NFSERR_NOSPC`: no space left on device.
-        NoSpc = 28,
-        /// `NFSERR_ROFS`: read-only file system.
-        Rofs = 30,
-        /// `NFSERR_NAMETOOLONG`: the name is too long.
-        NameTooLong = 63,
-        /// `NFSERR_NOTEMPTY`: the directory is not empty.
-        NotEmpty = 66,
-        /// `NFSERR_DQUOT`: quota exceeded.
-        Dquot = 69,
-        /// `NFSERR_STALE`: the handle names nothing any more.
-        Stale = 70,
-        /// `NFSERR_WFLUSH`: the write cache was flushed to disk.
-        Wflush = 99,
-        /// `NQNFS_EXPIRED`: the lease that the call relies on has ended.
-        Expired = 500,
-        /// `NQNFS_TRYLATER`: not now.
-        Trylater = 501,
-        /// `NQNFS_AUTHERR`: the caller is not who may ask.
-        Autherr = 502,
+/// `stat`, less `NFS_OK`, which [`crate::Reply::Ok`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Stat {
+    /// One of NFS version 2, all of whose values this version has; or one that nobody knows.
+    V2(nfs2::Stat),
+    /// `NQNFS_EXPIRED`: the lease that the call relies on has ended.
+    Expired,
+    /// `NQNFS_TRYLATER`: not now.
+    Trylater,
+    /// `NQNFS_AUTHERR`: the caller is not who may ask.
+    Autherr,
+}
+
+impl From<u32> for Stat {
+    fn from(value: u32) -> Stat {
+        match value {
+            500 => Stat::Expired,
+            501 => Stat::Trylater,
+            502 => Stat::Autherr,
+            other => Stat::V2(nfs2::Stat::from(other)),
+        }
+    }
+}
+
+impl From<Stat> for u32 {
+    fn from(status: Stat) -> u32 {
+        match status {
+            Stat::Expired => 500,
+            Stat::Trylater => 501,
+            Stat::Autherr => 502,
+            Stat::V2(status) => status.into(),
+        }
+    }
+}
+
+impl Encode for Stat {
+    fn encode(&self, encoder: &mut Encoder) {
+        encoder.u32(u32::from(*self));
+    }
+}
+
+impl Decode for Stat {
+    fn decode(decoder: &mut Decoder) -> Result<Stat, xdr::Error> {
+        decoder.u32().map(Stat::from)
     }
 }
 

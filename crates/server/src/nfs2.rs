@@ -8,15 +8,16 @@ mod objects;
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use protocol::nfs2::{Procedure, Reply, call};
 use rpc::message::Refusal;
 use rpc::service::Outcome;
-use vfs::{Attributes, Caller, Freshness, Handle, Name};
+use vfs::{Attributes, By, Caller, Freshness, Handle, Name, Stability, Status};
 
 use crate::exports::Export;
 use xdr::Encode;
 
-use crate::front::{Front, Request, arguments, reply};
+use crate::front::{Front, Object, Request, arguments, reply};
 
 pub(crate) use cookies::Cookies;
 pub(crate) use directory::list;
@@ -102,10 +103,31 @@ pub(crate) async fn attributes(
     }
 }
 
+/// WRITE of those versions in which it is synchronous and takes all of it, whatever the file system takes at a time.
+pub(crate) async fn write_all(
+    Object { export, handle, caller }: &Object,
+    mut offset: u64,
+    mut data: Bytes,
+) -> vfs::Result<Attributes> {
+    loop {
+        let (by, stability) = (By::Anonymous, Stability::FileSync);
+        let written = export.fs.write(caller, handle, by, offset, data.clone(), stability).await?;
+        let count = (written.count as usize).min(data.len());
+        if count == 0 && !data.is_empty() {
+            return Err(Status::Io.into());
+        }
+        offset += count as u64;
+        data = data.slice(count..);
+        if data.is_empty() {
+            return attributes(export, caller, handle, written.wcc.after).await;
+        }
+    }
+}
+
 /// A name for an operation that makes, removes or renames: `.` and `..` are none that it could take.
 pub(crate) fn new_name(name: &[u8]) -> vfs::Result<Name> {
     match name {
-        b"." | b".." => Err(vfs::Status::Exist.into()),
+        b"." | b".." => Err(Status::Exist.into()),
         other => Name::new(other),
     }
 }

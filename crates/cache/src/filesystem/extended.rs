@@ -17,6 +17,12 @@ use crate::table::Object;
 use crate::upstream::Use;
 use crate::writes::Level;
 
+/// What is done with the space of a range.
+enum Space {
+    Allocate,
+    Deallocate,
+}
+
 impl Core {
     /// The access control list.
     pub async fn acl(&self, caller: &Caller, handle: &Handle) -> Result<Acl> {
@@ -92,20 +98,15 @@ impl Core {
 
     /// ALLOCATE.
     pub async fn allocate(&self, caller: &Caller, at: Place, length: u64) -> Result<Wcc> {
-        let object = self.object(&at.handle);
-        self.flush_writes(&object, Level::Stable).await;
-        let usage = self.use_open(&object, Share::WRITE);
-        let _own = OwnWrite::begin(self, &object, at.offset..at.offset.saturating_add(length))?;
-        let change = Change::begin(self, &object);
-        self.counters.extended.bump();
-        let at = Place { by: Core::ground(usage.as_ref()), ..at };
-        let result = self.below.allocate(caller, at, length).await;
-        change.ended(result.as_ref());
-        result
+        self.change_space(caller, at, length, Space::Allocate).await
     }
 
     /// DEALLOCATE.
     pub async fn deallocate(&self, caller: &Caller, at: Place, length: u64) -> Result<Wcc> {
+        self.change_space(caller, at, length, Space::Deallocate).await
+    }
+
+    async fn change_space(&self, caller: &Caller, at: Place, length: u64, space: Space) -> Result<Wcc> {
         let object = self.object(&at.handle);
         self.flush_writes(&object, Level::Stable).await;
         let usage = self.use_open(&object, Share::WRITE);
@@ -113,7 +114,10 @@ impl Core {
         let change = Change::begin(self, &object);
         self.counters.extended.bump();
         let at = Place { by: Core::ground(usage.as_ref()), ..at };
-        let result = self.below.deallocate(caller, at, length).await;
+        let result = match space {
+            Space::Allocate => self.below.allocate(caller, at, length).await,
+            Space::Deallocate => self.below.deallocate(caller, at, length).await,
+        };
         change.ended(result.as_ref());
         result
     }

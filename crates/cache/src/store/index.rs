@@ -66,7 +66,10 @@ pub struct StoreError(String);
 
 impl From<fjall::Error> for StoreError {
     fn from(error: fjall::Error) -> StoreError {
-        StoreError(format!("{error:?}"))
+        StoreError(match error {
+            fjall::Error::Io(cause) => cause.to_string(),
+            other => format!("{other:?}"),
+        })
     }
 }
 

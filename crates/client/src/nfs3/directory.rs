@@ -4,22 +4,11 @@ use std::sync::atomic::Ordering;
 
 use protocol::nfs3::{self, call};
 use protocol::{Call, Reply};
-use vfs::{Caller, Entry, FileType, Handle, Listing, Name, ReadDir, Result, Status, Verifier};
+use vfs::{Caller, Entry, FileType, Handle, Listing, Name, ReadDir, Result, Status};
 
 use super::Nfs3;
-use crate::{convert, cookie};
-
-/// Room for any entry: nothing smaller is asked for.
-const BYTES_MIN: u32 = 4096;
-/// So many answers in a row may be without an entry to pass on.
-const EMPTY_MAX: u32 = 4;
-
-/// An answer of either procedure.
-struct Part {
-    listing: Listing,
-    /// The origin's, of the last entry, whether it was passed on or not.
-    last_cookie: Option<u64>,
-}
+use crate::listing::{BYTES_MIN, EMPTY_MAX, Part, Place};
+use crate::{convert, listing};
 
 impl Nfs3 {
     pub(super) async fn read_directory(
@@ -28,19 +17,15 @@ impl Nfs3 {
         directory: &Handle,
         part: ReadDir,
     ) -> Result<Listing> {
-        let mut cookie = cookie::to_origin(part.cookie);
-        let mut verifier = if cookie == 0 { [0; 8] } else { part.verifier };
+        let mut place = listing::place(&part);
         let bytes = part.bytes.clamp(BYTES_MIN, self.sizes.readdir);
         for _ in 0..EMPTY_MAX {
-            let read = self.read_part(caller, directory, (cookie, verifier), bytes, part.plus).await?;
-            if !read.listing.entries.is_empty() || read.listing.eof {
+            let read = self.read_part(caller, directory, place, bytes, part.plus).await?;
+            if read.says_something() {
                 return Ok(read.listing);
             }
-            // Only `.` and `..` so far: go on behind them.
-            match read.last_cookie {
-                Some(last) if last != cookie => (cookie, verifier) = (last, read.listing.verifier),
-                _ => break,
-            }
+            let Some(next) = read.next(place) else { break };
+            place = next;
         }
         Err(self.nonsense::<call::Readdir>("no entries, and not the end of the directory"))
     }
@@ -49,7 +34,7 @@ impl Nfs3 {
         &self,
         caller: &Caller,
         directory: &Handle,
-        from: (u64, Verifier),
+        from: Place,
         bytes: u32,
         plus: bool,
     ) -> Result<Part> {
@@ -68,7 +53,7 @@ impl Nfs3 {
         &self,
         caller: &Caller,
         directory: &Handle,
-        (cookie, cookieverf): (u64, Verifier),
+        (cookie, cookieverf): Place,
         count: u32,
     ) -> Result<Part> {
         let args = nfs3::ReaddirArgs { dir: convert::to_wire(directory)?, cookie, cookieverf, count };
@@ -94,7 +79,7 @@ impl Nfs3 {
         &self,
         caller: &Caller,
         directory: &Handle,
-        (cookie, cookieverf): (u64, Verifier),
+        (cookie, cookieverf): Place,
         bytes: u32,
     ) -> Result<Part> {
         let dir = convert::to_wire(directory)?;
@@ -124,14 +109,6 @@ impl Nfs3 {
 
     /// Name and cookie of an entry; `None` for `.` and `..`.
     fn name_of<C: Call>(&self, name: &[u8], cookie: u64) -> Result<Option<(Name, u64)>> {
-        if matches!(name, b"." | b"..") {
-            return Ok(None);
-        }
-        let bad = || self.nonsense::<C>(format_args!("an entry named \"{}\"", name.escape_ascii()));
-        let name = Name::new(name).map_err(|_| bad())?;
-        let Some(cookie) = cookie::from_origin(cookie) else {
-            return Err(self.nonsense::<C>(format_args!("an entry with cookie {cookie}")));
-        };
-        Ok(Some((name, cookie)))
+        listing::name_of(name, cookie).map_err(|what| self.nonsense::<C>(what))
     }
 }

@@ -19,7 +19,7 @@ use protocol::nfs4::{
 use tokio::time::Instant;
 use vfs::{
     AccessMask, Accessed, AndDelegated, Attributes, Caller, Delegated, Handle, Lease, LeaseId, LeaseKind,
-    Result,
+    Result, Status,
 };
 
 use super::attributes::{DIRECTORY, getattr_all, put};
@@ -132,6 +132,15 @@ impl Riding {
 /// A delegation that was given, with the directory's attributes still to come.
 type Promised = Option<LeaseId>;
 
+/// What a compound that begins with a directory's attributes has brought up to there.
+pub(super) struct Begun {
+    /// Behind them.
+    pub(super) results: Results,
+    pub(super) above: Result<Attributes>,
+    /// What came of [`Riding::first`].
+    pub(super) lease: Option<(Lease, Attributes)>,
+}
+
 /// No notifications: what changes is recalled.
 fn get_dir_delegation() -> ArgOp {
     let never = Nfstime { seconds: 0, nseconds: 0 };
@@ -148,6 +157,11 @@ fn get_dir_delegation() -> ArgOp {
 /// GET_DIR_DELEGATION has failed, and nothing behind it was done.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NotCarriedOut;
+
+/// What was done with [`Riding::Never`], where there is nothing that can have kept it from being carried out.
+pub(super) fn plain<T>(done: std::result::Result<AndDelegated<T>, NotCarriedOut>) -> Result<T> {
+    done.unwrap_or_else(|NotCarriedOut| AndDelegated::alone(Err(Status::ServerFault.into()))).result
+}
 
 impl Nfs4 {
     pub(super) async fn delegate_directory(
@@ -194,6 +208,39 @@ impl Inner {
             true if self.prospects.are_known() => Riding::First,
             true => Riding::Last,
         }
+    }
+
+    /// Sends a compound that asks for a directory's attributes, and then for `rest`, which changes nothing. The inner error is that
+    /// of a compound that did not come as far as the directory.
+    pub(super) async fn begin_in(
+        &self,
+        caller: &Caller,
+        directory: &Handle,
+        main: Operation,
+        riding: Riding,
+        rest: &[ArgOp],
+    ) -> std::result::Result<Result<Begun>, NotCarriedOut> {
+        let plan = if riding == Riding::Never { Plan::reading(main) } else { Plan::stateful(main) };
+        let build = |_: &State| {
+            let mut operations = vec![put(directory)?];
+            operations.extend(riding.first());
+            operations.push(getattr_all());
+            operations.extend_from_slice(rest);
+            Ok((operations, Used::Nothing))
+        };
+        let sent = async {
+            let mut results = self.run(caller, plan, build).await?.results;
+            self.take::<op::Putfh>(&mut results)?;
+            Ok(results)
+        };
+        let mut results = match sent.await {
+            Ok(results) => results,
+            Err(failed) => return Ok(Err(failed)),
+        };
+        let promised = self.take_first(caller, directory, riding, &mut results)?;
+        let above = self.take_attributes(&mut results, directory, None);
+        let lease = self.vouched(promised, above.as_ref().ok().copied());
+        Ok(Ok(Begun { results, above, lease }))
     }
 
     /// What came of [`Riding::first`]. An error if the compound ended there, and the operation is to be sent without it.

@@ -3,33 +3,16 @@
 use protocol::nfs4::{
     Attr, Bitmap, Entry as WireEntry, Fattr, Op, Operation, ReaddirArgs, Results, Status as Wire, op,
 };
-use vfs::{
-    AndDelegated, Attributes, Caller, Entry, Handle, Listing, Name, Node, ReadDir, Result, Status, Verifier,
-};
+use vfs::{AndDelegated, Attributes, Caller, Entry, Handle, Listing, Node, ReadDir, Result, Status};
 
-use super::attributes::{getattr_all, put};
-use super::delegating::{NotCarriedOut, Riding};
-use super::execute::Plan;
-use super::state::{State, Used};
+use super::delegating::{Begun, NotCarriedOut, Riding, plain};
 use super::{Inner, convert};
-use crate::cookie;
-
-/// Room for any entry: nothing smaller is asked for.
-const BYTES_MIN: u32 = 4096;
-/// So many answers in a row may be without an entry to pass on.
-const EMPTY_MAX: u32 = 4;
+use crate::listing::{self, BYTES_MIN, EMPTY_MAX, Part, Place};
 
 /// Of each entry, if no more is wanted.
 const NAMES: Bitmap = Bitmap::of(&[Attr::RdattrError, Attr::Fileid, Attr::MountedOnFileid]);
 /// Of each entry, besides all attributes.
 const PLUS: Bitmap = Bitmap::of(&[Attr::RdattrError, Attr::Filehandle, Attr::MountedOnFileid]);
-
-/// An answer.
-struct Part {
-    listing: Listing,
-    /// The origin's, of the last entry.
-    last_cookie: Option<u64>,
-}
 
 impl Inner {
     pub(super) async fn read_directory(
@@ -38,8 +21,7 @@ impl Inner {
         directory: &Handle,
         part: ReadDir,
     ) -> Result<Listing> {
-        let read = self.read_on(caller, directory, part, Riding::Never).await;
-        read.unwrap_or_else(|NotCarriedOut| AndDelegated::alone(Err(Status::ServerFault.into()))).result
+        plain(self.read_on(caller, directory, part, Riding::Never).await)
     }
 
     /// The same, and a delegation of the directory along with it. Only of a server that is known to have them: a listing
@@ -67,12 +49,11 @@ impl Inner {
         part: ReadDir,
         mut riding: Riding,
     ) -> std::result::Result<AndDelegated<Listing>, NotCarriedOut> {
-        let mut cookie = cookie::to_origin(part.cookie);
-        let mut verifier = if cookie == 0 { [0; 8] } else { part.verifier };
+        let mut place = listing::place(&part);
         let bytes = part.bytes.clamp(BYTES_MIN, self.export().read_max.max(BYTES_MIN));
         let mut lease = None;
         for _ in 0..EMPTY_MAX {
-            let wanted = (cookie, verifier, bytes, part.plus);
+            let wanted = (place, bytes, part.plus);
             let AndDelegated { result, lease: came } =
                 self.read_part(caller, directory, wanted, riding).await?;
             lease = lease.or(came);
@@ -81,13 +62,11 @@ impl Inner {
                 Ok(read) => read,
                 Err(failed) => return Ok(AndDelegated { result: Err(failed), lease }),
             };
-            if !read.listing.entries.is_empty() || read.listing.eof {
+            if read.says_something() {
                 return Ok(AndDelegated { result: Ok(read.listing), lease });
             }
-            match read.last_cookie {
-                Some(last) if last != cookie => (cookie, verifier) = (last, read.listing.verifier),
-                _ => break,
-            }
+            let Some(next) = read.next(place) else { break };
+            place = next;
         }
         let result = Err(self.nonsense(Operation::Readdir, "no entries, and not the end of the directory"));
         Ok(AndDelegated { result, lease })
@@ -97,32 +76,18 @@ impl Inner {
         &self,
         caller: &Caller,
         directory: &Handle,
-        (cookie, cookieverf, bytes, plus): (u64, Verifier, u32, bool),
+        ((cookie, cookieverf), bytes, plus): (Place, u32, bool),
         riding: Riding,
     ) -> std::result::Result<AndDelegated<Part>, NotCarriedOut> {
         let attr_request = if plus { convert::ATTRIBUTES | PLUS } else { NAMES };
         let args = ReaddirArgs { cookie, cookieverf, dircount: bytes, maxcount: bytes, attr_request };
-        let build = |_: &State| {
-            let mut operations = vec![put(directory)?];
-            operations.extend(riding.first());
-            operations.extend([getattr_all(), op::Readdir::with(args)]);
-            Ok((operations, Used::Nothing))
-        };
-        let main = Operation::Readdir;
-        let plan = if riding == Riding::Never { Plan::reading(main) } else { Plan::stateful(main) };
-        let begun = async {
-            let mut results = self.run(caller, plan, build).await?.results;
-            self.take::<op::Putfh>(&mut results)?;
-            Ok::<_, vfs::Error>(results)
-        };
-        let mut results = match begun.await {
-            Ok(results) => results,
+        // Long results come last: see `read_data`.
+        let rest = [op::Readdir::with(args)];
+        let begun = self.begin_in(caller, directory, Operation::Readdir, riding, &rest).await?;
+        let Begun { mut results, above, lease } = match begun {
+            Ok(begun) => begun,
             Err(failed) => return Ok(AndDelegated::alone(Err(failed))),
         };
-        let promised = self.take_first(caller, directory, riding, &mut results)?;
-        // Long results come last: see `read_data`.
-        let above = self.take_attributes(&mut results, directory, None);
-        let lease = self.vouched(promised, above.as_ref().ok().copied());
         let result = above.and_then(|above| self.part(&mut results, above, plus));
         Ok(AndDelegated { result, lease })
     }
@@ -148,16 +113,9 @@ impl Inner {
 
     /// An entry off the wire; `None` for `.` and `..`, which version 4 does not have but some servers send.
     fn entry(&self, came: &WireEntry, plus: bool) -> Result<Option<Entry>> {
-        if matches!(&came.name[..], b"." | b"..") {
+        let passed_on = listing::name_of(&came.name, came.cookie);
+        let Some((name, cookie)) = passed_on.map_err(|what| self.nonsense(Operation::Readdir, what))? else {
             return Ok(None);
-        }
-        let name = Name::new(&came.name).map_err(|_| {
-            let what = format_args!("an entry named \"{}\"", came.name.escape_ascii());
-            self.nonsense(Operation::Readdir, what)
-        })?;
-        let Some(cookie) = cookie::from_origin(came.cookie) else {
-            let what = format_args!("an entry with cookie {}", came.cookie);
-            return Err(self.nonsense(Operation::Readdir, what));
         };
         let node = if plus { self.entry_node(&came.attrs)? } else { None };
         let attributes = node.and_then(|node| node.attributes).map(|attributes| attributes.fileid);

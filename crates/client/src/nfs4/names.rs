@@ -11,7 +11,7 @@ use vfs::{
 };
 
 use super::attributes::{Around, DIRECTORY, getattr, getattr_all, put};
-use super::delegating::{NotCarriedOut, Riding};
+use super::delegating::{Begun, NotCarriedOut, Riding, plain};
 use super::execute::Plan;
 use super::state::{State, Used};
 use super::{Inner, Nfs4, convert};
@@ -29,8 +29,7 @@ impl Inner {
         directory: &Handle,
         name: Option<&Name>,
     ) -> Result<Looked> {
-        let looked = self.look_up_once(caller, directory, name, Riding::Never).await;
-        looked.unwrap_or_else(|NotCarriedOut| AndDelegated::alone(Err(Status::ServerFault.into()))).result
+        plain(self.look_up_once(caller, directory, name, Riding::Never).await)
     }
 
     /// A name in a directory, and a delegation of that along with it.
@@ -56,30 +55,20 @@ impl Inner {
         riding: Riding,
     ) -> std::result::Result<AndDelegated<Looked>, NotCarriedOut> {
         let main = if name.is_some() { Operation::Lookup } else { Operation::Lookupp };
-        let plan = if riding == Riding::Never { Plan::reading(main) } else { Plan::stateful(main) };
-        let build = |_: &State| {
-            let look = name.map_or_else(|| op::Lookupp::with(()), lookup);
-            let mut operations = vec![put(directory)?];
-            operations.extend(riding.first());
-            operations.extend([getattr_all(), look, op::Getfh::with(()), getattr_all()]);
-            if riding == Riding::Last {
-                operations.push(put(directory)?);
+        let mut rest =
+            vec![name.map_or_else(|| op::Lookupp::with(()), lookup), op::Getfh::with(()), getattr_all()];
+        if riding == Riding::Last {
+            match put(directory) {
+                Ok(back) => rest.push(back),
+                Err(failed) => return Ok(AndDelegated::alone(Err(failed))),
             }
-            operations.extend(riding.last());
-            Ok((operations, Used::Nothing))
-        };
-        let begun = async {
-            let mut results = self.run(caller, plan, build).await?.results;
-            self.take::<op::Putfh>(&mut results)?;
-            Ok::<_, Error>(results)
-        };
-        let mut results = match begun.await {
-            Ok(results) => results,
-            Err(failed) => return Ok(AndDelegated::alone(Err(failed))),
-        };
-        let promised = self.take_first(caller, directory, riding, &mut results)?;
-        let above = self.take_attributes(&mut results, directory, None);
-        let lease = self.vouched(promised, above.as_ref().ok().copied());
+        }
+        rest.extend(riding.last());
+        let Begun { mut results, above, lease } =
+            match self.begin_in(caller, directory, main, riding, &rest).await? {
+                Ok(begun) => begun,
+                Err(failed) => return Ok(AndDelegated::alone(Err(failed))),
+            };
         let result = above.and_then(|above| self.looked(&mut results, above, name.is_some()));
         let told = result.is_ok() && riding == Riding::Last && results.take::<op::Putfh>().is_ok();
         let last = if told { self.take_last(caller, directory, riding, &mut results) } else { None };

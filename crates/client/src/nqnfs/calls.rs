@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use vfs::{AccessMask, Callback, Caller, Handle, Lease, LeaseKind, Principal, Recall, Result, Status};
 use xdr::{Decode, Decoder, Encode, Encoder};
 
-use super::leases::{Effect, Farewell, Leases};
+use super::leases::{Effect, Farewell, Grant, Leases};
 use super::{Inner, convert, plain};
 use crate::transport::credential;
 
@@ -33,6 +33,19 @@ const FAREWELL: Duration = Duration::from_secs(2);
 /// The term that is asked for, in seconds.
 const TERM: u32 = nqnfs::TERM_DEFAULT;
 
+/// What the server promises, if it is a lease.
+fn grant(kind: LeaseKind, promise: Promise) -> Option<Grant> {
+    let term = Duration::from_secs(promise.duration.into());
+    promise.cachable.then_some(Grant { kind, term, change: promise.rev })
+}
+
+fn succeeded<T>(reply: Reply<T>) -> Result<Granted<T>> {
+    match reply {
+        Reply::Ok(granted) => Ok(granted),
+        Reply::Fail(status, ()) => Err(convert::status(status).into()),
+    }
+}
+
 impl Inner {
     /// Makes a call that may carry a lease, and gives its results.
     pub(super) async fn call<C, A, T>(&self, caller: &Caller, args: &Leased<A>) -> Result<Granted<T>>
@@ -41,10 +54,7 @@ impl Inner {
         A: Sync,
         T: Decode,
     {
-        match self.ask::<C>(caller, args).await? {
-            Reply::Ok(granted) => Ok(granted),
-            Reply::Fail(status, ()) => Err(convert::status(status).into()),
-        }
+        succeeded(self.ask::<C>(caller, args).await?)
     }
 
     /// The same, of one file: if the server says that the lease on it has ended (NQNFS_EXPIRED), it is believed no more, and the
@@ -60,15 +70,11 @@ impl Inner {
         A: Sync,
         T: Decode,
     {
-        match self.ask::<C>(caller, args).await? {
-            Reply::Ok(granted) => Ok(granted),
-            Reply::Fail(status, ()) => {
-                if status == Stat::Expired {
-                    self.with(|leases, _| leases.expired(handle));
-                }
-                Err(convert::status(status).into())
-            }
+        let reply = self.ask::<C>(caller, args).await?;
+        if matches!(reply, Reply::Fail(Stat::Expired, ())) {
+            self.with(|leases, _| leases.expired(handle));
         }
+        succeeded(reply)
     }
 
     /// Makes a call until its answer is another than NQNFS_TRYLATER, or the caller's patience ends.
@@ -235,10 +241,8 @@ impl Inner {
             });
             if let (Some((kind, asked)), Ok(Plain::Ok(ok))) = (asked, &answer) {
                 let promise = promise(ok);
-                let term = |promise: Promise| (kind, Duration::from_secs(promise.duration.into()));
-                let granted = promise.filter(|promise| promise.cachable).map(term);
-                let change = promise.map_or(0, |promise| promise.rev);
-                let lease = self.with(|leases, now| leases.answered(now, handle, asked, granted, change));
+                let granted = promise.and_then(|promise| grant(kind, promise));
+                let lease = self.with(|leases, now| leases.answered(now, handle, asked, granted));
                 return answer.and_then(|answer| match answer {
                     Plain::Ok(ok) => Ok((lease, ok)),
                     Plain::Fail(status, ()) => Err(convert::status(status).into()),
@@ -280,8 +284,8 @@ impl Inner {
             return Ok(Made { handle, attributes, new: None, lease: None });
         };
         let new = Some(promise.cachable || promise.duration > 0);
-        let term = promise.cachable.then(|| (kind, Duration::from_secs(promise.duration.into())));
-        let lease = self.with(|leases, now| leases.answered_unknown(now, &handle, at, term, promise.rev));
+        let granted = grant(kind, promise);
+        let lease = self.with(|leases, now| leases.answered_unknown(now, &handle, at, granted));
         Ok(Made { handle, attributes, new, lease })
     }
 

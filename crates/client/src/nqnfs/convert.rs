@@ -1,7 +1,7 @@
 //! Values of the appendix as values of the interface, and back. The one place where statuses are mapped.
 
 use bytes::Bytes;
-use protocol::nfs2::{DirOpArgs, Filename, Ftype};
+use protocol::nfs2::{self, DirOpArgs, Filename, Ftype};
 use protocol::nqnfs::{self, AccessArgs, Fattr, KEEP, KEEP_SIZE, Sattr, Stat, StatfsOk, Time};
 use vfs::{
     AccessMask, Attributes, Device, Error, Features, FileType, FsLimits, FsStat, Fsid, Handle, Name, Result,
@@ -14,10 +14,19 @@ const SERVER_TIME: u32 = 1_000_000_000;
 /// A status of the server.
 pub(super) fn status(status: Stat) -> Status {
     match status {
+        Stat::V2(status) => status_v2(status),
+        Stat::Autherr => Status::Access,
+        Stat::Expired | Stat::Trylater => Status::Delay,
+    }
+}
+
+fn status_v2(status: nfs2::Stat) -> Status {
+    use nfs2::Stat;
+    match status {
         Stat::Perm => Status::Perm,
         Stat::NoEnt => Status::NoEnt,
         Stat::Nxio => Status::Nxio,
-        Stat::Acces | Stat::Autherr => Status::Access,
+        Stat::Acces => Status::Access,
         Stat::Exist => Status::Exist,
         Stat::NoDev => Status::NoDev,
         Stat::NotDir => Status::NotDir,
@@ -29,7 +38,6 @@ pub(super) fn status(status: Stat) -> Status {
         Stat::NotEmpty => Status::NotEmpty,
         Stat::Dquot => Status::Dquot,
         Stat::Stale => Status::Stale,
-        Stat::Expired | Stat::Trylater => Status::Delay,
         Stat::Io | Stat::Wflush | Stat::Other(_) => Status::Io,
     }
 }

@@ -73,6 +73,16 @@ pub(crate) struct Asked {
     at: Instant,
 }
 
+/// A lease as the answer to a request grants it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Grant {
+    pub(crate) kind: LeaseKind,
+    /// From when it was asked for.
+    pub(crate) term: Duration,
+    /// The file's `modifyrev`.
+    pub(crate) change: u64,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Held {
     id: LeaseId,
@@ -178,22 +188,20 @@ impl Leases {
         now: Instant,
         handle: &Handle,
         asked: Asked,
-        granted: Option<(LeaseKind, Duration)>,
-        change: u64,
+        granted: Option<Grant>,
     ) -> Option<Lease> {
         let granted = granted.filter(|_| asked.number >= self.evictions && !self.leaving);
         self.files.entry(*handle).or_default().flights += 1;
-        self.answered(now, handle, asked, granted, change)
+        self.answered(now, handle, asked, granted)
     }
 
-    /// Its answer: a lease of this kind for so long, or none.
+    /// Its answer: a lease, or none.
     pub(crate) fn answered(
         &mut self,
         now: Instant,
         handle: &Handle,
         asked: Asked,
-        granted: Option<(LeaseKind, Duration)>,
-        change: u64,
+        granted: Option<Grant>,
     ) -> Option<Lease> {
         let fresh = LeaseId(self.next + 1);
         self.next += 1;
@@ -201,8 +209,9 @@ impl Leases {
         file.flights = file.flights.saturating_sub(1);
         let believable = asked.number >= file.barrier && !file.evicted && !file.vacating;
         let granted = granted.filter(|_| believable);
-        let end = granted.map(|(kind, term)| (kind, (asked.at + term).checked_sub(self.margin.end)));
-        if let Some((kind, Some(until))) = end.filter(|(_, until)| until.is_some_and(|until| until > now)) {
+        let end =
+            granted.and_then(|grant| Some((grant, (asked.at + grant.term).checked_sub(self.margin.end)?)));
+        if let Some((Grant { kind, change, .. }, until)) = end.filter(|(_, until)| *until > now) {
             let held = file.held.get_or_insert(Held {
                 id: fresh,
                 kind,

@@ -13,7 +13,7 @@ use vfs::{
 use super::calls::Made;
 use super::convert::{EXEC, READ, WRITE};
 use super::{Inner, convert, making, plain};
-use crate::cookie;
+use crate::{cookie, listing};
 
 /// What the answer to a READDIR can be made of at most, in bytes.
 const READDIR_MAX: u32 = 32 << 10;
@@ -135,14 +135,10 @@ impl Inner {
 
     /// An entry; `None` for `.` and `..`.
     fn entry(&self, name: &[u8], fileid: u32, cookie: u32, node: Option<&Node>) -> Result<Option<Entry>> {
-        if matches!(name, b"." | b"..") {
-            return Ok(None);
-        }
-        let nonsense =
-            || self.nonsense.heard("READDIR", format_args!("an entry named \"{}\"", name.escape_ascii()));
-        let name = Name::new(name).map_err(|_| nonsense())?;
-        let cookie = cookie::from_origin(cookie.into()).ok_or_else(nonsense)?;
-        Ok(Some(Entry { name, fileid: fileid.into(), cookie, node: node.copied() }))
+        let passed_on =
+            listing::name_of(name, cookie.into()).map_err(|what| self.nonsense.heard("READDIR", what))?;
+        let entry = |(name, cookie)| Entry { name, fileid: fileid.into(), cookie, node: node.copied() };
+        Ok(passed_on.map(entry))
     }
 
     /// An open. What it denies to others the server cannot be told. Who did not make the file is asked for, in the name of

@@ -109,9 +109,10 @@ impl Show {
         let damaged = sums["damaged"].as_u64().unwrap_or_default();
         match (self.kind, self.failures) {
             (_, 0) => Ok(()),
-            (Kind::Verify, _) if damaged > 0 => {
-                Err(Failure(format!("{damaged} files were damaged: check the disk")))
-            }
+            (Kind::Verify, _) if damaged > 0 => Err(Failure(format!(
+                "{} damaged: check the disk",
+                counted(damaged, "file was", "files were")
+            ))),
             (_, failures) => Err(Failure(format!("{failures} of what was asked for failed, as told above"))),
         }
     }
@@ -136,22 +137,25 @@ impl Show {
                 );
                 println!("known: {} files and directories", number("objects"));
             }
-            Kind::Unpin => println!("{} pins taken away", number("unpinned")),
+            Kind::Unpin => println!("{} taken away", counted(number("unpinned"), "pin", "pins")),
             Kind::Pin if number("pinned") > 0 => println!("{} pinned", number("pinned")),
             Kind::Warm => println!(
-                "{} files: {} fetched ({}), {} were whole, {} not to be cached, {} failed",
-                number("files"),
+                "{}: {} fetched ({}), {} whole already, {} not to be cached, {} failed",
+                counted(number("files"), "file", "files"),
                 number("fetched"),
                 human(number("bytes")),
                 number("whole"),
                 number("skipped"),
                 number("failed")
             ),
-            Kind::Drop => println!("{} files dropped, {} freed", number("files"), human(number("bytes"))),
+            Kind::Drop => {
+                let files = counted(number("files"), "file", "files");
+                println!("{files} dropped, {} freed", human(number("bytes")));
+            }
             Kind::Verify => {
                 println!(
-                    "{} files: {} good, {} without a checksum, {} files damaged, {} changed at the origin",
-                    number("files"),
+                    "{}: {} good, {} without a checksum; {} damaged, {} changed at the origin",
+                    counted(number("files"), "file", "files"),
                     human(number("good_bytes")),
                     human(number("unchecked_bytes")),
                     number("damaged"),
@@ -172,9 +176,9 @@ impl Show {
                 format!("{:>8}{of}  file system {}", human(number("disk_bytes")), text("file_system"))
             }
             Kind::Du => format!(
-                "{:>8}  {} files, {} whole, {} pinned  {}",
+                "{:>8}  {}, {} whole, {} pinned  {}",
                 human(number("disk_bytes")),
-                number("files"),
+                counted(number("files"), "file", "files"),
                 number("whole"),
                 human(number("pinned_bytes")),
                 text("path")
@@ -236,6 +240,11 @@ fn bar() -> ProgressBar {
     }
     bar.enable_steady_tick(std::time::Duration::from_millis(200));
     bar
+}
+
+/// So many of something.
+fn counted(number: u64, one: &str, more: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { more })
 }
 
 /// A number of bytes for people.

@@ -113,10 +113,8 @@ pub struct CacheArguments {
 
 /// What is said below `leasehold cache --help`.
 pub const CACHE_HELP: &str = "\
-CACHE-DIR is the --cache of a proxy, or the `cache=` of a mount. While that runs, it is asked; otherwise its directory
-is looked at directly, and what needs the origin (`warm`, `verify --origin`) says so.
-PATH leads from the root of the export: /src/main.c. Bytes of names that are no UTF-8 are written \\xHH, and a
-backslash \\\\; lines of --from are taken as they are.
+CACHE-DIR is the --cache of a proxy, or the `cache=` of a mount or the directory that is mounted on. While that runs, it is asked; otherwise the cache is looked at directly, and what needs the origin (`warm`, `verify --origin`) says so.
+PATH leads from the root of the export: /src/main.c. Bytes of names that are no UTF-8 are written \\xHH, and a backslash \\\\; lines of --from are taken as they are.
 
 Examples:
   leasehold cache warm /var/cache/leasehold/filer /src /lib
@@ -231,7 +229,7 @@ pub struct Warm {
     /// Read more paths from this file, one a line; `-` is standard input
     #[arg(long, value_name = "FILE")]
     pub from: Option<PathBuf>,
-    /// Only files that changed since: `2026-01-31`, `2026-01-31T12:00:00` (UTC), `@SECONDS`, or `90m`, `36h`, `7d` ago
+    /// Only files that changed since: `2026-01-31`, `2026-01-31T12:00:00` (UTC), `@SECONDS`, or how long ago: `90m`, `36h`, `7d`
     #[arg(long, value_name = "TIME")]
     pub newer: Option<Moment>,
     /// Pin the paths first, so that they stay

@@ -41,7 +41,7 @@ pub fn print(rows: &[Row], rtt_ms: u64, json: bool) {
             row.seconds,
             row.origin_calls,
             size(row.origin_bytes),
-            calls.join(", ")
+            if calls.is_empty() { "none".to_owned() } else { calls.join(", ") }
         );
     }
     println!();

@@ -98,7 +98,7 @@ fn files() -> Vec<Seed> {
             &format!("0 {H} 1 0 1"),
         ),
         results::<call::Access>(&done(()), "0 0"),
-        results::<call::Access>(&Fail(Stat::Acces, ()), "13"),
+        results::<call::Access>(&Fail(Stat::V2(nfs2::Stat::Acces), ()), "13"),
     ]
 }
 
@@ -132,7 +132,7 @@ fn data() -> Vec<Seed> {
             &Ok(Granted { lease: LeaseResult::Write(refused), results: FATTR_VALUE }),
             &format!("0 2 0 30 q78 {FATTR}"),
         ),
-        results::<call::Write>(&Fail(Stat::NoSpc, ()), "28"),
+        results::<call::Write>(&Fail(Stat::V2(nfs2::Stat::NoSpc), ()), "28"),
     ]
 }
 
@@ -158,7 +158,7 @@ fn names() -> Vec<Seed> {
             }),
             &format!("0 0 1 1 30 q77 {H} {FATTR}"),
         ),
-        results::<call::Lookup>(&Fail(Stat::NoEnt, ()), "2"),
+        results::<call::Lookup>(&Fail(Stat::V2(nfs2::Stat::NoEnt), ()), "2"),
         args::<call::Create>(&create, &format!("0 {H} \"hello\" {SATTR}")),
         results::<call::Create>(&made, &made_wire),
         args::<call::Mkdir>(&create, &format!("0 {H} \"hello\" {SATTR}")),
@@ -166,12 +166,12 @@ fn names() -> Vec<Seed> {
         args::<call::Remove>(&plain(place("hello")), &format!("0 {H} \"hello\"")),
         results::<call::Remove>(&done(()), "0 0"),
         args::<call::Rmdir>(&plain(place("hello")), &format!("0 {H} \"hello\"")),
-        results::<call::Rmdir>(&Fail(Stat::NotEmpty, ()), "66"),
+        results::<call::Rmdir>(&Fail(Stat::V2(nfs2::Stat::NotEmpty), ()), "66"),
         args::<call::Rename>(
             &plain(RenameArgs { from: place("old"), to: place("new") }),
             &format!("0 {H} \"old\" {H} \"new\""),
         ),
-        results::<call::Rename>(&Fail(Stat::Other(18), ()), "18"),
+        results::<call::Rename>(&Fail(Stat::V2(nfs2::Stat::Other(18)), ()), "18"),
         args::<call::Link>(
             &plain(LinkArgs { from: HANDLE, to: place("new") }),
             &format!("0 {H} {H} \"new\""),

@@ -3,11 +3,11 @@
 use protocol::nfs2::{
     DATA_MAX, DirOpArgs, DirOpOk, Fattr, Handle, Path, ReadArgs, ReadOk, SattrArgs, StatfsOk, WriteArgs,
 };
-use vfs::{By, Name, Stability, Status};
+use vfs::{By, Name, Status};
 use xdr::Bulk;
 
-use super::attributes;
 use super::convert::{fattr, set_attributes};
+use super::{attributes, write_all};
 use crate::front::{Object, Request};
 
 pub(super) async fn getattr(request: &Request<'_>, handle: Handle) -> vfs::Result<Fattr> {
@@ -48,26 +48,13 @@ pub(super) async fn read(request: &Request<'_>, args: ReadArgs) -> vfs::Result<R
 
 /// WRITE of v2 is synchronous, and takes all of it.
 pub(super) async fn write(request: &Request<'_>, args: WriteArgs) -> vfs::Result<Fattr> {
-    let Object { export, handle, caller } = request.writable(&args.file)?;
-    let Bulk::Bytes(mut data) = args.data else { return Err(Status::ServerFault.into()) };
-    let mut offset = u64::from(args.offset);
+    let object = request.writable(&args.file)?;
+    let Bulk::Bytes(data) = args.data else { return Err(Status::ServerFault.into()) };
+    let offset = u64::from(args.offset);
     if offset + data.len() as u64 > u32::MAX.into() {
         return Err(Status::FBig.into());
     }
-    loop {
-        let stability = Stability::FileSync;
-        let written =
-            export.fs.write(&caller, &handle, By::Anonymous, offset, data.clone(), stability).await?;
-        let count = (written.count as usize).min(data.len());
-        if count == 0 && !data.is_empty() {
-            return Err(Status::Io.into());
-        }
-        offset += count as u64;
-        data = data.slice(count..);
-        if data.is_empty() {
-            return Ok(fattr(&attributes(&export, &caller, &handle, written.wcc.after).await?));
-        }
-    }
+    Ok(fattr(&write_all(&object, offset, data).await?))
 }
 
 pub(super) async fn statfs(request: &Request<'_>, handle: Handle) -> vfs::Result<StatfsOk> {

@@ -14,7 +14,7 @@ const SERVER_TIME: u32 = 1_000_000_000;
 pub(super) fn stat(status: Status) -> Stat {
     match status {
         Status::Delay | Status::Grace => Stat::Trylater,
-        other => Stat::from(u32::from(v2::stat(other))),
+        other => Stat::V2(v2::stat(other)),
     }
 }
 

@@ -4,14 +4,14 @@ use protocol::nqnfs::{
     AccessArgs, DATA_MAX, Fattr, Handle, LeaseRequest, LookupArgs, LookupOk, Path, ReadArgs, ReadOk,
     SattrArgs, StatfsOk, WriteArgs,
 };
-use vfs::{AccessMask, By, Name, Node, Stability, Status};
+use vfs::{AccessMask, By, Name, Node, Status};
 use xdr::Bulk;
 
 use super::convert::{fattr, set_attributes};
 use super::granting::{grant, granted};
 use super::{Asked, Done, wire_handle};
 use crate::front::Object;
-use crate::nfs2::attributes;
+use crate::nfs2::{attributes, write_all};
 
 /// Calls in datagrams have replies in datagrams, and those have room for this with the headers.
 const DATAGRAM_DATA_MAX: u32 = 32 << 10;
@@ -89,25 +89,13 @@ pub(super) async fn write(asked: &Asked<'_>, lease: LeaseRequest, args: WriteArg
     }
     let grant = grant(asked, &object, lease).await?;
     let Object { export, handle, caller } = &object;
-    let Bulk::Bytes(mut data) = args.data else { return Err(Status::ServerFault.into()) };
+    let Bulk::Bytes(data) = args.data else { return Err(Status::ServerFault.into()) };
     let _turn = if args.append { Some(asked.front.nqnfs.appends.lock().await) } else { None };
-    let mut offset = if args.append { export.fs.getattr(caller, handle).await?.size } else { args.offset };
+    let offset = if args.append { export.fs.getattr(caller, handle).await?.size } else { args.offset };
     offset.checked_add(data.len() as u64).filter(|end| i64::try_from(*end).is_ok()).ok_or(Status::FBig)?;
-    loop {
-        let written =
-            export.fs.write(caller, handle, By::Anonymous, offset, data.clone(), Stability::FileSync).await?;
-        let count = (written.count as usize).min(data.len());
-        if count == 0 && !data.is_empty() {
-            return Err(Status::Io.into());
-        }
-        offset += count as u64;
-        data = data.slice(count..);
-        if data.is_empty() {
-            let after = attributes(export, caller, handle, written.wcc.after).await?;
-            let attributes = fattr(asked, &after).await?;
-            return Ok((grant.at(attributes.rev), attributes));
-        }
-    }
+    let after = write_all(&object, offset, data).await?;
+    let attributes = fattr(asked, &after).await?;
+    Ok((grant.at(attributes.rev), attributes))
 }
 
 pub(super) async fn statfs(asked: &Asked<'_>, lease: LeaseRequest, file: Handle) -> Done<StatfsOk> {

@@ -20,7 +20,11 @@ impl Stage {
 
     fn grant(&mut self, kind: LeaseKind) -> Lease {
         let asked = self.leases.ask(self.now, &file()).unwrap();
-        self.leases.answered(self.now, &file(), asked, Some((kind, TERM)), 1).unwrap()
+        self.answered(asked, kind).unwrap()
+    }
+
+    fn answered(&mut self, asked: Asked, kind: LeaseKind) -> Option<Lease> {
+        self.leases.answered(self.now, &file(), asked, Some(Grant { kind, term: TERM, change: 1 }))
     }
 
     fn wait(&mut self, time: Duration) -> Vec<Effect> {
@@ -39,13 +43,13 @@ fn it_counts_from_when_it_was_asked_for() {
     let mut stage = Stage::new();
     let asked = stage.leases.ask(stage.now, &file()).unwrap();
     stage.now += TERM.saturating_sub(Duration::from_secs(1));
-    assert!(stage.leases.answered(stage.now, &file(), asked, Some((LeaseKind::Read, TERM)), 1).is_some());
+    assert!(stage.answered(asked, LeaseKind::Read).is_some());
     assert_eq!(stage.held(), Some(LeaseKind::Read));
     stage.now += Duration::from_millis(750);
     assert_eq!(stage.held(), None, "the margin");
     let late = stage.leases.ask(stage.now, &file()).unwrap();
     stage.now += TERM;
-    assert_eq!(stage.leases.answered(stage.now, &file(), late, Some((LeaseKind::Read, TERM)), 1), None);
+    assert_eq!(stage.answered(late, LeaseKind::Read), None);
 }
 
 #[test]
@@ -119,8 +123,7 @@ fn an_eviction_ends_it_and_whatever_was_asked_for_before() {
     assert_eq!(stage.leases.ask(stage.now, &file()), None, "nothing is asked for until it is vacated");
     stage.leases.returned(lease.id);
     assert_eq!(stage.leases.effects(), [Effect::Vacate(file())]);
-    let granted = Some((LeaseKind::Read, TERM));
-    assert_eq!(stage.leases.answered(stage.now, &file(), before, granted, 1), None, "asked for before");
+    assert_eq!(stage.answered(before, LeaseKind::Read), None, "asked for before");
     assert_eq!(stage.leases.ask(stage.now, &file()), None);
     stage.leases.vacated(&file());
     assert_ne!(stage.grant(LeaseKind::Read).id, lease.id);

@@ -9,7 +9,7 @@ use vfs::{LeaseId, LeaseKind};
 use super::faults::Faults;
 use super::network::{Answer, Question, Random};
 use super::server::handle;
-use crate::nqnfs::leases::{Asked, Effect, Farewell, Leases, Margin};
+use crate::nqnfs::leases::{Asked, Effect, Farewell, Grant, Leases, Margin};
 
 /// What is known of one file.
 #[derive(Clone, Copy, Debug, Default)]
@@ -270,11 +270,10 @@ impl Host {
                 None
             }
             Question::Create { value: mine, .. } => {
-                let term = |(kind, seconds): (LeaseKind, u32)| (kind, Duration::from_secs(seconds.into()));
                 let of = handle(file);
-                let lease = waiting.asked.and_then(|asked| {
-                    self.leases.answered_unknown(now, &of, asked, granted.map(term), value)
-                });
+                let granted = grant(granted, value);
+                let lease =
+                    waiting.asked.and_then(|asked| self.leases.answered_unknown(now, &of, asked, granted));
                 let known = &mut self.files[file];
                 if let Some(lease) = lease {
                     (known.lease, known.brought) = (Some(lease.id), xid);
@@ -303,9 +302,7 @@ impl Host {
             }
             Question::Read { .. } | Question::Getlease { .. } => {
                 if let Some(asked) = waiting.asked {
-                    let granted =
-                        granted.map(|(kind, seconds)| (kind, std::time::Duration::from_secs(seconds.into())));
-                    let lease = self.leases.answered(now, &handle(file), asked, granted, value);
+                    let lease = self.leases.answered(now, &handle(file), asked, grant(granted, value));
                     if let Some(lease) = lease {
                         (self.files[file].lease, self.files[file].brought) = (Some(lease.id), xid);
                     }
@@ -400,6 +397,11 @@ impl Host {
             }
         }
     }
+}
+
+/// What an answer with this value grants.
+fn grant(granted: Option<(LeaseKind, u32)>, value: u64) -> Option<Grant> {
+    granted.map(|(kind, seconds)| Grant { kind, term: Duration::from_secs(seconds.into()), change: value })
 }
 
 fn file_of(handle: &vfs::Handle) -> usize {
