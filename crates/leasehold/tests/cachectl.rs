@@ -152,7 +152,7 @@ fn what_is_cached_is_seen_kept_checked_and_dropped_with_a_proxy_and_without() {
     let mut bytes = std::fs::read(rotten).unwrap();
     bytes[1] ^= 1;
     std::fs::write(rotten, bytes).unwrap();
-    fails_in_lines(&cache(&tree, "verify", &[]), &["1 files were damaged"], 2);
+    fails_in_lines(&cache(&tree, "verify", &[]), &["1 file was damaged"], 2);
     assert_eq!(done(&asked(&tree, "verify", &[]))["files"], 7, "it was dropped");
     // A proxy again: what is missing is fetched, and nothing else.
     let proxy = tree.proxy(&serve);
