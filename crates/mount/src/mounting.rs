@@ -8,6 +8,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
@@ -19,6 +21,8 @@ use crate::device;
 
 /// What does it for those who are not root.
 const HELPER: &str = "fusermount3";
+/// The kernel tells at once that nobody answers.
+const ANSWER_MAX: Duration = Duration::from_secs(1);
 
 /// Where and how to mount.
 #[derive(Clone, Debug)]
@@ -243,13 +247,19 @@ pub fn prepare(directory: &Path) -> Result<PathBuf, MountError> {
     Ok(directory)
 }
 
-/// Is a FUSE file system mounted there whose process is gone?
+/// Is a FUSE file system mounted there whose process is gone? The kernel answers a stat from what it remembers, and
+/// remembers nothing of a statfs.
 pub fn is_dead(directory: &Path) -> bool {
-    let gone = matches!(
-        std::fs::symlink_metadata(directory).map_err(|error| error.raw_os_error()),
-        Err(Some(libc::ENOTCONN | libc::ECONNABORTED))
-    );
-    gone && mounted_at(directory).is_some()
+    if mounted_at(directory).is_none() {
+        return false;
+    }
+    let (answer, answered) = mpsc::channel();
+    let asked = directory.to_owned();
+    let asking = move || answer.send(rustix::fs::statvfs(&asked).err());
+    // A thread, since a process that is there may wait for its server. That is no death.
+    let thread = std::thread::Builder::new().name("fuse-probe".to_owned()).spawn(asking);
+    thread.is_ok()
+        && matches!(answered.recv_timeout(ANSWER_MAX), Ok(Some(Errno::NOTCONN | Errno::CONNABORTED)))
 }
 
 /// What is mounted on top there: its type, and the minor number of its device, which for FUSE names the connection.

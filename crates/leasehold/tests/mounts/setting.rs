@@ -1,9 +1,13 @@
 //! A server, what mounts it, and what may stand between: all of them processes that can be killed.
+//!
+//! One at a time in this process: a program that is started has, until it is itself, a copy of every descriptor, and their
+//! closing is a FLUSH of files that another test is in the middle of.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -22,11 +26,15 @@ pub fn may_mount() -> bool {
     may
 }
 
+static ALONE: Mutex<()> = Mutex::new(());
+
 /// A directory that is served, with room for whatever mounts it.
 pub struct Setting {
     directory: tempfile::TempDir,
     server: Running,
     mounts: Vec<Mounted>,
+    /// Goes last.
+    _alone: MutexGuard<'static, ()>,
 }
 
 /// A process that serves, and where.
@@ -63,12 +71,14 @@ impl Running {
 }
 
 impl Setting {
-    /// An empty directory, served.
+    /// An empty directory, served. Waits until the one before is gone.
     pub fn new() -> Setting {
+        // A test that failed is over too.
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let directory = tempfile::tempdir().unwrap();
         fs::create_dir(directory.path().join("served")).unwrap();
         let server = serve(directory.path());
-        Setting { directory, server, mounts: Vec::new() }
+        Setting { directory, server, mounts: Vec::new(), _alone: alone }
     }
 
     /// Something in the directory that holds everything.
@@ -153,7 +163,7 @@ impl Setting {
         let output = Command::new(PROGRAM).args(["cache", "verify"]).arg(self.cache(name)).output().unwrap();
         let said =
             String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success() && said.contains(" 0 files damaged"), "{said}");
+        assert!(output.status.success() && said.contains("; 0 damaged"), "{said}");
     }
 
     /// A proxy of the server, at an address of its own or at this one, that waits until it is told to start.
