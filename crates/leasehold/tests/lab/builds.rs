@@ -41,7 +41,7 @@ fn further_clients_build_at_no_cost_to_the_origin() {
     let served = lab.subdirectory("served");
     suite::tree::generate(&served.join("tree")).unwrap();
     let serve = stack::serve(&lab, &served);
-    let proxy = stack::proxy_in(&lab, &serve.origin(), "4.2", "cache", &[]);
+    let proxy = stack::patient_proxy(&lab, &serve.origin(), "4.2", "cache");
     let guests = ["one", "two", "three", "four"].map(|name| lab.guest(name));
     for guest in &guests {
         guest.mount_nfs(&proxy.origin(), "/mnt/nfs", V4_1);

@@ -32,7 +32,7 @@ fn a_warm_read_costs_the_origin_what_close_to_open_demands() {
     let Some(lab) = Lab::enter("counts") else { return };
     let guest = lab.guest("client");
     let serve = aged_tree(&lab, &guest);
-    let mut proxy = stack::proxy(&lab, &serve.origin(), "cache", &[]);
+    let mut proxy = stack::patient_proxy(&lab, &serve.origin(), "3", "cache");
     guest.mount_nfs(&proxy.origin(), "/mnt/nfs", V3);
     let cold = guest.sh(READ_ALL);
     let remount = || {
