@@ -205,7 +205,7 @@ impl Turn<'_> {
                 system.next_pass(workload.restart).map_err(one_line)?;
             }
             if state == " again" {
-                self.work(&mut system, pass + 1, &name)?;
+                self.work(&mut system, pass + 1, &name, |_, _| ())?;
             }
             into.push(self.pass(&mut system, (kind, state), pass, &name)?);
         }
@@ -219,15 +219,23 @@ impl Turn<'_> {
         pass: u64,
         name: &str,
     ) -> Result<Measurement, String> {
-        let (passed, seen) = self.work(system, pass, name)?;
+        // Counted while the clients are still there: what they do when they leave is not the workload's.
+        let settled = |system: &mut System<'_>, before: &Observation| system.settled().since(before);
+        let (passed, seen) = self.work(system, pass, name, settled)?;
         let (workload, rtt) = (self.workload, self.ground.network.rtt);
         let subject = Subject { workload, system: kind.name(), state, round: self.round, rtt };
         Ok(Measurement::new(subject, passed, seen))
     }
 
-    /// What clients do in a pass, and what that meant for the system. It is counted while the clients are still there:
-    /// what they do when they leave is not the workload's. What is mounted stays so.
-    fn work(&self, system: &mut System<'_>, pass: u64, name: &str) -> Result<(Passed, Observation), String> {
+    /// What clients do in a pass, and what is to be done before they leave, with what had been seen before. What is mounted
+    /// stays so unless that ends it.
+    fn work<T>(
+        &self,
+        system: &mut System<'_>,
+        pass: u64,
+        name: &str,
+        then: impl FnOnce(&mut System<'_>, &Observation) -> T,
+    ) -> Result<(Passed, T), String> {
         let one_line = |error: Error| error.to_string();
         let workload = self.workload;
         let local: PathBuf = self.ground.subdirectory(&format!("{name}/clients-{pass}")).map_err(one_line)?;
@@ -246,7 +254,7 @@ impl Turn<'_> {
             calls: &|| system.calls(),
         };
         let passed = work.run(&self.ground.interrupt).map_err(|error| error.to_string())?;
-        Ok((passed, system.settled().since(&before)))
+        Ok((passed, then(system, &before)))
     }
 }
 
