@@ -314,8 +314,10 @@ impl Drop for Entered<'_> {
 impl Shared {
     /// Sends a call the present way; without one, the task that makes ways will.
     fn send(&self, xid: u32) {
-        let way = self.way.lock();
-        match &*way {
+        // Not under the lock: sending a large message takes a while. Over a way that ends meanwhile it is lost, and sent again
+        // by whoever adopts the next one.
+        let way = self.way.lock().clone();
+        match way {
             None => self.wanted.notify_one(),
             Some(Way::Stream(connection)) => {
                 if let Some(Sending { message, alone }) = self.pending.sending(xid) {
