@@ -63,6 +63,17 @@ impl DiskWatch {
     }
 }
 
+/// What a cleaning has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cleaned {
+    /// There is room.
+    Enough,
+    /// Some data has gone; the rest is in use or pinned, or new data has taken the room.
+    Some,
+    /// Nothing may go.
+    Nothing,
+}
+
 impl Core {
     /// Takes dropped files off the disk.
     pub async fn empty_trash(&self) {
@@ -77,13 +88,13 @@ impl Core {
         .await;
     }
 
-    /// Makes room if it is needed. False if there is not enough to be had.
-    pub async fn clean(self: &Arc<Core>) -> bool {
+    /// Makes room if it is needed.
+    pub async fn clean(self: &Arc<Core>) -> Cleaned {
         self.empty_trash().await;
         self.disk.look();
         if !self.needs_cleaning() {
             self.no_room.store(false, Ordering::Relaxed);
-            return true;
+            return Cleaned::Enough;
         }
         self.tell_uses().await;
         let evictions = self.counters.evictions.get();
@@ -115,7 +126,11 @@ impl Core {
         if room {
             self.paused.store(false, Ordering::Relaxed);
         }
-        room
+        match (room, freed) {
+            (true, _) => Cleaned::Enough,
+            (false, true) => Cleaned::Some,
+            (false, false) => Cleaned::Nothing,
+        }
     }
 
     /// Has the cleaner done enough?

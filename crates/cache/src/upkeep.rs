@@ -13,6 +13,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
+use crate::cleaner::Cleaned;
 use crate::core::Core;
 use crate::store::records::fsid_key;
 use crate::store::{Batch, Table};
@@ -26,7 +27,8 @@ const SYNC_AFTER: Duration = Duration::from_secs(5);
 const SWEEP_AFTER: Duration = Duration::from_secs(60);
 const SWEEP_EVERY: Duration = Duration::from_secs(6 * 3600);
 const SWEEP_BREATH: Duration = Duration::from_millis(20);
-/// After a cleaning that has not made enough room, the next one waits so long; twice as long each time.
+/// After a cleaning that has not made enough room, the next one waits so long; twice as long each time that nothing at
+/// all could go.
 const CLEANER_PAUSE: Duration = Duration::from_secs(1);
 const CLEANER_PAUSE_MAX: Duration = Duration::from_secs(30);
 
@@ -66,11 +68,13 @@ async fn cleaner(weak: Weak<Core>, wake: Arc<Notify>, eased: Arc<Notify>) {
         wake.notified().await;
         let Some(core) = weak.upgrade() else { return };
         core.cleaning.store(true, Ordering::Relaxed);
-        let enough = core.clean().await;
+        let cleaned = core.clean().await;
         core.cleaning.store(false, Ordering::Relaxed);
         drop(core);
-        if enough {
+        if cleaned != Cleaned::Nothing {
             pause = CLEANER_PAUSE;
+        }
+        if cleaned == Cleaned::Enough {
             continue;
         }
         // Everything is in use or pinned, or somebody else fills the disk: no use in trying again at once.

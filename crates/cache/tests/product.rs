@@ -241,6 +241,18 @@ proptest! {
     }
 }
 
+/// The cleaner waits longer each time when there is nothing to be had. It once did so also when it had just made some
+/// room among much that is pinned, and a step of this play then waited for half a minute.
+#[tokio::test]
+async fn what_may_go_goes_soon_where_much_is_pinned() {
+    use Step::{Pin, PinDirectory, Read, UnpinDirectory};
+    let sizes = vec![2, 3, 3, 3, 4, 3, 1, 1, 3, 4, 3, 2];
+    let mut steps = vec![Pin(10), PinDirectory, Read(9), Read(10), Read(3), Read(0)];
+    steps.extend([8, 5, 11, 2, 4, 8, 5, 1].map(Read));
+    steps.extend([UnpinDirectory, Read(3), Read(6)]);
+    play(sizes, 9, steps).await.unwrap();
+}
+
 #[tokio::test]
 async fn a_pin_outlives_the_process_and_the_index_and_keeps_what_comes_later() {
     let bench = Bench::new();
