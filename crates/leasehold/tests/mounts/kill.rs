@@ -172,7 +172,7 @@ impl Work<'_> {
             Ok(())
         });
         // A first one that is late says of a stall what the model, which allows for it, does not.
-        let longest = came_through.windows(2).map(|pair| pair[1] - pair[0]).max();
+        let longest = came_through.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).max();
         eprintln!(
             "{} renames in {:?}, the first after {:?}, the longest between two {longest:?}",
             came_through.len(),

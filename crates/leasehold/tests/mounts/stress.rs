@@ -109,7 +109,7 @@ impl Run {
     fn seat(&mut self, seat: &str) {
         let place = if seat == "there" { self.setting.there("") } else { self.setting.at(seat, "") };
         let name = format!("{seat}-{}", self.started);
-        self.players.push(Player::start(name, &place, self.rng.next_u64(), self.started % 2 == 0));
+        self.players.push(Player::start(name, &place, self.rng.next_u64(), self.started.is_multiple_of(2)));
         self.started += 1;
     }
 
@@ -285,7 +285,9 @@ impl Run {
         }
         let log = fs::read_to_string(self.setting.place("log-a")).unwrap_or_default();
         let last: Vec<_> = log.lines().rev().take(30).collect();
-        last.iter().rev().for_each(|line| drop(writeln!(told, "log: {line}")));
+        for line in last.iter().rev() {
+            let _ = writeln!(told, "log: {line}"); // a string takes all
+        }
         let _ = kill_process(self.setting.server().pid(), Signal::CONT);
         self.connection.abort();
         panic!("{told}");

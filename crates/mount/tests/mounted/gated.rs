@@ -133,7 +133,8 @@ fn a_removed_file_has_no_link_whatever_is_under_way() {
 
 fn removed_while_all_is_under_way(setting: &Setting, fetched: Fetched) {
     let origin = setting.origin();
-    let file = Arc::new(File::options().read(true).write(true).create(true).open(setting.at("f")).unwrap());
+    let file =
+        Arc::new(File::options().read(true).write(true).create_new(true).open(setting.at("f")).unwrap());
     file.write_all_at(&[b'x'; 10_000], 0).unwrap();
     let write = origin.gate("WRITE");
     let copy = file.try_clone().unwrap();
@@ -209,7 +210,7 @@ fn a_lease_goes_back_while_pages_of_its_file_are_being_read() {
     }
     let setting = Setting::new(Some(Policy::Always(LeaseKind::Read)));
     let origin = setting.origin();
-    let wanted = origin.put(&root(), "f", &[b'o'; 1 << 20]);
+    let wanted = origin.put(&root(), "f", &vec![b'o'; 1 << 20]);
     let file = Arc::new(File::open(setting.at("f")).unwrap());
     assert!(origin.lease(&wanted).is_some());
     let read = origin.gate("READ");
@@ -239,7 +240,7 @@ fn an_unmount_ends_while_a_notification_waits_for_pages() {
         return;
     }
     let mut setting = Setting::new(None);
-    let handle = setting.origin().put(&root(), "f", &[b'o'; 1 << 20]);
+    let handle = setting.origin().put(&root(), "f", &vec![b'o'; 1 << 20]);
     let file = File::open(setting.at("f")).unwrap();
     let read = setting.origin().gate("READ");
     rustix::fs::fadvise(&file, 0, std::num::NonZeroU64::new(1 << 20), Advice::WillNeed).unwrap();

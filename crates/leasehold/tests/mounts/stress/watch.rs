@@ -38,8 +38,8 @@ pub fn tell(name: &str, pid: Pid) -> String {
         let state = Stat::of(&task.path()).map_or('?', |stat| stat.state);
         let _ = writeln!(
             told,
-            "{name}, thread {:?} ({}), state {state}, in {wchan}\n{stack}",
-            task.file_name(),
+            "{name}, thread {} ({}), state {state}, in {wchan}\n{stack}",
+            task.file_name().display(),
             comm.trim()
         );
     }
