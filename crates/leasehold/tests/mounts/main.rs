@@ -7,5 +7,4 @@ mod kill;
 mod locks;
 mod model;
 mod setting;
-mod stress;
 mod unix;
