@@ -19,6 +19,7 @@ pub(crate) mod durable;
 mod establish;
 mod execute;
 mod extended;
+mod farewell;
 mod idmap;
 mod io;
 mod keeper;
@@ -66,6 +67,7 @@ use durable::Held;
 pub use durable::Life;
 use establish::Client;
 pub use establish::Identity;
+pub use farewell::FAREWELL_MAX;
 use idmap::Idmap;
 use session::Session;
 
@@ -105,6 +107,8 @@ struct Inner {
     prospects: Prospects,
     /// Something of an earlier life is held, or may be.
     resumed: AtomicBool,
+    /// The end gives everything back, although it is recorded.
+    leaves_nothing: AtomicBool,
     /// When the record last heard that the lease was renewed.
     told_renewed: Mutex<Option<Instant>>,
     /// When it was last said that something is on another server.
@@ -191,7 +195,7 @@ impl Nfs4 {
     }
 
     /// From now on, what is held is recorded in the file `path` before anybody relies on it, for the next life to take
-    /// over. Then [`FileSystem::shutdown`] gives nothing back.
+    /// over. Then [`FileSystem::shutdown`] gives nothing back, unless [`Nfs4::leave_nothing`] was said.
     ///
     /// # Errors
     /// If the file cannot be written.

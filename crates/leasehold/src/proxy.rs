@@ -143,6 +143,7 @@ fn status_of(front: &Front, arbiter: &Arbiter, cache: &Cache, origin: &Origin) -
         "origin_version": origin.version(),
         "exports": status::exports(front),
         "calls": status::calls(front),
+        "clients": status::clients(front),
         "held": status::held(&arbiter.held()),
         "upstream": status::upstream(origin),
         "cache": status::cache(&cache.stats()),

@@ -6,6 +6,7 @@ mod connecting;
 mod delegations4;
 mod directories4;
 mod everything;
+mod farewell4;
 mod ganesha;
 mod ganesha4;
 mod nonsense;

@@ -11,10 +11,8 @@ use bytes::Bytes;
 use protocol::nfs4::{Clientid, Status};
 use tokio::time::Instant;
 
+use super::room::Bounds;
 use super::stateids::StateKey;
-
-/// Owners in all.
-const OWNERS_MAX: usize = 1 << 18;
 
 /// An owner's name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -59,11 +57,12 @@ struct Owner<R> {
 pub(crate) struct Owners<R> {
     owners: HashMap<OwnerName, Owner<R>>,
     closed: HashMap<StateKey, OwnerName>,
+    most: usize,
 }
 
 impl<R> Default for Owners<R> {
     fn default() -> Owners<R> {
-        Owners { owners: HashMap::new(), closed: HashMap::new() }
+        Owners { owners: HashMap::new(), closed: HashMap::new(), most: Bounds::default().owners }
     }
 }
 
@@ -83,6 +82,21 @@ pub(crate) fn leaves_seqid(status: Result<(), Status>) -> bool {
 }
 
 impl<R: Clone> Owners<R> {
+    /// With so many, at most.
+    pub(crate) fn up_to(self, most: usize) -> Owners<R> {
+        Owners { most, ..self }
+    }
+
+    /// Is there room for one more?
+    pub(crate) fn has_room(&self) -> bool {
+        self.owners.len() < self.most
+    }
+
+    /// Is there any of this client?
+    pub(crate) fn any_of(&self, client: Clientid) -> bool {
+        self.owners.keys().any(|name| name.client == client)
+    }
+
     /// An OPEN, which may be an owner's first request.
     ///
     /// # Errors
@@ -197,7 +211,7 @@ impl<R: Clone> Owners<R> {
     }
 
     fn enter(&mut self, name: &OwnerName, confirmed: bool, now: Instant) -> Result<(), Status> {
-        if self.owners.len() >= OWNERS_MAX {
+        if !self.has_room() {
             return Err(Status::Resource);
         }
         self.owners.insert(name.clone(), Owner { confirmed, last: None, used: now, closed: None });
