@@ -74,12 +74,33 @@ pub(crate) fn create(
     request: &OpenRequest,
     held: Held,
 ) -> Result<Opened, Stop> {
-    // One that was made and could not be opened would be in the way of the next attempt.
-    let room = tree.opens.room(&tree.descriptors, None)?;
+    let room = room_to_make(tree, principal, make)?;
     let making = Making { tree, principal, directory: make.directory, name: make.name, held };
     let (made, created) = making.file(make.how, make.set, request.access)?;
     let found = Found { handle: made.node.handle, directory: made.directory, created };
     Ok(finish(tree, (principal, holder), &found, request, room)?)
+}
+
+/// Room for a file before it is made: one that was made and could not be opened would be in the way of the next attempt.
+///
+/// # Errors
+/// `Resource` if there is none, unless the file is there, and open for others; `Exist` if it must not be there.
+fn room_to_make<'t>(
+    tree: &'t Tree,
+    principal: &Principal,
+    make: &ToMake<'_>,
+) -> Result<Option<Room<'t>>, Status> {
+    let none = match tree.opens.room(&tree.descriptors, None) {
+        Ok(room) => return Ok(room),
+        Err(none) => none,
+    };
+    let missing = |error| if error == Status::NoEnt { none } else { error };
+    let there = lookup::lookup(tree, principal, make.directory, make.name).map_err(missing)?;
+    if make.how == CreateHow::Guarded {
+        return Err(Status::Exist);
+    }
+    let there = tree.node(&there.node.handle)?;
+    tree.opens.room(&tree.descriptors, Some(&there))
 }
 
 fn finish(
