@@ -273,13 +273,13 @@ async fn what_is_open_is_bounded_in_files_and_nothing_is_made_that_finds_no_room
     opens.push(open(&served, &caller, &by(0, "b")).await.unwrap());
     assert_eq!(open(&served, &caller, &by(0, "c")).await.unwrap_err(), Status::Resource);
     let create = Some((CreateHow::Guarded, with_mode(0o644)));
-    let making = |name| OpenRequest { create: create.clone(), ..by(0, name) };
+    let making = |name| OpenRequest { create, ..by(0, name) };
     assert_eq!(open(&served, &caller, &making("new")).await.unwrap_err(), Status::Resource);
     assert!(!served.path("new").exists());
     assert_eq!(open(&served, &caller, &making("a")).await.unwrap_err(), Status::Exist);
     // What need not be made is opened as without.
     let create = Some((CreateHow::Unchecked, with_mode(0o644)));
-    opens.push(open(&served, &caller, &OpenRequest { create: create.clone(), ..by(6, "a") }).await.unwrap());
+    opens.push(open(&served, &caller, &OpenRequest { create, ..by(6, "a") }).await.unwrap());
     let making = OpenRequest { create, ..by(6, "c") };
     assert_eq!(open(&served, &caller, &making).await.unwrap_err(), Status::Resource);
     assert!(!served.fs.make_room(&caller).await);
