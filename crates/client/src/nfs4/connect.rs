@@ -143,6 +143,7 @@ fn build(url: &Url, server: SocketAddr, identity: Identity, minor: u32, nowhere:
         prospects: super::delegating::Prospects::default(),
         resumed: AtomicBool::new(false),
         leaves_nothing: AtomicBool::new(false),
+        holds_for_others: AtomicBool::new(false),
         told_renewed: Mutex::default(),
         told_moved: Mutex::default(),
         nowhere,

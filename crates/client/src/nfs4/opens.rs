@@ -1,6 +1,7 @@
 //! OPEN, OPEN_DOWNGRADE and CLOSE.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use protocol::nfs4::{
@@ -232,7 +233,8 @@ impl Inner {
         let want = self.want(request.want);
         let build = |_: &State| Ok((self.open_operations(request, want, riding)?, Used::Nothing));
         let plan = Plan::stateful(Operation::Open);
-        let plan = if caller.holder.is_some() { plan.told_of_delays(DELAYS_MAX) } else { plan };
+        let for_another = caller.holder.is_some() && self.holds_for_others.load(Ordering::Relaxed);
+        let plan = if for_another { plan.told_of_delays(DELAYS_MAX) } else { plan };
         let ran = match self.run(caller, plan, build).await {
             Ok(ran) => ran,
             Err(failed) => {

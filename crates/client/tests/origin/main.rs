@@ -14,6 +14,7 @@ mod operations;
 mod resends;
 mod restart4;
 mod riding4;
+mod room4;
 mod scripted;
 mod scripted4;
 mod state4;
