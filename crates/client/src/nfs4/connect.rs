@@ -142,6 +142,8 @@ fn build(url: &Url, server: SocketAddr, identity: Identity, minor: u32, nowhere:
         missing: AtomicU16::new(0),
         prospects: super::delegating::Prospects::default(),
         resumed: AtomicBool::new(false),
+        leaves_nothing: AtomicBool::new(false),
+        holds_for_others: AtomicBool::new(false),
         told_renewed: Mutex::default(),
         told_moved: Mutex::default(),
         nowhere,

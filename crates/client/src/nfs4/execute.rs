@@ -42,12 +42,14 @@ pub(super) struct Plan {
     /// What it does at the origin must be known: it is waited for beyond the caller's deadline, and given up on a `soft`
     /// mount alone, where the origin may then keep what nobody here knows of until the lease ends.
     lasting: bool,
+    /// If the origin says DELAY for so long, it is `Resource`.
+    delays_max: Option<Duration>,
 }
 
 impl Plan {
     /// Doing it again does no harm.
     pub(super) fn reading(main: Operation) -> Plan {
-        Plan { main, once: false, work: Work::Ordinary, lasting: false }
+        Plan { main, once: false, work: Work::Ordinary, lasting: false, delays_max: None }
     }
 
     /// It may not happen twice.
@@ -58,6 +60,11 @@ impl Plan {
     /// It changes what we hold at the origin.
     pub(super) fn stateful(main: Operation) -> Plan {
         Plan { lasting: true, ..Plan::changing(main) }
+    }
+
+    /// It is told whoever asks if the origin says DELAY for longer than this.
+    pub(super) fn told_of_delays(self, longer: Duration) -> Plan {
+        Plan { delays_max: Some(longer), ..self }
     }
 
     /// Recalls wait for it.
@@ -113,6 +120,7 @@ impl Inner {
         let mut again = caller.resent;
         let mut pause = PAUSE_MIN;
         let mut mends = 0;
+        let mut delayed = None;
         loop {
             let session = self.session(caller.deadline, soft).await?;
             let (operations, used) = build(&self.state.lock())?;
@@ -134,7 +142,13 @@ impl Inner {
                         self.tell_moved(&session, operations, compound.resarray.len());
                     }
                     match status {
-                        Some(Wire::Delay | Wire::Grace) if !happened => {}
+                        Some(Wire::Delay) if !happened => {
+                            let since = *delayed.get_or_insert_with(Instant::now);
+                            if !again && plan.delays_max.is_some_and(|max| since.elapsed() >= max) {
+                                return Err(Status::Resource.into());
+                            }
+                        }
+                        Some(Wire::Grace) if !happened => {}
                         Some(lost)
                             if convert::lost_state(lost)
                                 && !happened
