@@ -1,8 +1,7 @@
 //! Lanes: places in the lab for one stay each, with addresses, taps and processors of their own.
 //!
-//! A machine has a lane more than it has processors, up to four: who is in a lane waits for timers, disks and the other end for a
-//! third of his time. A stay takes any lane that is free, or, where it measures times that neighbours would spoil, all of
-//! them. In lane L the host is 10.(77+L).0.1 (on `lo`), guest N is 10.(77+L).N.2 on the tap
+//! A machine has as many lanes as it has processors, up to four. A stay takes any lane that is free, or, where it measures times
+//! that neighbours would spoil, all of them. In lane L the host is 10.(77+L).0.1 (on `lo`), guest N is 10.(77+L).N.2 on the tap
 //! device `lhlabLxN`, whose host end is 10.(77+L).N.1. Within a lane numbers need no further arbitration.
 
 use crate::log::say;
@@ -88,7 +87,7 @@ impl Lane {
 
 /// How many lanes there are.
 fn count() -> u8 {
-    (processors().len() + 1).clamp(1, LANES_MAX) as u8
+    processors().len().clamp(1, LANES_MAX) as u8
 }
 
 /// The processors that this process may use; never none.
