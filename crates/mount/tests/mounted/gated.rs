@@ -8,7 +8,9 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -26,6 +28,9 @@ use crate::setting::may_mount;
 
 /// Whoever is not held up by a gate is done within this time.
 const SOON: Duration = Duration::from_secs(10);
+/// After it somebody has looked whether those who wait have been killed (`session::LOOK`). Were it too short, a fault would
+/// not be seen; nothing fails by it.
+const LOOKED_AFTER: Duration = Duration::from_millis(1600);
 
 /// A mount of an origin with gates.
 struct Setting {
@@ -75,6 +80,16 @@ impl Setting {
         let written = async { tokio::time::timeout(SOON, write).await };
         assert!(self.runtime.block_on(written).is_ok(), "the lease is not given back");
         start.elapsed()
+    }
+
+    /// As [`soon`], for what no thread of this process could end if it hung: the connection is broken first.
+    #[track_caller]
+    fn soon<T>(&self, result: &Receiver<T>) -> T {
+        result.recv_timeout(SOON).unwrap_or_else(|_| {
+            let (_, minor) = mount::mounted_at(self.directory.path()).expect("it is mounted");
+            mount::break_connection(minor).expect("this process is privileged");
+            panic!("it waits for what it need not wait for");
+        })
     }
 
     fn unmount(&mut self) {
@@ -230,6 +245,44 @@ fn a_lease_goes_back_while_pages_of_its_file_are_being_read() {
     read.open();
     assert_eq!((soon(&opened), soon(&found).unwrap().len()), (1 << 20, 1 << 20));
     assert_eq!(fs::read(setting.at("f")).unwrap()[..4], *b"newo");
+}
+
+/// A program that is being started closes what it does not keep, and until that is done not all of its `/proc` can be looked
+/// at. It may wait for the origin for longer than it takes until somebody looks whether it has been killed.
+#[test]
+fn who_closes_files_as_it_is_started_keeps_nobody_waiting() {
+    if !may_mount() {
+        return;
+    }
+    let setting = Setting::new(None);
+    setting.origin().put(&root(), "other", b"other");
+    let file = File::create_new(setting.at("f")).unwrap();
+    file.write_all_at(&[b'x'; 10_000], 0).unwrap();
+    let write = setting.origin().gate("WRITE");
+    // More than there are threads that answer.
+    let start = || aside(|| Command::new("true").status().unwrap().success());
+    let started: Vec<_> = (0..3).map(|_| start()).collect();
+    setting.come(&write);
+    std::thread::sleep(LOOKED_AFTER);
+    let path = setting.at("other");
+    assert_eq!(setting.soon(&aside(move || fs::metadata(path).unwrap().len())), 5);
+    write.open();
+    assert!(started.iter().all(|started| setting.soon(started)));
+}
+
+/// A program that has been killed closes all its files, which nothing can interrupt any more.
+#[test]
+fn who_closes_files_as_it_is_killed_does_not_wait_for_the_origin() {
+    if !may_mount() {
+        return;
+    }
+    let setting = Setting::new(None);
+    let write = setting.origin().gate("WRITE");
+    let script = format!("exec > {}; echo x; kill -9 $$", setting.at("f").display());
+    let ended = aside(move || Command::new("sh").arg("-c").arg(script).status().unwrap().signal());
+    setting.come(&write);
+    assert_eq!(setting.soon(&ended), Some(9));
+    write.open();
 }
 
 /// Nobody has a file open, but READs that were made ahead wait for the origin; who tells the kernel of the file's change
