@@ -8,4 +8,5 @@ mod kill;
 mod locks;
 mod model;
 mod setting;
+mod stress;
 mod unix;

@@ -10,6 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use rustix::process::Pid;
 use serde_json::Value;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_leasehold");
@@ -68,6 +69,11 @@ impl Running {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+
+    /// Its process.
+    pub fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
 }
 
 impl Setting {
@@ -124,6 +130,24 @@ impl Setting {
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         assert!(line.contains(" is mounted on "), "it said {line:?}, and in its log {:?}", fs::read(log));
         self.mounts.push(Mounted { name: name.to_owned(), child });
+    }
+
+    /// The server.
+    pub fn server(&self) -> &Running {
+        &self.server
+    }
+
+    /// The process of a mount.
+    pub fn pid_of(&self, name: &str) -> Option<Pid> {
+        let mounted = self.mounts.iter().find(|mounted| mounted.name == name)?;
+        Some(Pid::from_child(&mounted.child))
+    }
+
+    /// SIGTERM to a mount: its process, which ends in its own time.
+    pub fn terminate(&mut self, name: &str) -> Child {
+        let child = self.take(name).child;
+        rustix::process::kill_process(Pid::from_child(&child), rustix::process::Signal::TERM).unwrap();
+        child
     }
 
     /// SIGKILL to a mount. Who uses it gets errors from then on.
