@@ -55,7 +55,7 @@ fn an_orderly_end_of_a_mount_leaves_nothing_at_the_server() {
     assert_eq!(held(&setting), [0, 0, 0]);
     // Told to end, while programs have files open and locked.
     let open = work(&mut setting, "told");
-    setting.terminate("a");
+    assert!(setting.terminate("a").wait().unwrap().success());
     assert_eq!(held(&setting), [0, 0, 0]);
     drop(open);
     for round in ["unmounted", "told"] {

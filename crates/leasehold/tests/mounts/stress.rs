@@ -66,7 +66,8 @@ const BLOWS: [Blow; 6] = [Blow::Freeze, Blow::Reset, Blow::BlackHole, Blow::Kill
 /// The kernel forgets what it can of names and nodes. Another process tells it to, for which nobody waits; where it is not
 /// permitted, the names that come and go have to do.
 fn forget() {
-    let forget = Command::new("sh").args(["-c", "echo 2 > /proc/sys/vm/drop_caches"]).stderr(Stdio::null()).spawn();
+    let forget =
+        Command::new("sh").args(["-c", "echo 2 > /proc/sys/vm/drop_caches"]).stderr(Stdio::null()).spawn();
     std::thread::spawn(move || forget.and_then(|mut forget| forget.wait()));
 }
 

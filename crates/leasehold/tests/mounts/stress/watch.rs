@@ -52,7 +52,8 @@ pub fn tell(name: &str, pid: Pid) -> String {
 /// Where in the kernel a thread is. That waits for a program which is being started, so another process looks, not for long.
 fn stack(task: &Path) -> String {
     let looked = Command::new("timeout").args(["-s", "KILL", "1", "cat"]).arg(task.join("stack")).output();
-    looked.map_or_else(|error| error.to_string(), |looked| String::from_utf8_lossy(&looked.stdout).into_owned())
+    looked
+        .map_or_else(|error| error.to_string(), |looked| String::from_utf8_lossy(&looked.stdout).into_owned())
 }
 
 /// The processes of a group that have not ended, with their states.
