@@ -2,11 +2,12 @@
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
+use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 
-use crate::setting::{Setting, may_mount, output};
+use crate::setting::{Setting, VERSIONS, may_mount, output};
 
 const FILES: usize = 300;
 
@@ -62,5 +63,31 @@ fn an_orderly_end_of_a_mount_leaves_nothing_at_the_server() {
         for number in 0..FILES {
             assert_eq!(fs::read(setting.there(format!("{round}/{number}"))).unwrap(), b"content");
         }
+    }
+}
+
+/// umount(8) of a `hard` mount, as an administrator calls it: in a process that knows nothing of us. Without `--force` it
+/// asks for the attributes of an absolute path and its file system first, which only the server knows.
+#[test]
+fn umount_returns_while_the_server_is_frozen_and_what_was_written_gets_there() {
+    if !may_mount() {
+        return;
+    }
+    for version in VERSIONS {
+        let mut setting = Setting::new();
+        setting.mount("a", &format!("vers={version},hard,noac"));
+        fs::write(setting.at("a", "file"), b"content").unwrap();
+        kill_process(setting.server().pid(), Signal::STOP).unwrap();
+        let mut killed = Command::new("ls").arg(setting.at("a", "")).stdout(Stdio::null()).spawn().unwrap();
+        killed.kill().unwrap();
+        killed.wait().unwrap();
+        let at = setting.at("a", "");
+        let umount = ["-s", "KILL", "20", "umount", "--force"];
+        let unmounted = Command::new("timeout").args(umount).arg(&at).status().unwrap();
+        assert!(unmounted.success(), "version {version}");
+        assert!(mount::mounted_at(&at).is_none());
+        kill_process(setting.server().pid(), Signal::CONT).unwrap();
+        assert!(setting.ended("a").success());
+        assert_eq!(fs::read(setting.there("file")).unwrap(), b"content", "version {version}");
     }
 }

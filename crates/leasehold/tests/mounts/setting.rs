@@ -6,7 +6,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -148,6 +148,11 @@ impl Setting {
         let child = self.take(name).child;
         rustix::process::kill_process(Pid::from_child(&child), rustix::process::Signal::TERM).unwrap();
         child
+    }
+
+    /// How the process of a mount ended that somebody else has unmounted.
+    pub fn ended(&mut self, name: &str) -> ExitStatus {
+        self.take(name).child.wait().unwrap()
     }
 
     /// SIGKILL to a mount. Who uses it gets errors from then on.
