@@ -319,10 +319,10 @@ impl State {
         known.or_else(|| self.told())
     }
 
-    /// Under a lease on a directory, while changes of ours are under way and what they have told does not fit together yet:
-    /// the latest state that they have told. Whatever is not in it has not been answered yet.
+    /// Under a lease, while changes of ours are under way and what they have told does not fit together yet: the latest
+    /// state that they have told. Whatever is not in it has not been answered yet.
     fn told(&self) -> Option<&Attributes> {
-        let known = self.known.as_ref().filter(|known| known.attributes.is_dir())?;
+        let known = self.known.as_ref()?;
         let lease = self.lease.as_ref().filter(|lease| lease.is_valid())?;
         let from = lease.vouches_from.max(self.distrusted_before);
         let ours = self.covered && self.chain.is_under_way() && self.chained_from.sequence >= from;

@@ -7,8 +7,9 @@ mod origin;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use origin::{Bench, name, opener, root, v4};
-use vfs::{AccessMask, CreateHow, FileSystem, SetAttributes, Status};
+use origin::state::Policy;
+use origin::{Bench, name, open_request, opener, root, v4, v4_opener};
+use vfs::{AccessMask, By, CreateHow, FileSystem, LeaseKind, SetAttributes, Share, Stability, Status};
 
 const LONG: Duration = Duration::from_secs(10);
 
@@ -78,5 +79,42 @@ async fn walkers_of_the_same_way_share_a_lookup_and_openers_do_not() {
             looked.await.unwrap().unwrap();
         }
         assert_eq!(bench.origin.calls(), [("LOOKUP", calls)]);
+    }
+}
+
+/// Two write one file at once under its lease. Whose WRITE has been answered is told its state without a question, although
+/// the other one is under way; and so is everybody, when both have been.
+#[tokio::test]
+async fn a_write_that_was_answered_tells_the_state_while_another_is_under_way() {
+    for effects in [1, 2] {
+        // The origin may have done both when it answers one.
+        let bench = Bench::with_state(Policy::Always(LeaseKind::Write));
+        bench.origin.change_info_alone.store(true, Ordering::Relaxed);
+        let file = bench.origin.put(&root(), "f", b"data");
+        bench.origin.pass(LONG);
+        let cache = bench.open().await;
+        let request = open_request(&root(), "f", 1, Share::READ | Share::WRITE);
+        let by = By::Open(cache.open(&v4_opener(0, 1), &request).await.unwrap().id);
+        let gate = bench.origin.gate("WRITE");
+        let write = |at: u64| {
+            let cache = cache.clone();
+            let written = async move {
+                cache.write(&v4(0, 1), &file, by, at, "more".into(), Stability::Unstable).await
+            };
+            tokio::spawn(written)
+        };
+        let first = write(4);
+        gate.wait_for(1).await;
+        let second = write(8);
+        gate.wait_for(2).await;
+        bench.origin.calls();
+        gate.admit(effects);
+        gate.reply(1);
+        first.await.unwrap().unwrap();
+        let size = async || cache.getattr(&v4(0, 1), &file).await.unwrap().size;
+        assert_eq!((size().await, bench.origin.calls()), (8, vec![]), "as the reply tells");
+        gate.open();
+        second.await.unwrap().unwrap();
+        assert_eq!((size().await, bench.origin.calls()), (12, vec![]));
     }
 }
