@@ -96,7 +96,14 @@ impl Writer {
         let data = vec![self.random(255) as u8 + 1; self.random(3000) as usize + 1];
         let by = if self.random(4) == 0 { By::Anonymous } else { By::Open(open) };
         let bytes = Bytes::from(data.clone());
-        let written = self.cache.write(&self.user(), &self.file, by, offset, bytes, stability).await.unwrap();
+        let written = loop {
+            let bytes = bytes.clone();
+            match self.cache.write(&self.user(), &self.file, by, offset, bytes, stability).await {
+                // After an error writes go through, and so does what the origin says to one of them: come again.
+                Err(error) if error.status == Status::Delay => {}
+                written => break written.unwrap(),
+            }
+        };
         assert_eq!(written.count as usize, data.len());
         let end = offset as usize + data.len();
         self.model.resize(self.model.len().max(end), 0);
