@@ -62,6 +62,8 @@ pub struct Data {
     refused: Option<Instant>,
     fetches: Vec<Arc<Fetch>>,
     writes: Vec<OwnWrite>,
+    /// When one of them last began or ended.
+    written: Option<Instant>,
     claims: Vec<Claim>,
     tickets: Ticket,
     /// Checksums of what was stored.
@@ -190,6 +192,14 @@ impl Data {
         fetch
     }
 
+    /// These bytes have come without having been planned for: until [`end_fetch`](Data::end_fetch), who wants them shares
+    /// them.
+    pub fn brought(&mut self, range: Range<u64>, sequence: u64, young: bool) -> Arc<Fetch> {
+        let fetch = Arc::new(Fetch::new(range, self.generation, sequence, young));
+        self.fetches.push(fetch.clone());
+        fetch
+    }
+
     /// A fetch has ended and been stored, or will not be.
     pub fn end_fetch(&mut self, fetch: &Arc<Fetch>) {
         self.fetches.retain(|other| !Arc::ptr_eq(other, fetch));
@@ -214,6 +224,7 @@ impl Data {
     pub fn begin_write(&mut self, range: Range<u64>) -> Ticket {
         let ticket = self.ticket();
         self.writes_begun += 1;
+        self.written = Some(Instant::now());
         let mut contested = false;
         for other in self.writes.iter_mut().filter(|other| overlap(&other.range, &range)) {
             other.contested = true;
@@ -234,6 +245,17 @@ impl Data {
     /// A write of ours has ended and been stored, or will not be.
     pub fn end_write(&mut self, ticket: Ticket) {
         self.writes.retain(|write| write.ticket != ticket);
+        self.written = Some(Instant::now());
+    }
+
+    /// Is a write of ours under way?
+    pub fn is_being_written(&self) -> bool {
+        !self.writes.is_empty()
+    }
+
+    /// Has one been at any time since?
+    pub fn is_written_since(&self, since: Instant) -> bool {
+        self.is_being_written() || self.written.is_some_and(|at| at >= since)
     }
 
     /// These bytes are no longer known, and fetches of them under way bring old ones.

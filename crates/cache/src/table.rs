@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 use vfs::{Attributes, Handle, Result};
 
 use crate::object::State;
@@ -84,6 +85,8 @@ struct Shard {
     objects: HashMap<Handle, Arc<Object>>,
     order: VecDeque<Handle>,
     departures: u64,
+    /// When the last of them was.
+    departed: Option<Instant>,
 }
 
 /// All objects in memory.
@@ -139,6 +142,11 @@ impl ObjectTable {
         self.shard(handle).lock().objects.get(handle).cloned()
     }
 
+    /// May this object have been let go of since then, and what was remembered of its doings with it?
+    pub fn has_let_go(&self, handle: &Handle, since: Instant) -> bool {
+        self.shard(handle).lock().departed.is_some_and(|at| at >= since)
+    }
+
     /// All objects in memory, shard by shard.
     pub fn all(&self) -> impl Iterator<Item = Arc<Object>> + '_ {
         self.shards.iter().flat_map(|shard| shard.lock().objects.values().cloned().collect::<Vec<_>>())
@@ -165,6 +173,7 @@ impl Shard {
             }
             self.objects.remove(&handle);
             self.departures += 1;
+            self.departed = Some(Instant::now());
             return;
         }
     }

@@ -362,6 +362,30 @@ async fn names_cost_nothing_under_a_lease_on_their_directory() {
     }
 }
 
+/// Of a file of which nothing is here, the first bytes come with the OPEN: for a client without opens what it reads, for one
+/// that opens a file to read it all of it, if it is small.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cold_read_costs_one_call() {
+    for column in [Column::None, Column::Read, Column::Write] {
+        let bench = Bench::new(column).await;
+        let large = vec![b'x'; 200_000];
+        std::fs::write(bench.home.path().join("served").join("large"), &large).unwrap();
+        let (v3, v3_root, caller) = (&bench.v3, bench.v3_root().await, user());
+        let large_name = Name::new(b"large").unwrap();
+        let found = v3.lookup(&caller, &v3_root, &large_name).await.unwrap().node.handle;
+        let one = [("OPEN", 1)];
+        let reading = v3.read(&caller, &found, By::Anonymous, 0, 200_000);
+        let read = bench.costs("cold READ of v3", reading, one, one, one).await.unwrap();
+        assert!(read.data.to_bytes().unwrap() == large);
+        let fs = bench.clients[0].file_system();
+        let request = request(&bench.root, owner("reader"), Share::READ);
+        let opening = fs.open(&caller, &request);
+        let opened = bench.costs("cold open of v4", opening, one, one, one).await.unwrap();
+        let read = bench.costs("and its READ", bench.read(0, &opened), [], [], []).await;
+        assert_eq!(read, "content");
+    }
+}
+
 async fn column(column: Column) {
     let bench = Bench::new(column).await;
     bench.warm().await;

@@ -1,4 +1,4 @@
-//! OPEN, OPEN_DOWNGRADE and CLOSE.
+//! OPEN, OPEN_DOWNGRADE and CLOSE. What rides on an OPEN: [`super::delegating`], [`super::io`].
 
 use std::sync::Arc;
 
@@ -13,13 +13,15 @@ use tokio::time::timeout_at;
 use vfs::replay::{self, Made};
 use vfs::{
     AccessMask, AndDelegated, Caller, CreateHow, FileType, Handle, Lease, LeaseId, LeaseKind, Node, OpenId,
-    OpenRequest, Opened, Owner, Principal, Result, SetAttributes, Share, Status, Want, Wcc, WccAttributes,
+    OpenRequest, Opened, Owner, Principal, Read, Result, SetAttributes, Share, Status, Want, Wcc,
+    WccAttributes,
 };
 
 use super::attributes::{Around, DIRECTORY, REGULAR, getattr, getattr_all, put};
 use super::delegating::{NotCarriedOut, Riding};
 use super::durable::record::Opening;
 use super::execute::Plan;
+use super::io::{OPEN_BYTES, Part};
 use super::state::{Combinations, Delegation, Granted, Open, State, Used, latest};
 use super::{Inner, Nfs4, convert, state};
 
@@ -104,30 +106,35 @@ impl Nfs4 {
         }
     }
 
-    /// An open by name that makes nothing, and a delegation of the directory along with it.
-    pub(super) async fn open_file_delegated(
+    /// An open that makes nothing; along with it a READ of the file, and a delegation of the directory that the name is in.
+    pub(super) async fn open_file_along(
         &self,
         caller: &Caller,
         request: &OpenRequest,
-    ) -> AndDelegated<Opened> {
-        if request.name.is_none() || request.create.is_some() {
-            return AndDelegated::alone(self.open_file(caller, request).await);
+        part: Option<Part>,
+        delegate: bool,
+    ) -> (AndDelegated<Opened>, Option<Read>) {
+        let delegate = delegate && request.name.is_some();
+        if request.create.is_some() || (part.is_none() && !delegate) {
+            return (AndDelegated::alone(self.open_file(caller, request).await), None);
         }
         let inner = self.inner.clone();
         let (asker, wanted) = (caller.clone(), request.clone());
         let work = async move {
-            let riding = inner.riding(&wanted.handle);
-            match inner.open_with(&asker, &wanted, riding).await {
-                Ok(opening) => Ok(AndDelegated { result: opening.result, lease: opening.lease }),
-                Err(NotCarriedOut) => Ok(AndDelegated::alone(inner.open_once(&asker, &wanted).await.0)),
+            let riding = if delegate { inner.riding(&wanted.handle) } else { Riding::Never };
+            match inner.open_with(&asker, &wanted, Along { riding, part }).await {
+                Ok(came) => Ok((AndDelegated { result: came.result, lease: came.lease }, came.read)),
+                Err(NotCarriedOut) => {
+                    Ok((AndDelegated::alone(inner.open_once(&asker, &wanted).await.0), None))
+                }
             }
         };
-        let undo = |inner: Arc<Inner>, unheard: AndDelegated<Opened>| {
+        let undo = |inner: Arc<Inner>, (unheard, _): (AndDelegated<Opened>, Option<Read>)| {
             unheard.lease.into_iter().for_each(|(lease, _)| inner.return_soon(lease.id));
             unheard.result.iter().for_each(|opened| inner.forget(opened));
         };
         let heard = self.to_the_end(caller, work, undo).await;
-        heard.unwrap_or_else(|failed| AndDelegated::alone(Err(failed)))
+        heard.unwrap_or_else(|failed| (AndDelegated::alone(Err(failed)), None))
     }
 
     /// The name was there: was it we who made it, in an answer that was lost?
@@ -209,16 +216,16 @@ impl Inner {
 
     /// One OPEN; also whether a failure may come from it having been carried out before.
     async fn open_once(&self, caller: &Caller, request: &OpenRequest) -> (Result<Opened>, bool) {
-        let opening = self.open_with(caller, request, Riding::Never).await;
+        let opening = self.open_with(caller, request, Along::NOTHING).await;
         opening.map_or((Err(Status::ServerFault.into()), false), |opening| (opening.result, opening.again))
     }
 
-    /// One OPEN, and a delegation of the directory that the name is in along with it.
+    /// One OPEN, and along with it a delegation of the directory that the name is in, and a READ.
     async fn open_with(
         &self,
         caller: &Caller,
         request: &OpenRequest,
-        riding: Riding,
+        along: Along,
     ) -> std::result::Result<Came, NotCarriedOut> {
         let in_flight = self.back.opening();
         let opening = self.state.lock().opening(Opening {
@@ -228,34 +235,65 @@ impl Inner {
             principal: caller.principal.clone(),
         });
         let want = self.want(request.want);
-        let build = |_: &State| Ok((self.open_operations(request, want, riding)?, Used::Nothing));
-        let ran = match self.run(caller, Plan::stateful(Operation::Open), build).await {
+        let Along { riding, part } = along;
+        let part = part.and_then(|part| self.may_ride(part));
+        let along = Along { riding, part };
+        let plan = Plan::stateful(Operation::Open);
+        let plan = part.map_or(plan, |(_, count)| plan.answered_with(OPEN_BYTES + count));
+        let build = |_: &State| Ok((self.open_operations(request, want, along)?, Used::Nothing));
+        let ran = match self.run(caller, plan, build).await {
             Ok(ran) => ran,
-            Err(failed) => return Ok(Came { result: Err(failed), lease: None, again: false }),
+            Err(failed) => return Ok(Came { result: Err(failed), lease: None, read: None, again: false }),
         };
         let again = ran.again;
         let mut results = ran.results;
-        let opened = self.opened(caller, request, &mut results, riding);
+        let opened = self.opened(caller, request, &mut results, along);
         self.state.lock().opening_ended(opening);
         let AndDelegated { result, lease } = opened?;
         let whole = result.as_ref().is_ok_and(|half| half.whole);
         let last =
             || if whole { self.take_last(caller, &request.handle, riding, &mut results) } else { None };
         let lease = lease.or_else(last);
+        let known = result.as_ref().ok().and_then(|half| half.attributes);
+        let read = part
+            .zip(known)
+            .and_then(|(part, attributes)| self.take_along(request, &mut results, part, attributes));
         drop(in_flight);
         let result = match result {
             Ok(half) => self.complete(caller, request, half).await,
             Err(failed) => Err(failed),
         };
-        Ok(Came { result, lease, again })
+        Ok(Came { result, lease, read, again })
     }
 
-    fn open_operations(&self, request: &OpenRequest, want: u32, riding: Riding) -> Result<Vec<ArgOp>> {
+    /// What comes last in an OPEN's results.
+    fn take_along(
+        &self,
+        request: &OpenRequest,
+        results: &mut Results,
+        part: Part,
+        attributes: vfs::Attributes,
+    ) -> Option<Read> {
+        if request.name.is_some() {
+            results.take::<op::Restorefh>().ok()?;
+        }
+        self.take_read_along(results, part, attributes)
+    }
+
+    /// By name, the file is saved while the directory is asked once more, and with it the state id.
+    fn open_operations(
+        &self,
+        request: &OpenRequest,
+        want: u32,
+        Along { riding, part }: Along,
+    ) -> Result<Vec<ArgOp>> {
         let share = (request.access, request.deny);
         let rights = op::Access::with(AccessArgs { access: RIGHTS.bits() });
         let Some(name) = &request.name else {
             let open = open_args(&request.owner, share, want, Openflag::Nocreate, OpenClaim::Fh);
-            return Ok(vec![put(&request.handle)?, op::Open::with(open), rights, getattr_all()]);
+            let mut operations = vec![put(&request.handle)?, op::Open::with(open), rights, getattr_all()];
+            operations.extend(part.map(Inner::read_along));
+            return Ok(operations);
         };
         let openhow = match &request.create {
             None => Openflag::Nocreate,
@@ -266,15 +304,16 @@ impl Inner {
         operations.extend(riding.first());
         operations.extend([
             if riding == Riding::First { getattr_all() } else { getattr(convert::BEFORE) },
-            op::Savefh::with(()),
             op::Open::with(open_args(&request.owner, share, want, openhow, claim)),
             op::Getfh::with(()),
             rights,
             getattr_all(),
-            op::Restorefh::with(()),
-            getattr_all(),
         ]);
+        operations.extend(part.map(|_| op::Savefh::with(())));
+        operations.extend([put(&request.handle)?, getattr_all()]);
         operations.extend(riding.last());
+        operations
+            .extend(part.into_iter().flat_map(|part| [op::Restorefh::with(()), Inner::read_along(part)]));
         Ok(operations)
     }
 
@@ -284,8 +323,9 @@ impl Inner {
         caller: &Caller,
         request: &OpenRequest,
         results: &mut Results,
-        riding: Riding,
+        along: Along,
     ) -> std::result::Result<AndDelegated<Half>, NotCarriedOut> {
+        let riding = along.riding;
         if let Err(failed) = self.take::<op::Putfh>(results) {
             return Ok(AndDelegated::alone(Err(failed)));
         }
@@ -294,14 +334,14 @@ impl Inner {
                 Some(_) => self.take_before(results),
                 None => Ok(None),
             };
-            let half = before.and_then(|before| self.opened_file(caller, request, results, before));
+            let half = before.and_then(|before| self.opened_file(caller, request, results, (before, along)));
             return Ok(AndDelegated::alone(half));
         }
         let promised = self.take_first(caller, &request.handle, riding, results)?;
         let above = self.take_attributes(results, &request.handle, DIRECTORY);
         let lease = self.vouched(promised, above.as_ref().ok().copied());
         let result = above.and_then(|above| {
-            let half = self.opened_file(caller, request, results, Some(above.wcc()));
+            let half = self.opened_file(caller, request, results, (Some(above.wcc()), along));
             half.map_err(|failed| if failed.attributes.is_some() { failed } else { failed.with(Some(above)) })
         });
         Ok(AndDelegated { result, lease })
@@ -313,11 +353,8 @@ impl Inner {
         caller: &Caller,
         request: &OpenRequest,
         results: &mut Results,
-        before: Option<WccAttributes>,
+        (before, along): (Option<WccAttributes>, Along),
     ) -> Result<Half> {
-        if request.name.is_some() {
-            self.take::<op::Savefh>(results)?;
-        }
         let ok = self.take::<op::Open>(results)?;
         let handle = match request.name {
             Some(_) => self.take_handle(results)?,
@@ -333,7 +370,7 @@ impl Inner {
         };
         let id = self.state.lock().opened(granted);
         let lease = self.delegated(&handle, &caller.principal, &ok.delegation, request.want);
-        let half = self.rest_of_open(request, results, (id, handle, lease), (before, &ok));
+        let half = self.rest_of_open(request, results, (id, handle, lease), (before, along, &ok));
         match half {
             Ok(half) => Ok(half),
             Err(failed) => {
@@ -348,7 +385,7 @@ impl Inner {
         request: &OpenRequest,
         results: &mut Results,
         (id, handle, lease): (OpenId, Handle, Option<(LeaseId, LeaseKind)>),
-        (before, ok): (Option<WccAttributes>, &OpenOk),
+        (before, along, ok): (Option<WccAttributes>, Along, &OpenOk),
     ) -> Result<Half> {
         let rights = results.take::<op::Access>().ok();
         let granted = rights.map(|rights| AccessMask::from_bits_truncate(rights.access) & RIGHTS);
@@ -357,7 +394,7 @@ impl Inner {
             None => None,
         };
         let mut directory = Wcc::default();
-        if request.name.is_some() && attributes.is_some() && results.take::<op::Restorefh>().is_ok() {
+        if request.name.is_some() && attributes.is_some() && along.is_back_above(results) {
             let after = self.attributes_after(results, &request.handle, DIRECTORY)?;
             directory = Around { before, cinfo: ok.cinfo }.with(after);
         }
@@ -535,6 +572,23 @@ fn unlock_all(stateid: protocol::nfs4::Stateid) -> ArgOp {
     })
 }
 
+/// What rides on an OPEN.
+#[derive(Clone, Copy, Debug)]
+struct Along {
+    riding: Riding,
+    part: Option<Part>,
+}
+
+impl Along {
+    const NOTHING: Along = Along { riding: Riding::Never, part: None };
+
+    /// Takes what lies between the file's attributes and the directory's.
+    fn is_back_above(self, results: &mut Results) -> bool {
+        let saved = self.part.is_none() || results.take::<op::Savefh>().is_ok();
+        saved && results.take::<op::Putfh>().is_ok()
+    }
+}
+
 /// An open that is not complete yet.
 struct Half {
     id: OpenId,
@@ -552,6 +606,7 @@ struct Half {
 struct Came {
     result: Result<Opened>,
     lease: Option<(Lease, vfs::Attributes)>,
+    read: Option<Read>,
     /// A failure may come from it having been carried out before.
     again: bool,
 }
