@@ -43,7 +43,7 @@ impl Cache {
         if self.core.has_state() != Some(true) {
             return work.await;
         }
-        tokio::spawn(work).await.unwrap_or_else(|_| Err(Status::ServerFault.into()))
+        vfs::lasting(work).await
     }
 }
 

@@ -105,12 +105,12 @@ impl Core {
     ) -> Result<Granted> {
         let core = self.share().ok_or(Status::ServerFault)?;
         let caller = caller.clone();
-        let task = tokio::spawn(async move {
+        vfs::lasting(async move {
             let granted = core.run_open(&caller, &request, along).await;
             drop(turn);
             granted
-        });
-        task.await.unwrap_or_else(|_| Err(Status::ServerFault.into()))
+        })
+        .await
     }
 
     async fn run_open(

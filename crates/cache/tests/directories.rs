@@ -569,6 +569,8 @@ async fn a_change_of_one_name_is_none_of_another() {
         } else {
             // The OPEN finds it under the name that it has lost when it is told.
             open.admit(1);
+            let file = handle(bench.origin.tree().get(&root()).unwrap().names[&name("f")].0);
+            origin::until(|| bench.origin.lease(&file).is_some()).await;
             cache.rename(&caller, &root(), &name("f"), &root(), &name("moved")).await.unwrap();
         }
         open.open();

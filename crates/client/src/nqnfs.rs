@@ -250,9 +250,7 @@ impl FileSystem for Nqnfs {
         // To its end even if the asker goes away: a lease must not come to nobody.
         let (inner, caller, directory) = (self.inner.clone(), caller.clone(), *directory);
         let (name, set) = (name.clone(), *set);
-        let making =
-            tokio::spawn(async move { inner.make_leased_directory(&caller, &directory, &name, &set).await });
-        making.await.unwrap_or_else(|_| Err(Status::ServerFault.into()))
+        vfs::lasting(async move { inner.make_leased_directory(&caller, &directory, &name, &set).await }).await
     }
 
     async fn symlink(
@@ -326,8 +324,7 @@ impl FileSystem for Nqnfs {
     async fn open(&self, caller: &Caller, request: &OpenRequest) -> Result<Opened> {
         // To its end even if the asker goes away: a lease must not come to nobody.
         let (inner, caller, request) = (self.inner.clone(), caller.clone(), request.clone());
-        let opening = tokio::spawn(async move { inner.open(&caller, &request).await });
-        opening.await.unwrap_or_else(|_| Err(Status::ServerFault.into()))
+        vfs::lasting(async move { inner.open(&caller, &request).await }).await
     }
 
     async fn downgrade(&self, _caller: &Caller, _open: OpenId, _access: Share, _deny: Share) -> Result<()> {
@@ -370,8 +367,7 @@ impl FileSystem for Nqnfs {
         }
         // To its end even if the asker goes away: a lease must not come to nobody.
         let (inner, caller, directory) = (self.inner.clone(), caller.clone(), *directory);
-        let asking = tokio::spawn(async move { inner.delegate(&caller, &directory, asked).await });
-        asking.await.unwrap_or_else(|_| Err(Status::ServerFault.into()))
+        vfs::lasting(async move { inner.delegate(&caller, &directory, asked).await }).await
     }
 
     async fn returned(&self, _caller: &Caller, lease: LeaseId) -> Result<()> {

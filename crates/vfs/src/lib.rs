@@ -15,6 +15,7 @@ pub mod error;
 pub mod extended;
 pub mod filesystem;
 pub mod handle;
+pub mod lasting;
 pub mod lease;
 pub mod name;
 pub mod open;
@@ -35,6 +36,7 @@ pub use filesystem::{
     Listing, Looked, Node, Read, ReadDir, Renamed, Silence, Stability, Written,
 };
 pub use handle::Handle;
+pub use lasting::{lasting, lasting_or};
 pub use lease::{
     Adopted, AdoptedLease, AdoptedOpen, Callback, Callbacks, Held, Lease, LeaseId, LeaseKind, Query, Recall,
     Want,

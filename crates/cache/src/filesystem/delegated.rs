@@ -221,13 +221,13 @@ impl Core {
         F: Future<Output = Result<T>> + Send + 'static,
     {
         let core = self.share().ok_or(Status::ServerFault)?;
-        let task = tokio::spawn(async move {
+        vfs::lasting(async move {
             let flight = core.leases.take_off();
             let result = work(core.clone()).await;
             core.landed(&flight);
             result
-        });
-        task.await.unwrap_or_else(|_| Err(Status::ServerFault.into()))
+        })
+        .await
     }
 
     /// What may have brought a lease was answered, and what it brought is known.

@@ -33,8 +33,7 @@ impl Core {
         // A lock that was granted must not be forgotten because nobody waits for it any more.
         let core = self.share().ok_or(Status::ServerFault)?;
         let (caller, request) = (caller.clone(), request.clone());
-        let task = tokio::spawn(async move { core.lock_at_origin(&caller, &object, open, &request).await });
-        task.await.unwrap_or_else(|_| Err(Status::ServerFault.into()))
+        vfs::lasting(async move { core.lock_at_origin(&caller, &object, open, &request).await }).await
     }
 
     /// A lock that the origin need not know of.

@@ -281,7 +281,7 @@ impl Core {
         // Locks must not stay behind because nobody waits for them to go any more.
         let core = self.share().ok_or(Status::ServerFault)?;
         let caller = caller.clone();
-        let closing = tokio::spawn(async move {
+        vfs::lasting(async move {
             // If a lease is being returned, the locks under it are told first.
             drop(object.locking.lock().await);
             let usage = core.use_open_in_turn(&object, Shares::NONE).await;
@@ -295,8 +295,9 @@ impl Core {
             }
             drop(usage);
             core.stop_denying(&object).await;
-        });
-        closing.await.map_err(|_| Status::ServerFault.into())
+        })
+        .await;
+        Ok(())
     }
 
     async fn end_open(&self, object: &Arc<Object>, open: OpenId) {

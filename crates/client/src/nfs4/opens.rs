@@ -8,7 +8,6 @@ use protocol::nfs4::{
     OPEN4_SHARE_ACCESS_WANT_WRITE_DELEG, Op, OpenArgs, OpenClaim, OpenDelegation, OpenDowngradeArgs, OpenOk,
     Openflag, Operation, Results, StateOwner, Status as Wire, op,
 };
-use tokio::sync::oneshot;
 use tokio::time::timeout_at;
 use vfs::replay::{self, Made};
 use vfs::{
@@ -77,18 +76,16 @@ impl Nfs4 {
         F: Future<Output = Result<T>> + Send + 'static,
         U: FnOnce(Arc<Inner>, T) + Send + 'static,
     {
-        let (sender, receiver) = oneshot::channel();
         let inner = self.inner.clone();
-        tokio::spawn(async move {
-            if let Err(Ok(unheard)) = sender.send(work.await) {
+        let work = vfs::lasting_or(work, |unheard| {
+            if let Ok(unheard) = unheard {
                 undo(inner, unheard);
             }
         });
-        let heard = match caller.deadline {
-            Some(deadline) => timeout_at(deadline, receiver).await.map_err(|_| Status::Delay)?,
-            None => receiver.await,
-        };
-        heard.unwrap_or_else(|_| Err(Status::Io.into()))
+        match caller.deadline {
+            Some(deadline) => timeout_at(deadline, work).await.map_err(|_| Status::Delay)?,
+            None => work.await,
+        }
     }
 
     pub(super) async fn open_file(&self, caller: &Caller, request: &OpenRequest) -> Result<Opened> {

@@ -1,0 +1,143 @@
+//! Work that is done to its end, whether or not anybody still waits for it.
+//!
+//! Whoever remembers what a server has must know how each change of his ended: a lease that nobody heard of would never be
+//! returned, a lock that nobody heard of would never be freed, and what a lost answer has changed would not show
+//! anywhere. But who asks may go away: a client's connection ends, a deadline passes, a program is interrupted.
+//!
+//! Such work could be a task of its own from the start. Then another processor has to be woken for it, and the asker when it
+//! is done, which takes longer than much of what is asked for. So it is done in the task of the asker, and becomes
+//! one of its own only when the asker drops it half done.
+//!
+//! Assumes that who has begun to poll it goes on, or drops it: what the work holds is held until then.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+/// Work that goes on after it is dropped half done. Work that has not begun is dropped with it. After its end it is not to
+/// be polled again.
+#[must_use = "work begins when it is awaited"]
+pub struct Lasting<T: Send + 'static, U: FnOnce(T) + Send + 'static> {
+    rest: Option<Rest<T, U>>,
+    begun: bool,
+}
+
+struct Rest<T, U> {
+    work: Pin<Box<dyn Future<Output = T> + Send>>,
+    unheard: U,
+}
+
+/// Does `work` to its end.
+pub fn lasting<T: Send + 'static>(
+    work: impl Future<Output = T> + Send + 'static,
+) -> Lasting<T, impl FnOnce(T) + Send + 'static> {
+    lasting_or(work, drop)
+}
+
+/// Does `work` to its end. What comes of it when nobody waits any more goes to `unheard`, which may take it back.
+pub fn lasting_or<T: Send + 'static, U: FnOnce(T) + Send + 'static>(
+    work: impl Future<Output = T> + Send + 'static,
+    unheard: U,
+) -> Lasting<T, U> {
+    Lasting { rest: Some(Rest { work: Box::pin(work), unheard }), begun: false }
+}
+
+// The work is pinned in its box, and nothing else of it needs to be.
+impl<T: Send + 'static, U: FnOnce(T) + Send + 'static> Unpin for Lasting<T, U> {}
+
+impl<T: Send + 'static, U: FnOnce(T) + Send + 'static> Future for Lasting<T, U> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        // Taken out meanwhile: work that panics is not begun again.
+        let Some(mut rest) = self.rest.take() else { return Poll::Pending };
+        self.begun = true;
+        let polled = rest.work.as_mut().poll(context);
+        if polled.is_pending() {
+            self.rest = Some(rest);
+        }
+        polled
+    }
+}
+
+impl<T: Send + 'static, U: FnOnce(T) + Send + 'static> Drop for Lasting<T, U> {
+    fn drop(&mut self) {
+        let Some(Rest { work, unheard }) = self.rest.take().filter(|_| self.begun) else { return };
+        // Without a runtime the process ends.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move { unheard(work.await) });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Duration;
+
+    use futures_util::FutureExt;
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn who_waits_has_it_done_in_his_own_task() {
+        let asker = tokio::spawn(async {
+            let task = || tokio::task::id();
+            let work = lasting(async move {
+                tokio::task::yield_now().await;
+                task()
+            });
+            (task(), work.await)
+        });
+        let (asker, worker) = asker.await.unwrap();
+        assert_eq!(asker, worker);
+    }
+
+    #[tokio::test]
+    async fn what_is_dropped_half_done_is_done_and_what_comes_of_it_is_taken_back() {
+        let (go_on, told) = oneshot::channel::<u32>();
+        let (done, heard) = oneshot::channel();
+        let work = lasting_or(async move { told.await.unwrap() + 1 }, |result| done.send(result).unwrap());
+        let gave_up = tokio::time::timeout(Duration::ZERO, work).await;
+        assert!(gave_up.is_err());
+        go_on.send(41).unwrap();
+        assert_eq!(heard.await, Ok(42));
+    }
+
+    #[tokio::test]
+    async fn one_within_another_goes_on_with_it() {
+        let (go_on, told) = oneshot::channel::<u32>();
+        let (done, heard) = oneshot::channel();
+        let inner =
+            lasting_or(async move { told.await.unwrap() }, |_| panic!("it is heard by the outer one"));
+        let mut outer = lasting_or(inner, |result| done.send(result).unwrap());
+        assert_eq!((&mut outer).now_or_never(), None);
+        drop(outer);
+        go_on.send(7).unwrap();
+        assert_eq!(heard.await, Ok(7));
+    }
+
+    #[tokio::test]
+    async fn what_has_not_begun_is_not_begun() {
+        let begun = Arc::new(AtomicU32::new(0));
+        let counted = begun.clone();
+        drop(lasting(async move { counted.fetch_add(1, Ordering::Relaxed) }));
+        tokio::task::yield_now().await;
+        assert_eq!((begun.load(Ordering::Relaxed), Arc::strong_count(&begun)), (0, 1));
+    }
+
+    #[test]
+    fn without_a_runtime_it_ends() {
+        let held = Arc::new(());
+        let also = held.clone();
+        let mut work = lasting(async move {
+            std::future::pending::<()>().await;
+            drop(also);
+        });
+        assert_eq!((&mut work).now_or_never(), None);
+        drop(work);
+        assert_eq!(Arc::strong_count(&held), 1);
+    }
+}
