@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 pub mod durability;
+pub mod scratch;
 pub mod state;
 pub mod tree;
 
@@ -25,6 +26,8 @@ use vfs::{
     ReadDir, Renamed, Result, SetAttributes, Share, Stability, Timestamp, Wcc, Written,
 };
 
+#[allow(unused_imports, reason = "each test program uses a part of it")]
+pub use scratch::{Scratch, copy, scratch};
 #[allow(unused_imports, reason = "each test program uses a part of it")]
 pub use tree::{ROOT, Tree, handle, id, name};
 
@@ -624,50 +627,6 @@ impl Bench {
             }
         }
         panic!("the directory is never let go of");
-    }
-}
-
-/// A directory that is removed in the end, even if the last task of a cache is still writing there for a moment.
-pub struct Scratch(std::path::PathBuf);
-
-impl Scratch {
-    pub fn path(&self) -> &std::path::Path {
-        &self.0
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        for _ in 0..100 {
-            match std::fs::remove_dir_all(&self.0) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    std::thread::sleep(Duration::from_millis(2));
-                }
-                _ => return,
-            }
-        }
-    }
-}
-
-/// A directory in memory where the machine has one: the tests wait for no disk.
-pub fn scratch() -> Scratch {
-    Scratch(tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap().keep())
-}
-
-fn copy(from: &std::path::Path, to: &std::path::Path) {
-    for entry in std::fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let to = to.join(entry.file_name());
-        if entry.file_type().unwrap().is_dir() {
-            std::fs::create_dir(&to).unwrap();
-            copy(&entry.path(), &to);
-        } else {
-            // What the cleaner has just taken away is gone in the copy, too.
-            match std::fs::copy(entry.path(), to) {
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-                other => drop(other.unwrap()),
-            }
-        }
     }
 }
 
