@@ -209,6 +209,11 @@ impl FileSystem for Arbiter {
         Ok(())
     }
 
+    async fn make_room(&self, caller: &Caller) -> bool {
+        self.tasks.start(&self.shell);
+        self.shell.make_room(caller).await
+    }
+
     async fn end_reclaim(&self) {
         self.shell.below.end_reclaim().await;
     }

@@ -110,11 +110,12 @@ impl Locks {
     /// Takes a lock through an open, if no other owner's is in the way. The owner's own ranges change their kind.
     ///
     /// # Errors
-    /// `Inval` for a range that is empty or goes beyond the largest offset; `Delay` if there are too many.
+    /// `Inval` for a range that is empty or goes beyond the largest offset; `Resource` if there are too many, `Delay` if
+    /// this owner has.
     pub fn lock(&mut self, handle: &Handle, open: OpenId, lock: &Lock) -> Result<Outcome, Status> {
         check_range(lock.offset, lock.length)?;
         if self.held >= RANGES_MAX {
-            return Err(Status::Delay);
+            return Err(Status::Resource);
         }
         let file = self.files.entry(*handle).or_default();
         if let Some(other) = file.conflict(lock) {

@@ -10,6 +10,7 @@ mod changes;
 mod directories;
 mod locking;
 mod opens;
+mod room;
 mod tasks;
 mod terms;
 
@@ -80,6 +81,7 @@ pub(crate) struct Shell {
     callbacks: Mutex<Option<Callbacks>>,
     /// A name may be changed again.
     names_freed: Notify,
+    room: room::Room,
     /// There is something in the outbox.
     outbox_filled: Notify,
     /// There is an earlier deadline than the one that is waited for.
@@ -111,6 +113,7 @@ impl Shell {
             up,
             callbacks: Mutex::new(Some(callbacks)),
             names_freed: Notify::new(),
+            room: room::Room::default(),
             outbox_filled: Notify::new(),
             deadlines_changed: Notify::new(),
         }
@@ -225,6 +228,7 @@ impl Shell {
             if let Err(error) = shell.below.returned(&Caller::machine(), id).await {
                 tracing::debug!(?id, %error, "the layer below did not take a lease back");
             }
+            shell.room.is_more();
             shell.with(|state, _| state.leases.gave_back(id));
         };
         detach(give_back);

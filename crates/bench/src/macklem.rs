@@ -169,6 +169,13 @@ impl Arguments {
     }
 }
 
+/// What `leasehold` is told to be the server.
+fn serve_words(process: &mut Command, directory: &Path, listen: SocketAddr) {
+    process.arg("serve").arg(directory.join("export")).args(["--export", "/export", "--state"]);
+    process.arg(directory.join("state")).args(["--listen", &listen.to_string(), "--insecure"]);
+    process.args(["--no-root-squash", "--no-rpcbind"]);
+}
+
 impl<'a> Site<'a> {
     fn start(arguments: &'a Arguments, directory: &Path) -> Result<Site<'a>, Error> {
         for name in ["export", "state"] {
@@ -183,10 +190,20 @@ impl<'a> Site<'a> {
 
     fn serve(arguments: &Arguments, directory: &Path, listen: SocketAddr) -> Result<Program, Error> {
         let mut process = Command::new(&arguments.program);
-        process.arg("serve").arg(directory.join("export")).args(["--export", "/export", "--state"]);
-        process.arg(directory.join("state")).args(["--listen", &listen.to_string(), "--insecure"]);
-        process.args(["--no-root-squash", "--no-rpcbind"]);
+        serve_words(&mut process, directory, listen);
         Program::start(&Interrupt::default(), "serve", process, listen, &directory.join("serve.log"))
+    }
+
+    /// The same server once more, begun by a shell as soon as the file `go` is there. For whoever will have files open that are this
+    /// server's: a program that he starts has copies of their descriptors until it is executed, each of which is then closed,
+    /// which waits for the server.
+    fn serve_later(&self, go: &Path) -> Result<Program, Error> {
+        let mut process = Command::new("sh");
+        process.args(["-c", r#"until [ -e "$0" ]; do sleep 0.05; done; exec "$@""#]).arg(go);
+        process.arg(&self.arguments.program);
+        serve_words(&mut process, &self.directory, self.listen);
+        let log = self.directory.join("serve-again.log");
+        Program::spawn(&Interrupt::default(), "serve", process, self.listen, &log)
     }
 
     /// Puts the source tree of a client there, and waits until it is no longer new.

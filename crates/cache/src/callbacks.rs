@@ -3,6 +3,10 @@
 //! A recalled lease is first recalled from the layer above, if that has it. It vouches for what is known until it is
 //! returned, which nothing of ours may hold up for longer than the deadline: locks that the origin does not know of are
 //! told, trust ends, and then it is returned. Opens need not be made again: the origin has one for all of them.
+//!
+//! Of the locks that are held across calls (`table::Object`), a return takes `locking` alone, which is held for nothing but
+//! telling locks for another return. It waits neither for `turn` (an OPEN that the origin holds until the lease is back) nor
+//! for `revalidation` or `cutting`, and for WRITEs until the deadline.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;

@@ -113,7 +113,10 @@ async fn an_open_for_reading_brings_a_small_file() {
             assert_eq!(read_open(&cache, &opened, 0, 1 << 20).await, bytes);
             assert_eq!(bench.origin.calls(), [("OPEN", 1)], "{policy:?} {size} {known}");
             assert_eq!(along(&bench), size as u64);
-            assert!(cache.whole(&v4(0, 1), opened.id).await.is_some(), "it is stored before the open is answered");
+            assert!(
+                cache.whole(&v4(0, 1), opened.id).await.is_some(),
+                "it is stored before the open is answered"
+            );
         }
     }
 }

@@ -19,6 +19,7 @@ pub(crate) mod durable;
 mod establish;
 mod execute;
 mod extended;
+mod farewell;
 mod idmap;
 mod io;
 mod keeper;
@@ -37,7 +38,7 @@ mod system;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -66,6 +67,7 @@ use durable::Held;
 pub use durable::Life;
 use establish::Client;
 pub use establish::Identity;
+pub use farewell::FAREWELL_MAX;
 use idmap::Idmap;
 use session::Session;
 
@@ -107,6 +109,10 @@ struct Inner {
     strays: AtomicBool,
     /// The origin knows the current state id: a READ may ride on an OPEN.
     reads_along: AtomicBool,
+    /// The end gives everything back, although it is recorded.
+    leaves_nothing: AtomicBool,
+    /// Those who ask hold what they hold by this client's layers, which can make room.
+    holds_for_others: AtomicBool,
     /// When the record last heard that the lease was renewed.
     told_renewed: Mutex<Option<Instant>>,
     /// When it was last said that something is on another server.
@@ -192,8 +198,14 @@ impl Nfs4 {
         connect::connect(url, life).await
     }
 
+    /// The callers that are holders are clients of ours, and the layers above know which of them can go without: an OPEN to
+    /// which the origin says DELAY for 5 s fails with `Resource`. Without this it is asked until the caller's deadline.
+    pub fn holds_for_others(&self) {
+        self.inner.holds_for_others.store(true, Ordering::Relaxed);
+    }
+
     /// From now on, what is held is recorded in the file `path` before anybody relies on it, for the next life to take
-    /// over. Then [`FileSystem::shutdown`] gives nothing back.
+    /// over. Then [`FileSystem::shutdown`] gives nothing back, unless [`Nfs4::leave_nothing`] was said.
     ///
     /// # Errors
     /// If the file cannot be written.

@@ -84,6 +84,20 @@ impl Origin {
         }
     }
 
+    /// See [`Nfs4::holds_for_others`]. Other versions hold nothing for anybody.
+    pub fn holds_for_others(&self) {
+        if let Origin::V4(origin) = self {
+            origin.holds_for_others();
+        }
+    }
+
+    /// There is no next life that would want what this one holds: the end gives it back, whether it is recorded or not.
+    pub fn leave_nothing(&self) {
+        if let Origin::V4(origin) = self {
+            origin.leave_nothing();
+        }
+    }
+
     /// What was mounted; its options tell a cache above how long to believe what.
     pub fn url(&self) -> &Url {
         match self {

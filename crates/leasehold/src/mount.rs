@@ -160,7 +160,7 @@ pub async fn run(arguments: cli::Mount) -> Result<(), Failure> {
     };
     let mounted = Arc::new(mounted);
     let place = places::remember(mounted.directory(), &directory);
-    let (shown, below) = (mounted.clone(), cache.clone());
+    let (shown, below, leaving) = (mounted.clone(), cache.clone(), origin.clone());
     let admin = Admin::with_cache(&directory, move || status_of(&shown, &below, &origin), cache.clone())?;
     tell(&arguments, &url, &mounted, log)?;
     tokio::select! {
@@ -171,17 +171,24 @@ pub async fn run(arguments: cli::Mount) -> Result<(), Failure> {
     let mounted = into_inner(mounted).await;
     mounted.stop(PATIENCE).await;
     drop(place);
+    // The next mount opens nothing that programs of this one had open: the server need not keep it.
+    leaving.leave_nothing();
     finish(&url, &cache).await
 }
 
-/// Stores what is in memory alone. What programs have written is worth waiting for.
+/// Stores what is in memory alone, and leaves nothing at the server. What programs have written is worth waiting for.
 ///
 /// # Errors
 /// If some of it is lost.
 async fn finish(url: &Url, cache: &Cache) -> Result<(), Failure> {
     let delayed = cache.stats().dirty_bytes > 0;
     let patience = if delayed { PATIENCE + WriteBehind::default().unmount_max } else { PATIENCE };
-    let _ = tokio::time::timeout(patience, cache.shutdown()).await;
+    let mut shutdown = std::pin::pin!(cache.shutdown());
+    let late = tokio::time::timeout(patience, &mut shutdown).await.is_err();
+    if late && cache.stats().dirty_bytes == 0 {
+        // Nothing can be lost any more; what the server is to take back may be much.
+        let _ = tokio::time::timeout(client::FAREWELL_MAX, shutdown).await;
+    }
     match cache.stats().dirty_bytes {
         0 => Ok(()),
         lost => Err(Failure(format!(

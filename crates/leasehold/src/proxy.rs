@@ -44,6 +44,7 @@ pub async fn run(arguments: Proxy) -> Result<(), Failure> {
     let nqnfs = stack::nqnfs(&state)?;
     let arbiter = stack::arbiter(cache.clone(), &arguments.version4, &nqnfs);
     let _lock = life.keep(&state, &origin)?;
+    origin.holds_for_others();
     let handle_key = arguments.handle_key.clone().unwrap_or_else(|| state.join("handle.key"));
     let path = arguments.export.clone().unwrap_or_else(|| url.export_text());
     let export = stack::export(&url.to_string(), path.clone(), arbiter.clone(), arguments.access.to_server());
@@ -143,6 +144,7 @@ fn status_of(front: &Front, arbiter: &Arbiter, cache: &Cache, origin: &Origin) -
         "origin_version": origin.version(),
         "exports": status::exports(front),
         "calls": status::calls(front),
+        "clients": status::clients(front),
         "held": status::held(&arbiter.held()),
         "upstream": status::upstream(origin),
         "cache": status::cache(&cache.stats()),

@@ -144,6 +144,7 @@ fn status_of(front: &Front, arbiters: &[Arc<Arbiter>]) -> serde_json::Value {
         "role": "serve",
         "exports": status::exports(front),
         "calls": status::calls(front),
+        "clients": status::clients(front),
         "held": held.collect::<serde_json::Map<_, _>>(),
     })
 }

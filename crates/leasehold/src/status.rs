@@ -67,6 +67,12 @@ pub fn calls(front: &Front) -> Value {
     Value::Object(calls)
 }
 
+/// Clients of version 4.
+pub fn clients(front: &Front) -> Value {
+    let clients = front.clients();
+    json!({ "known": clients.known, "silent": clients.silent })
+}
+
 /// What clients hold, and what became of recalls.
 pub fn held(held: &arbiter::Held) -> Value {
     json!({

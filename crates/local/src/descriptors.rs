@@ -95,7 +95,7 @@ impl Node {
     }
 
     /// Must it stay in use?
-    fn is_kept(&self) -> bool {
+    pub(crate) fn is_kept(&self) -> bool {
         self.is_open() || self.leases.load(Ordering::Relaxed) > 0
     }
 
@@ -133,6 +133,21 @@ struct Slot {
     node: Arc<Node>,
     /// Used since the hand last came by.
     again: AtomicBool,
+}
+
+/// Room for one more file that is kept, until it is taken with [`Descriptors::pin`] or dropped.
+pub(crate) struct Room<'d>(&'d AtomicUsize);
+
+impl Room<'_> {
+    fn take(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Room<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Descriptors {
@@ -178,17 +193,23 @@ impl Descriptors {
         node
     }
 
-    /// Keeps a node, and gives the one that is kept: where it was forgotten meanwhile, another may be.
-    /// `None` if too many are kept.
-    pub(crate) fn pin(&self, node: &Arc<Node>, what: Use) -> Option<Arc<Node>> {
+    /// Room for one more file that is kept, for whoever must not fail once he has begun. `None` if too many are kept.
+    pub(crate) fn room(&self) -> Option<Room<'_>> {
+        let reserve = |kept| (kept < self.kept_max).then_some(kept + 1);
+        self.kept.fetch_update(Ordering::Relaxed, Ordering::Relaxed, reserve).ok()?;
+        Some(Room(&self.kept))
+    }
+
+    /// Keeps a node, in this room or in what there is, and gives the one that is kept: where it was forgotten meanwhile,
+    /// another may be. However often it is pinned, it takes room once. `None` if too many are kept.
+    pub(crate) fn pin(&self, node: &Arc<Node>, what: Use, room: Option<Room<'_>>) -> Option<Arc<Node>> {
         let mut shard = self.shard(&node.handle).lock();
         let kept = match shard.get(&node.handle) {
             Some(kept) => kept,
             None => node.clone(),
         };
         if !kept.is_kept() {
-            let reserve = |kept| (kept < self.kept_max).then_some(kept + 1);
-            self.kept.fetch_update(Ordering::Relaxed, Ordering::Relaxed, reserve).ok()?;
+            room.or_else(|| self.room())?.take();
             shard.kept += 1;
         }
         if !shard.index.contains_key(&node.handle) {

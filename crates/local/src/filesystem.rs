@@ -525,6 +525,11 @@ impl FileSystem for LocalFs {
         Ok(None)
     }
 
+    /// Nothing can be done about it here: is there room by now?
+    async fn make_room(&self, _caller: &Caller) -> bool {
+        self.tree.descriptors.room().is_some()
+    }
+
     fn callbacks(&self) -> Option<Callbacks> {
         self.tree.leases.callbacks()
     }

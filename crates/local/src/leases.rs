@@ -243,7 +243,7 @@ impl Leases {
         if state.by_id.len() >= self.most {
             return None;
         }
-        let node = self.descriptors.pin(node, Use::Lease)?;
+        let node = self.descriptors.pin(node, Use::Lease, None)?;
         let id = LeaseId(LAST_ID.fetch_add(1, Ordering::Relaxed) + 1);
         state.by_file.insert(node.handle, id);
         let (kind, used) = (LeaseKind::Timeout, state.clock);

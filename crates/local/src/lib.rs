@@ -82,9 +82,11 @@ pub struct Options {
     /// Where handles come from.
     pub handles: HandleKind,
     /// Most files kept open between operations, three descriptors each, and most leases; less where the limit of open
-    /// files demands. Files that clients have open are kept beyond that, for as many as half of that limit allows. Who
-    /// serves several directories divides what there is among them.
+    /// files demands. Who serves several directories divides what there is among them.
     pub descriptors_max: usize,
+    /// Most files that clients have open or leased, which are kept beyond that, three descriptors each; less where the
+    /// limit of open files does not leave as many. Half of them may be leased.
+    pub opened_max: usize,
     /// Most files known to the table of handles; about 200 bytes of memory each.
     pub table_entries_max: usize,
 }
@@ -98,6 +100,7 @@ impl Options {
             sync: true,
             handles: HandleKind::Kernel,
             descriptors_max: 4096,
+            opened_max: 1 << 18,
             table_entries_max: 1 << 20,
         }
     }

@@ -12,7 +12,7 @@ use vfs::{
 };
 
 use crate::change::Stop;
-use crate::descriptors::{Node, Use};
+use crate::descriptors::{Node, Room, Use};
 use crate::io::stat_regular;
 use crate::locks::Held;
 use crate::make::Making;
@@ -39,7 +39,7 @@ pub(crate) fn open(
 ) -> Result<Opened, Status> {
     let Some(name) = &request.name else {
         let found = Found { handle: node.handle, directory: Wcc::default(), created: false };
-        return finish(tree, principal, holder, &found, request);
+        return finish(tree, (principal, holder), &found, request, None);
     };
     let mut attempts = 0;
     loop {
@@ -49,7 +49,7 @@ pub(crate) fn open(
         let before = looked.directory.map(|is| is.wcc());
         let directory = Wcc { before, ..Wcc::seen(looked.directory) };
         let found = Found { handle: looked.node.handle, directory, created: false };
-        match finish(tree, principal, holder, &found, request) {
+        match finish(tree, (principal, holder), &found, request, None) {
             // It was replaced since it was found: the name leads to another by now.
             Err(Status::Stale) if attempts < ATTEMPTS_MAX => {}
             done => return done,
@@ -74,18 +74,41 @@ pub(crate) fn create(
     request: &OpenRequest,
     held: Held,
 ) -> Result<Opened, Stop> {
+    let room = room_to_make(tree, principal, make)?;
     let making = Making { tree, principal, directory: make.directory, name: make.name, held };
     let (made, created) = making.file(make.how, make.set, request.access)?;
     let found = Found { handle: made.node.handle, directory: made.directory, created };
-    Ok(finish(tree, principal, holder, &found, request)?)
+    Ok(finish(tree, (principal, holder), &found, request, room)?)
+}
+
+/// Room for a file before it is made: one that was made and could not be opened would be in the way of the next attempt.
+///
+/// # Errors
+/// `Resource` if there is none, unless the file is there, and open for others; `Exist` if it must not be there.
+fn room_to_make<'t>(
+    tree: &'t Tree,
+    principal: &Principal,
+    make: &ToMake<'_>,
+) -> Result<Option<Room<'t>>, Status> {
+    let none = match tree.opens.room(&tree.descriptors, None) {
+        Ok(room) => return Ok(room),
+        Err(none) => none,
+    };
+    let missing = |error| if error == Status::NoEnt { none } else { error };
+    let there = lookup::lookup(tree, principal, make.directory, make.name).map_err(missing)?;
+    if make.how == CreateHow::Guarded {
+        return Err(Status::Exist);
+    }
+    let there = tree.node(&there.node.handle)?;
+    tree.opens.room(&tree.descriptors, Some(&there))
 }
 
 fn finish(
     tree: &Tree,
-    principal: &Principal,
-    holder: Option<HolderId>,
+    (principal, holder): (&Principal, Option<HolderId>),
     found: &Found,
     request: &OpenRequest,
+    room: Option<Room<'_>>,
 ) -> Result<Opened, Status> {
     let node = tree.node(&found.handle)?;
     let stat = stat_regular(tree, &node)?;
@@ -93,11 +116,16 @@ fn finish(
     if !found.created {
         check(&node, principal, granted, request.access)?;
     }
+    // Before a lease is granted, which nobody would hear of.
+    let room = match room {
+        Some(room) => Some(room),
+        None => tree.opens.room(&tree.descriptors, Some(&node))?,
+    };
     // Before the file is opened for data: a guard wants to be alone.
     let lease = tree.leases.grant(tree, &node, request.access, request.want);
     hold_data(tree, &node, request.access)?;
     let key = (holder, request.owner.clone());
-    let id = tree.opens.open(&tree.descriptors, &node, key, request.access, request.deny)?;
+    let id = tree.opens.open((&tree.descriptors, room), &node, key, request.access, request.deny)?;
     // Looked at last: what changes from here on finds the open.
     let attributes = match tree.stat(&node) {
         Ok(stat) => stat.attributes(node.mount.fsid),

@@ -4,8 +4,13 @@
 //! again, whatever becomes of the mode. It keeps the file's [`Node`] in use, whose `O_PATH` descriptor keeps the inode:
 //! a file that loses its last name meanwhile lives on, for everybody who has its handle, until the last close.
 //!
-//! So an open costs no descriptor but the one per file. Those for data come and go as for anonymous use, but in a
-//! process that is not root: there the kernel would ask again, and they stay.
+//! So an open costs no descriptor but the one per file, however many opens there are of it. Those for data come and go
+//! as for anonymous use, but in a process that is not root: there the kernel would ask again, and they stay.
+//!
+//! That one descriptor is not given up for another open, although the file could be opened again by its handle: it alone
+//! keeps the data of a file that a process of this machine removes meanwhile, and a guard has to be on some descriptor.
+//! Where there is none for one more file, an open fails with `Resource`, before anything is made, and the layers above
+//! find out who can go without: a client that has been silent, or a lease that nobody uses.
 //!
 //! Share reservations and locks among clients are settled above; what is denied is only kept here.
 
@@ -18,7 +23,7 @@ use parking_lot::{Mutex, RwLock};
 use vfs::{By, Handle, HolderId, OpenId, Owner, Principal, Share, Status};
 
 use crate::attributes::Stat;
-use crate::descriptors::{Descriptors, Node, Use};
+use crate::descriptors::{Descriptors, Node, Room, Use};
 use crate::identity;
 
 /// Most opens of one exported directory.
@@ -66,13 +71,31 @@ pub(crate) enum Ground {
 }
 
 impl Opens {
+    /// Room for an open of one more file, or of this one, which may be there for others.
+    ///
+    /// # Errors
+    /// `Resource` if too much is open.
+    pub(crate) fn room<'d>(
+        &self,
+        descriptors: &'d Descriptors,
+        node: Option<&Node>,
+    ) -> Result<Option<Room<'d>>, Status> {
+        if self.table.read().by_id.len() >= OPENS_MAX {
+            return Err(Status::Resource);
+        }
+        match node {
+            Some(node) if node.is_kept() => Ok(None),
+            _ => descriptors.room().map(Some).ok_or(Status::Resource),
+        }
+    }
+
     /// Opens a file, or widens the open that this owner has of it. Permission was checked.
     ///
     /// # Errors
-    /// `Delay` if too many are open.
+    /// `Resource` if too much is open.
     pub(crate) fn open(
         &self,
-        descriptors: &Descriptors,
+        (descriptors, room): (&Descriptors, Option<Room<'_>>),
         node: &Arc<Node>,
         key: Key,
         access: Share,
@@ -85,9 +108,9 @@ impl Opens {
             return Ok(open.id);
         }
         if table.by_id.len() >= OPENS_MAX {
-            return Err(Status::Delay);
+            return Err(Status::Resource);
         }
-        let node = descriptors.pin(node, Use::Open).ok_or(Status::Delay)?;
+        let node = descriptors.pin(node, Use::Open, room).ok_or(Status::Resource)?;
         let id = OpenId(LAST_ID.fetch_add(1, Ordering::Relaxed) + 1);
         let share = Mutex::new(Shares { access, deny });
         let open = Arc::new(Open { id, node, key: key.clone(), share });

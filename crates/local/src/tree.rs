@@ -90,9 +90,11 @@ impl Tree {
             .ok_or(OpenError::Kernel)?;
         let root = Arc::new(Node::new(handle, mounts.root().clone(), &stat, path));
         let allowed = descriptors_allowed();
-        let descriptors = Arc::new(Descriptors::new(options.descriptors_max.min(allowed / 2), allowed / 2));
+        let idle_max = options.descriptors_max.min(allowed / 2);
+        let opened_max = options.opened_max.clamp(1, allowed - idle_max);
+        let descriptors = Arc::new(Descriptors::new(idle_max, opened_max));
         // Of the nodes that may be kept, half is left to opens without a lease.
-        let leases = Leases::new(descriptors.clone(), options.descriptors_max.min(allowed / 4));
+        let leases = Leases::new(descriptors.clone(), options.descriptors_max.min(opened_max / 2));
         let tree = Tree {
             root,
             proc,

@@ -254,3 +254,52 @@ async fn a_name_whose_file_is_replaced_is_never_missing() {
         served.fs.lookup(&machine(), &root, &name("file")).await.map_err(|error| error.status).unwrap();
     }
 }
+
+#[tokio::test]
+async fn what_is_open_is_bounded_in_files_and_nothing_is_made_that_finds_no_room() {
+    let served = serve_with(|options| options.opened_max = 2);
+    let (root, caller) = (served.root().await, holding(machine(), 1));
+    for file in ["a", "b", "c"] {
+        std::fs::write(served.path(file), "there").unwrap();
+    }
+    let by = |number: u32, file| OpenRequest {
+        owner: owner(&format!("owner {number}")),
+        ..request(&root, Some(file), Share::READ)
+    };
+    let mut opens = Vec::new();
+    for number in 0..5 {
+        opens.push(open(&served, &caller, &by(number, "a")).await.unwrap());
+    }
+    opens.push(open(&served, &caller, &by(0, "b")).await.unwrap());
+    assert_eq!(open(&served, &caller, &by(0, "c")).await.unwrap_err(), Status::Resource);
+    let create = Some((CreateHow::Guarded, with_mode(0o644)));
+    let making = |name| OpenRequest { create, ..by(0, name) };
+    assert_eq!(open(&served, &caller, &making("new")).await.unwrap_err(), Status::Resource);
+    assert!(!served.path("new").exists());
+    assert_eq!(open(&served, &caller, &making("a")).await.unwrap_err(), Status::Exist);
+    // What need not be made is opened as without.
+    let create = Some((CreateHow::Unchecked, with_mode(0o644)));
+    opens.push(open(&served, &caller, &OpenRequest { create, ..by(6, "a") }).await.unwrap());
+    let making = OpenRequest { create, ..by(6, "c") };
+    assert_eq!(open(&served, &caller, &making).await.unwrap_err(), Status::Resource);
+    assert!(!served.fs.make_room(&caller).await);
+    // A file that is open is open for others too, and what was removed keeps its data.
+    opens.push(open(&served, &caller, &by(5, "a")).await.unwrap());
+    served.fs.remove(&caller, &root, &name("b")).await.unwrap();
+    std::fs::remove_file(served.path("a")).unwrap();
+    for opened in &opens {
+        assert_eq!(read(&served, &caller, &opened.handle, opened.id).await.unwrap(), "there");
+    }
+    for opened in opens {
+        served.fs.close(&caller, opened.id).await.unwrap();
+    }
+    assert!(served.fs.make_room(&caller).await);
+    for file in ["c", "new"] {
+        let making = OpenRequest {
+            create: (file == "new").then_some((CreateHow::Guarded, with_mode(0o644))),
+            ..by(0, file)
+        };
+        open(&served, &caller, &making).await.unwrap();
+    }
+    assert!(!served.fs.make_room(&caller).await, "no room was lost, and none won");
+}

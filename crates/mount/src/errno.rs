@@ -25,7 +25,7 @@ pub fn errno(status: Status) -> Errno {
         Status::Dquot => Errno::DQUOT,
         Status::Stale | Status::BadHandle => Errno::STALE,
         Status::NotSupp | Status::BadType => Errno::OPNOTSUPP,
-        Status::Denied | Status::Delay | Status::Grace | Status::NotSync => Errno::AGAIN,
+        Status::Denied | Status::Delay | Status::Grace | Status::NotSync | Status::Resource => Errno::AGAIN,
         Status::OpenMode | Status::BadStateId => Errno::BADF,
         Status::LocksHeld => Errno::BUSY,
         Status::NoXattr => Errno::NODATA,

@@ -43,7 +43,7 @@ use tokio::task::AbortHandle;
 use vfs::{Caller, Features, FileSystem};
 
 pub use front::{LookupCache, Options};
-pub use mounting::{MountError, Target, is_dead, mounted_at, unmount};
+pub use mounting::{MountError, Target, abort as break_connection, is_dead, mounted_at, unmount};
 
 use crate::device::Device;
 use crate::front::{Counters, Front};
@@ -192,7 +192,10 @@ impl Mount {
     /// committed is, if that takes no longer than `patience`. Then whoever still waits gets an error.
     pub async fn stop(self, patience: Duration) {
         if !self.session.has_ended() {
-            self.detach().await;
+            if tokio::time::timeout(patience, self.detach()).await.is_err() {
+                // Out of sight it is. Who finishes the unmount waits for who is told of pages, and he for their READ.
+                self.abort();
+            }
             let _ = tokio::time::timeout(patience, self.settle()).await;
             if tokio::time::timeout(DETACHED, self.session.ended()).await.is_err() {
                 self.abort();

@@ -1,8 +1,22 @@
-//! What the kernel is told without having asked: names and attributes that it must not believe any longer.
+//! What the kernel is told without having asked: names, attributes and pages that it must not believe any longer.
 //!
-//! Telling it of **attributes** waits for nothing in the kernel and is done at once, by whoever knows. Telling it of a
-//! **name** waits for the lock of the directory, which a process may hold that waits for an answer of ours. So names
-//! have a thread of their own, which holds no lock of ours, and nobody waits for it for longer than a moment.
+//! A notification is a `write` that returns when the kernel has done what it was told, and for that it takes locks which
+//! a process may hold that waits for an answer of ours. That is no cycle, because **nobody whom that answer needs ever
+//! waits for a notification without a bound**. Which locks those are (Linux, `fs/fuse`), and who waits:
+//!
+//! | notification | waits in the kernel for | who holds that | who waits for it here |
+//! |---|---|---|---|
+//! | a name | the directory's inode lock | whoever makes, removes, renames or (for reading) looks up a name there, until we answer | a thread of its own; a recall, for `PATIENCE` |
+//! | pages | the pages, and mapped ones that are written: a WRITE of their own | whoever reads or writes them, until we answer | a blocking thread for each; the one who asked for a lock (`data_gone`) |
+//! | attributes | the inode, if it is being made or dropped | nobody who waits for us: RELEASE holds the inode until its READs are over | whoever tells |
+//! | any | `fc->killsb`, for reading | an unmount that is being finished, which waits for those who hold it already: for pages, that is for READs | an unmount, for its patience, after which it breaks the connection |
+//!
+//! So the threads that read requests, and those that answer them, tell attributes alone, and only of a file that a request
+//! of the kernel is about, which keeps its super block and inode. A recall is of a file that nobody need have open: it
+//! tells from a blocking thread, and is bounded. No lock of ours is held meanwhile: a guard of `parking_lot` is not `Send`,
+//! and every future here is, so that the compiler finds one that is held across an `await`.
+//!
+//! `tests/mounted/gated.rs` holds calls back at the origin and tries each row.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -17,7 +31,7 @@ use crate::wire::reply;
 
 /// Names that wait to be told. Beyond it the oldest are given up: what is opened by them is asked of the origin anyway.
 const NAMES_MAX: usize = 1 << 16;
-/// How long somebody waits for a name to be told.
+/// How long a recall waits for the kernel to have heard.
 const PATIENCE: Duration = Duration::from_millis(300);
 
 /// Tells the kernel.
@@ -56,9 +70,16 @@ impl Notifier {
         Ok(Notifier { device, queue })
     }
 
-    /// The attributes of a node are to be asked for again.
+    /// The attributes of a node are to be asked for again. For who answers a request that is about this node.
     pub fn attributes(&self, node: u64) {
-        self.tell(&reply::inval_inode(node, -1, 0));
+        tell(&self.device, &reply::inval_inode(node, -1, 0));
+    }
+
+    /// The same of any node. Waits a moment for the kernel to have heard.
+    pub async fn attributes_of_any(&self, node: u64) {
+        let device = self.device.clone();
+        let told = tokio::task::spawn_blocking(move || tell(&device, &reply::inval_inode(node, -1, 0)));
+        let _ = tokio::time::timeout(PATIENCE, told).await;
     }
 
     /// The attributes and all data of a node are. Waits for pages that are being read: not for those who answer.
@@ -73,17 +94,17 @@ impl Notifier {
         let _ = tokio::task::spawn_blocking(move || device.notify(&message)).await;
     }
 
-    fn tell(&self, message: &[u8]) {
-        if let Err(errno) = self.device.notify(message) {
-            tracing::debug!("the kernel does not listen: {errno}");
-        }
-    }
-
     /// A name is to be looked up again. Waits a moment for the kernel to have heard.
     pub async fn name(&self, parent: u64, name: &Name) {
         let (told, heard) = oneshot::channel();
         self.queue.push((parent, name.clone()), told);
         let _ = tokio::time::timeout(PATIENCE, heard).await;
+    }
+}
+
+fn tell(device: &Device, message: &[u8]) {
+    if let Err(errno) = device.notify(message) {
+        tracing::debug!("the kernel does not listen: {errno}");
     }
 }
 
@@ -119,9 +140,7 @@ impl Queue {
                     self.wake.wait(&mut names);
                 }
             };
-            if let Err(errno) = device.notify(&reply::inval_entry(entry.0, entry.1.as_bytes())) {
-                tracing::debug!("the kernel does not listen: {errno}");
-            }
+            tell(device, &reply::inval_entry(entry.0, entry.1.as_bytes()));
             for told in told {
                 let _ = told.send(());
             }

@@ -114,7 +114,7 @@ impl Front {
 
     /// Attributes and name of a file are to be asked for again.
     pub async fn distrust(&self, inode: &Inode) {
-        self.notifier.attributes(inode.number);
+        self.notifier.attributes_of_any(inode.number).await;
         let name = inode.state.lock().name.clone();
         if let Some((parent, name)) = name {
             self.notifier.name(parent, &name).await;

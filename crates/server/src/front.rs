@@ -160,6 +160,11 @@ impl Front {
         &self.counts
     }
 
+    /// How many clients of version 4 there are.
+    pub fn clients(&self) -> crate::nfs4::KnownClients {
+        self.state.clients()
+    }
+
     /// What is exported.
     pub fn exports(&self) -> &Exports {
         &self.exports

@@ -21,5 +21,5 @@ pub mod rpcbind;
 pub use exports::{ClientList, Export, ExportOptions, Exports, Locations, Squash};
 pub use front::{Counts, Front};
 pub use handles::{HandleKey, Handles};
-pub use nfs4::StateOptions;
+pub use nfs4::{Bounds, KnownClients, StateOptions};
 pub use nqnfs::{Nqnfs, NqnfsOptions};

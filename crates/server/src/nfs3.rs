@@ -148,7 +148,7 @@ where
 
 /// Is that what v3 calls JUKEBOX?
 fn is_for_later(status: vfs::Status) -> bool {
-    matches!(status, vfs::Status::Delay | vfs::Status::Grace)
+    matches!(status, vfs::Status::Delay | vfs::Status::Grace | vfs::Status::Resource)
 }
 
 /// A name of the wire for an operation that makes, removes or renames: `.` and `..` are none that it could take.

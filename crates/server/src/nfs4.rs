@@ -31,7 +31,7 @@ pub(crate) use callback::Said;
 pub(crate) use known::Knowledge;
 pub(crate) use pseudo::Pseudo;
 pub(crate) use state::State;
-pub use state::StateOptions;
+pub use state::{Bounds, KnownClients, StateOptions};
 
 /// The largest READ and WRITE.
 const TRANSFER_MAX_BYTES: u32 = 1 << 20;

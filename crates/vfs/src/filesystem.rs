@@ -650,6 +650,12 @@ pub trait FileSystem: Send + Sync + 'static {
         Err(Status::NotSupp.into())
     }
 
+    /// Something failed with `Resource`: has what the layers above hold unused called back, and waits until some of it has
+    /// come, no longer than the caller's deadline. True if it is worth another try.
+    async fn make_room(&self, _caller: &Caller) -> bool {
+        false
+    }
+
     /// Since when calls have been made in vain: nothing has been heard of the origin, though somebody waits for it. The
     /// layer that makes the calls tells, the layers above pass it on. `None` where there is nobody to wait for.
     fn silence(&self) -> Option<watch::Receiver<Silence>> {

@@ -12,6 +12,8 @@ use crate::shares::Others;
 const RESERVE_DIVISOR: usize = 16;
 /// No more than so many are recalled for one that is granted.
 const ROOM_AT_ONCE_MAX: usize = 16;
+/// Where the layer below has no room, so many more are recalled than there are askers.
+const RECALLED_BEYOND_ASKERS: usize = 3;
 /// How often a holder is asked to return what it likes least.
 const ASK_ANY_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -146,6 +148,18 @@ impl Leases {
         let term = wanted.term.map(|term| now + term.min(self.terms.longest));
         let until = [under.lease.until, term].into_iter().flatten().min();
         (under.lease.kind >= kind).then_some((kind, until))
+    }
+
+    /// The layer below has no room for what so many askers want: recalls the least useful leases, unless as many are on
+    /// their way back.
+    pub fn free_up(&mut self, now: Instant, askers: usize) {
+        // Those with a term end soon enough.
+        let on_their_way = self.grants.len() - self.termed - self.idle.len();
+        let missing = (askers + RECALLED_BEYOND_ASKERS).saturating_sub(on_their_way);
+        let oldest: Vec<LeaseId> = self.idle.values().take(missing.min(ROOM_AT_ONCE_MAX)).copied().collect();
+        for id in oldest {
+            self.recall(now, id, now + self.recall_deadline);
+        }
     }
 
     /// Recalls the least useful leases when the bound is near.

@@ -29,6 +29,8 @@ enum Step {
     RecallBelow(u8),
     RevokeBelow(u8),
     KeepBelow(usize),
+    /// The layer below has no room for what so many want.
+    FreeUp(usize),
     /// A change by a holder begins or ends.
     BeginChange(Option<u64>, u8),
     EndChange,
@@ -49,6 +51,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..FILES).prop_map(Step::RecallBelow),
         1 => (0..FILES).prop_map(Step::RevokeBelow),
         1 => (0usize..3).prop_map(Step::KeepBelow),
+        1 => (1usize..4).prop_map(Step::FreeUp),
         1 => (proptest::option::of(holder), 0..FILES).prop_map(|(holder, file)| Step::BeginChange(holder, file)),
         1 => Just(Step::EndChange),
         1 => (0..FILES).prop_map(Step::Closed),
@@ -191,6 +194,12 @@ impl Model {
                 }
             }
             Step::KeepBelow(keep) => self.leases.keep_below(self.now, keep),
+            Step::FreeUp(askers) => {
+                self.leases.free_up(self.now, askers);
+                self.effects();
+                let on_their_way = self.out.iter().filter(|out| out.recalled.is_some()).count();
+                assert!(on_their_way >= askers.min(self.out.len()), "each asker has something to wait for");
+            }
             Step::BeginChange(holder, of) => {
                 if self.leases.clear(self.now, &file(of), holder.map(HolderId), Use::Change) {
                     self.leases.begin_change(&file(of));
@@ -375,6 +384,31 @@ fn the_least_useful_lease_goes_first() {
         })
         .collect();
     assert_eq!(recalled, [granted[1]]);
+}
+
+#[test]
+fn room_is_made_with_what_was_of_use_for_longest_ago_and_with_no_more_than_is_on_its_way() {
+    let (mut leases, now) = (Leases::new(&options(100)), Instant::now());
+    let mut granted = Vec::new();
+    for of in 0..20 {
+        leases.land(&file(of), Some(below(100 + u64::from(of))));
+        granted.push(leases.grant(now, &file(of), &wanted(1)).unwrap().id);
+    }
+    leases.touch(&file(0), Some(HolderId(1)));
+    let recalled = |leases: &mut Leases| {
+        let of = |effect| if let Effect::Recall(recall) = effect { Some(recall.id) } else { None };
+        leases.effects().into_iter().filter_map(of).collect::<Vec<LeaseId>>()
+    };
+    leases.free_up(now, 1);
+    assert_eq!(recalled(&mut leases), granted[1..=4]);
+    leases.free_up(now, 1);
+    assert_eq!(recalled(&mut leases), [], "those are still awaited");
+    leases.free_up(now, 3);
+    assert_eq!(recalled(&mut leases), granted[5..=6]);
+    leases.returned(now, granted[1]);
+    leases.effects();
+    leases.free_up(now, 3);
+    assert_eq!(recalled(&mut leases), granted[7..=7]);
 }
 
 #[test]

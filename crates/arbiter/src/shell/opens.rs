@@ -354,6 +354,7 @@ impl Shell {
                 _ => {}
             }
         }
+        self.room.is_more();
         result
     }
 

@@ -1,7 +1,7 @@
 //! Section 4.1's recovery storm, with real processes: the server is killed in the middle of clients that write under leases.
 //!
-//! Each client counts in a file of its own, without fsync, before, during and after the outage. Then a client that was not
-//! there before reads all files: each must have the last number that its writer was told is written. It is served when the
+//! Each client counts in a file of its own, without fsync, before, during and after the outage. Then a client that
+//! knows nothing of them reads all files: each must have the last number that its writer was told is written. It is served when the
 //! server's recovery is over, which the paper's rules put at the longest term, the skew of clocks and `write_slack` after the
 //! restart, or `write_slack` after the last push.
 
@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::{Site, Variant};
+use crate::system::Program;
 
 /// How many write.
 const WRITERS: usize = 10;
@@ -61,6 +62,10 @@ impl Site<'_> {
         let clients =
             (0..WRITERS).map(|_| self.client(LEASES, None, Duration::ZERO)).collect::<Result<Vec<_>, _>>();
         let clients = clients.map_err(one_line)?;
+        // No process is started while files are open (see `serve_later`).
+        let auditor = self.client(LEASES, None, Duration::ZERO).map_err(one_line)?;
+        let go = self.directory.join("go");
+        let again = self.serve_later(&go).map_err(one_line)?;
         let mut files = Vec::new();
         for (writer, client) in clients.iter().enumerate() {
             let mut options = OpenOptions::new();
@@ -69,8 +74,8 @@ impl Site<'_> {
         }
         let numbers: Vec<AtomicU64> = (0..WRITERS).map(|_| AtomicU64::new(0)).collect();
         let total = || -> u64 { numbers.iter().map(|number| number.load(Ordering::Acquire)).sum() };
-        let (restarted, at_kill) = self.count_through_a_kill(&files, &numbers, total)?;
-        let auditor = self.client(LEASES, None, Duration::ZERO).map_err(one_line)?;
+        let next = (again, go.as_path());
+        let (restarted, at_kill) = self.count_through_a_kill(&files, &numbers, total, next)?;
         let mut lost = Vec::new();
         for (writer, number) in numbers.iter().enumerate() {
             let told = number.load(Ordering::Acquire);
@@ -105,6 +110,7 @@ impl Site<'_> {
         files: &[File],
         numbers: &[AtomicU64],
         total: impl Fn() -> u64,
+        next: (Program, &Path),
     ) -> Result<(Instant, u64), String> {
         let stop = AtomicBool::new(false);
         let stop = &stop;
@@ -116,7 +122,7 @@ impl Site<'_> {
                 .collect();
             std::thread::sleep(BEFORE);
             let at_kill = total();
-            let back = self.kill_and_restart();
+            let back = self.kill_and_restart(next);
             std::thread::sleep(AFTER);
             stop.store(true, Ordering::Release);
             let panicked = || Err(std::io::Error::other("a writer panicked"));
@@ -128,11 +134,13 @@ impl Site<'_> {
     }
 
     /// With SIGKILL; gives when it was back.
-    fn kill_and_restart(&mut self) -> Result<Instant, String> {
+    fn kill_and_restart(&mut self, (mut next, go): (Program, &Path)) -> Result<Instant, String> {
         self.server.kill();
         std::thread::sleep(DOWN);
-        let server = Site::serve(self.arguments, &self.directory, self.listen);
-        self.server = server.map_err(|error| error.to_string())?;
+        File::create(go).map_err(|error| error.to_string())?;
+        let answered = next.wait_for_answer();
+        self.server = next;
+        answered.map_err(|error| error.to_string())?;
         Ok(Instant::now())
     }
 }

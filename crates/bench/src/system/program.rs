@@ -78,10 +78,15 @@ impl Program {
         log: &Path,
     ) -> Result<Program, Error> {
         let mut program = Program::spawn(interrupt, name, command, server, log)?;
-        program.wait_until("answered", |program| {
-            TcpStream::connect_timeout(&program.server, Duration::from_secs(1)).is_ok()
-        })?;
+        program.wait_for_answer()?;
         Ok(program)
+    }
+
+    /// Waits until it listens.
+    pub(crate) fn wait_for_answer(&mut self) -> Result<(), Error> {
+        self.wait_until("answered", |program| {
+            TcpStream::connect_timeout(&program.server, Duration::from_secs(1)).is_ok()
+        })
     }
 
     /// Starts a program that is ready when `ready` says so.
@@ -98,7 +103,8 @@ impl Program {
         Ok(program)
     }
 
-    fn spawn(
+    /// Starts a program, and waits for nothing.
+    pub(crate) fn spawn(
         interrupt: &Interrupt,
         name: &str,
         mut command: Command,

@@ -143,6 +143,8 @@ fn build(url: &Url, server: SocketAddr, identity: Identity, minor: u32, nowhere:
         prospects: super::delegating::Prospects::default(),
         strays: AtomicBool::new(false),
         reads_along: AtomicBool::new(true),
+        leaves_nothing: AtomicBool::new(false),
+        holds_for_others: AtomicBool::new(false),
         told_renewed: Mutex::default(),
         told_moved: Mutex::default(),
         nowhere,

@@ -219,6 +219,16 @@ impl Held {
         Ok(())
     }
 
+    /// Nothing is recorded any more, and nothing is left of what was.
+    pub(super) fn forget(&self) {
+        let mut followed = self.inner.lock();
+        followed.state.record(false);
+        if let Some(Err(error)) = followed.journal.take().map(Journal::abandon) {
+            // The next life finds that the origin has nothing of what it says.
+            tracing::debug!(%error, "the record of what was held at the origin could not be removed");
+        }
+    }
+
     /// Another client id or session.
     pub(super) fn change_life(&self, life: &record::Life) {
         self.inner.lock().note(|journal| {

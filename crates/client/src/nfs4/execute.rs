@@ -45,12 +45,14 @@ pub(super) struct Plan {
     /// At least so many bytes come back. What the session does not keep for a resend need not be kept: a server refuses to
     /// carry out what it could not.
     reply_bytes: u32,
+    /// If the origin says DELAY for so long, it is `Resource`.
+    delays_max: Option<Duration>,
 }
 
 impl Plan {
     /// Doing it again does no harm.
     pub(super) fn reading(main: Operation) -> Plan {
-        Plan { main, once: false, work: Work::Ordinary, lasting: false, reply_bytes: 0 }
+        Plan { main, once: false, work: Work::Ordinary, lasting: false, reply_bytes: 0, delays_max: None }
     }
 
     /// It may not happen twice.
@@ -66,6 +68,11 @@ impl Plan {
     /// Its reply has so many bytes.
     pub(super) fn answered_with(self, reply_bytes: u32) -> Plan {
         Plan { reply_bytes, ..self }
+    }
+
+    /// It is told whoever asks if the origin says DELAY for longer than this.
+    pub(super) fn told_of_delays(self, longer: Duration) -> Plan {
+        Plan { delays_max: Some(longer), ..self }
     }
 
     /// Recalls wait for it.
@@ -121,6 +128,7 @@ impl Inner {
         let mut again = caller.resent;
         let mut pause = PAUSE_MIN;
         let mut mends = 0;
+        let mut delayed = None;
         loop {
             let session = self.session(caller.deadline, soft).await?;
             let (operations, used) = build(&self.state.lock())?;
@@ -142,7 +150,13 @@ impl Inner {
                         self.tell_moved(&session, operations, compound.resarray.len());
                     }
                     match status {
-                        Some(Wire::Delay | Wire::Grace) if !happened => {}
+                        Some(Wire::Delay) if !happened => {
+                            let since = *delayed.get_or_insert_with(Instant::now);
+                            if !again && plan.delays_max.is_some_and(|max| since.elapsed() >= max) {
+                                return Err(Status::Resource.into());
+                            }
+                        }
+                        Some(Wire::Grace) if !happened => {}
                         // Behind a SEQUENCE that succeeds: it was carried out, and the reply was not to be kept.
                         Some(Wire::RetryUncachedRep) => {
                             again |= plan.once;

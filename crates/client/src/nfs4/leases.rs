@@ -1,18 +1,13 @@
-//! Delegations on their way back: returned, recalled, revoked; and everything else, when the process ends.
-
-use std::time::Duration;
+//! Delegations on their way back: returned, recalled, revoked.
 
 use protocol::nfs4::{DelegreturnArgs, Op, Operation, op};
-use tokio::time::{Instant, timeout_at};
-use vfs::{Callback, Caller, LeaseId, OpenId, Recall, Result};
+use tokio::time::Instant;
+use vfs::{Callback, Caller, LeaseId, Recall, Result};
 
 use super::attributes::put;
 use super::execute::Plan;
 use super::state::{Delegation, State, Used};
-use super::{Inner, Nfs4, Phase, convert};
-
-/// How long the end of the process may be held up.
-const FAREWELL: Duration = Duration::from_secs(5);
+use super::{Inner, Nfs4, convert};
 
 impl Nfs4 {
     pub(super) async fn return_lease(&self, caller: &Caller, id: LeaseId) -> Result<()> {
@@ -20,40 +15,11 @@ impl Nfs4 {
         let work = async move { inner.give_back(&asker, id).await };
         self.to_the_end(caller, work, |_, ()| {}).await
     }
-
-    /// Returns, closes and destroys everything, as far as the origin answers; or leaves it to the next life, if that will
-    /// know of it.
-    pub(super) async fn give_everything_back(&self) {
-        let inner = &self.inner;
-        if inner.state.lock().is_recorded() {
-            inner.phase.send_replace(Phase::Ended);
-            return;
-        }
-        let until = Instant::now() + FAREWELL;
-        let caller = Caller { deadline: Some(until), ..Caller::machine() };
-        let leases: Vec<LeaseId> = inner.state.lock().leases().map(|(id, _)| id).collect();
-        for id in leases {
-            let _ = timeout_at(until, inner.give_back(&caller, id)).await;
-        }
-        let opens: Vec<OpenId> = inner.state.lock().opens().map(|(id, _)| id).collect();
-        for id in opens {
-            let open = inner.state.lock().close(id);
-            if let Some(open) = open {
-                let _ = timeout_at(until, inner.close(&caller, id, open)).await;
-            }
-        }
-        let Phase::Ready(session) = inner.phase.send_replace(Phase::Ended) else { return };
-        let _ = timeout_at(until, async {
-            let _ = inner.destroy_session(session.id, until).await;
-            let _ = inner.destroy_clientid(session.clientid, until).await;
-        })
-        .await;
-    }
 }
 
 impl Inner {
     /// DELEGRETURN. From its beginning on the name means nothing. One that the origin does not have is returned.
-    async fn give_back(&self, caller: &Caller, id: LeaseId) -> Result<()> {
+    pub(super) async fn give_back(&self, caller: &Caller, id: LeaseId) -> Result<()> {
         let held = self.state.lock().give_up(id);
         match held {
             Some(held) => self.delegreturn(caller, id, &held).await,

@@ -1,6 +1,8 @@
 //! OPEN, OPEN_DOWNGRADE and CLOSE. What rides on an OPEN: [`super::delegating`], [`super::io`].
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use protocol::nfs4::{
     AccessArgs, ArgFattr, ArgOp, Attr, CloseArgs, Createhow, Creatverfattr, LockuArgs, NfsLockType,
@@ -27,6 +29,10 @@ use super::{Inner, Nfs4, convert, state};
 /// What is asked for with an open, so that it need not be asked for later.
 const RIGHTS: AccessMask =
     AccessMask::READ.union(AccessMask::MODIFY).union(AccessMask::EXTEND).union(AccessMask::EXECUTE);
+
+/// Who holds state for others may give some of it up where the origin has no room for more: he is told when it has said
+/// DELAY for longer than a recall there holds anybody.
+const DELAYS_MAX: Duration = Duration::from_secs(5);
 
 /// An owner for the wire. One that is too long is known by its hash.
 pub(super) fn wire_owner(owner: &Owner) -> StateOwner {
@@ -237,10 +243,18 @@ impl Inner {
         let along = Along { riding, part };
         let plan = Plan::stateful(Operation::Open);
         let plan = part.map_or(plan, |(_, count)| plan.answered_with(OPEN_BYTES + count));
+        let for_another = caller.holder.is_some() && self.holds_for_others.load(Ordering::Relaxed);
+        let plan = if for_another { plan.told_of_delays(DELAYS_MAX) } else { plan };
         let build = |_: &State| Ok((self.open_operations(request, want, along)?, Used::Nothing));
         let ran = match self.run(caller, plan, build).await {
             Ok(ran) => ran,
-            Err(failed) => return Ok(Came { result: Err(failed), lease: None, read: None, again: false }),
+            Err(failed) => {
+                if failed.status == Status::Resource {
+                    // The origin has said that it did nothing.
+                    self.state.lock().opening_ended(opening);
+                }
+                return Ok(Came { result: Err(failed), lease: None, read: None, again: false });
+            }
         };
         let again = ran.again;
         let mut results = ran.results;

@@ -21,6 +21,8 @@ pub(crate) struct Session {
     table: Mutex<Table>,
     /// A slot is in doubt.
     doubt: Notify,
+    /// Nothing is under way.
+    idle: Notify,
 }
 
 #[derive(Debug)]
@@ -49,7 +51,7 @@ impl Session {
     pub(crate) fn new(id: Sessionid, clientid: Clientid, fore: ChannelAttrs, slots_max: u32) -> Session {
         let slots = Slots::new(fore.maxrequests.min(slots_max));
         let table = Table { slots, recall: VecDeque::new(), ordinary: VecDeque::new() };
-        Session { id, clientid, fore, table: Mutex::new(table), doubt: Notify::new() }
+        Session { id, clientid, fore, table: Mutex::new(table), doubt: Notify::new(), idle: Notify::new() }
     }
 
     /// A slot, as soon as there is one.
@@ -85,10 +87,25 @@ impl Session {
         }
     }
 
+    /// Waits until no request is under way.
+    pub(crate) async fn idle(&self) {
+        loop {
+            let mut idle = std::pin::pin!(self.idle.notified());
+            idle.as_mut().enable();
+            if self.table.lock().slots.are_idle() {
+                return;
+            }
+            idle.await;
+        }
+    }
+
     fn release(&self, slot: u32, end: End) {
         let mut table = self.table.lock();
         table.slots.release(slot, end);
         table.serve();
+        if table.slots.are_idle() {
+            self.idle.notify_waiters();
+        }
         drop(table);
         if end == End::Doubt {
             self.doubt.notify_one();

@@ -13,7 +13,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lab::Rng;
 
@@ -151,6 +151,7 @@ impl Work<'_> {
     fn replaces(mut self) -> Vec<Left> {
         let (path, beside) = (self.directory.join("replaced"), self.directory.join("beside"));
         let mut versions = vec![self.before.model("replaced")];
+        let (start, mut came_through) = (Instant::now(), Vec::new());
         self.play(|rng| {
             let mut model = Model::default();
             let file = OpenOptions::new().write(true).create(true).truncate(true).open(&beside)?;
@@ -163,12 +164,21 @@ impl Work<'_> {
             model.synced();
             versions.push(model);
             fs::rename(&beside, &path)?;
+            came_through.push(start.elapsed());
             versions.drain(..versions.len() - 1);
             if let Some(file) = &file {
                 write(Ok(file), &mut versions[0], model_end, &bytes(rng, 3000))?;
             }
             Ok(())
         });
+        // A first one that is late says of a stall what the model, which allows for it, does not.
+        let longest = came_through.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).max();
+        eprintln!(
+            "{} renames in {:?}, the first after {:?}, the longest between two {longest:?}",
+            came_through.len(),
+            start.elapsed(),
+            came_through.first()
+        );
         vec![Left::File(path, versions)]
     }
 

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // a test ends at the first surprise
 
 mod close_to_open;
+mod departure;
 mod kill;
 mod locks;
 mod model;

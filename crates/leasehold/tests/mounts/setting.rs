@@ -140,6 +140,14 @@ impl Setting {
         assert!(self.take(name).child.wait().unwrap().success());
     }
 
+    /// SIGTERM to a mount.
+    pub fn terminate(&mut self, name: &str) {
+        let mut mounted = self.take(name);
+        let pid = rustix::process::Pid::from_child(&mounted.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        assert!(mounted.child.wait().unwrap().success());
+    }
+
     fn take(&mut self, name: &str) -> Mounted {
         let at = self.mounts.iter().position(|mounted| mounted.name == name).unwrap();
         self.mounts.remove(at)

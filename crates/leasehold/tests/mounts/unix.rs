@@ -134,10 +134,10 @@ fn what_is_removed_is_read_while_it_is_open_and_not_sent() {
         fs::remove_file(setting.at("a", "scratch")).unwrap();
         file.write_all_at(b"more", 100_000).unwrap();
         assert_eq!(part(&file, 99_999, 9), b"xmore");
-        assert_eq!(file.metadata().unwrap().nlink(), 0);
+        assert_eq!(file.metadata().unwrap().nlink(), 0, "links of a file that was removed");
         drop(file);
         wait_until(|| fs::read_dir(setting.there("")).unwrap().next().is_none());
-        assert_eq!(setting.upstream("a", "WRITE"), 0);
+        assert_eq!(setting.upstream("a", "WRITE"), 0, "WRITEs of a file that was removed before its close");
         // One that has another name is kept.
         let file = open(setting, "one");
         fs::hard_link(setting.at("a", "one"), setting.at("a", "two")).unwrap();

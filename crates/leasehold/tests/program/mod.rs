@@ -38,7 +38,19 @@ impl Running {
 
     /// The same, at an address.
     pub fn start_at(arguments: &[&str], address: &str) -> Running {
-        let mut child = leasehold(arguments)
+        Running::of(leasehold(arguments), address)
+    }
+
+    /// The same, with no more than so many descriptors.
+    pub fn start_limited(arguments: &[&str], descriptors: &str) -> Running {
+        let mut command = Command::new("sh");
+        command.args(["-c", "ulimit -n \"$1\"; shift; exec \"$@\"", "sh", descriptors]);
+        command.arg(env!("CARGO_BIN_EXE_leasehold")).args(arguments).stdin(Stdio::null());
+        Running::of(command, "127.0.0.1:0")
+    }
+
+    fn of(mut command: Command, address: &str) -> Running {
+        let mut child = command
             .args(["--listen", address, "--insecure", "--no-root-squash"])
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

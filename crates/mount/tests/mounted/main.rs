@@ -4,6 +4,9 @@
 mod counts;
 mod ends;
 mod files;
+mod gated;
+#[path = "../../../cache/tests/origin/mod.rs"]
+mod origin;
 mod semantics;
 mod setting;
 mod stress;

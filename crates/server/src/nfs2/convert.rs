@@ -39,6 +39,7 @@ pub(crate) fn stat(status: Status) -> Stat {
         | Status::ServerFault
         | Status::BadType
         | Status::Delay
+        | Status::Resource
         | Status::Grace
         | Status::NoGrace
         | Status::ReclaimBad

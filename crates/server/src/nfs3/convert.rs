@@ -37,7 +37,7 @@ pub(super) fn status(status: Status) -> nfs3::Status {
         Status::NotSupp => nfs3::Status::NotSupp,
         Status::TooSmall => nfs3::Status::TooSmall,
         Status::BadType => nfs3::Status::BadType,
-        Status::Delay | Status::Grace => nfs3::Status::Jukebox,
+        Status::Delay | Status::Grace | Status::Resource => nfs3::Status::Jukebox,
         // Of operations that v3 does not have.
         Status::NoGrace
         | Status::ReclaimBad

@@ -32,7 +32,7 @@ pub(crate) fn status(status: vfs::Status) -> Status {
         vfs::Status::NotSupp => Status::NotSupp,
         vfs::Status::TooSmall => Status::TooSmall,
         vfs::Status::BadType => Status::BadType,
-        vfs::Status::Delay => Status::Delay,
+        vfs::Status::Delay | vfs::Status::Resource => Status::Delay,
         vfs::Status::ShareDenied => Status::ShareDenied,
         vfs::Status::Denied => Status::Denied,
         vfs::Status::OpenMode => Status::OpenMode,

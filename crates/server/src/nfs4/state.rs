@@ -2,7 +2,8 @@
 //!
 //! [`clients`], [`sessions`], [`stateids`], [`owners`] and [`grace`] are pure tables, together behind one lock that is
 //! never held across a wait; [`records`] is what survives a restart; [`stateless`] holds those back who know of no state. The operations of [`super::op`] move the tables
-//! and the file systems together. [`release`] gives back what clients held that are no more.
+//! and the file systems together. [`release`] gives back what clients held that are no more, [`room`] says whose goes when
+//! there is too much.
 
 pub(crate) mod clients;
 mod closed;
@@ -14,6 +15,7 @@ pub(crate) mod owners;
 mod peers;
 mod records;
 mod release;
+mod room;
 pub(crate) mod sequenced;
 pub(crate) mod sessions;
 mod slot;
@@ -47,7 +49,18 @@ use stateless::Stateless;
 
 pub(crate) use slot::Slot;
 
+/// Clients of version 4, in numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KnownClients {
+    /// All that have a confirmed record.
+    pub known: usize,
+    /// Of these, whose lease has run out.
+    pub silent: usize,
+}
+
 pub(crate) use release::holds;
+pub use room::Bounds;
+pub(crate) use room::{Below, Room, Scarce};
 
 /// What the state of v4 clients depends on.
 #[derive(Clone, Debug)]
@@ -59,15 +72,19 @@ pub struct StateOptions {
     pub lease: Duration,
     /// How long clients may reclaim after a restart. It lasts no less than the longest lease of the life before.
     pub grace: Duration,
-    /// How long a request of v2 or v3 that has to wait for the end of grace is held before it is told to come again.
+    /// How long a request of v2 or v3 that has to wait for the end of grace is held before it is told to come again, and
+    /// an OPEN for which there is no room.
     pub patience: Duration,
+    /// How much is kept.
+    pub bounds: Bounds,
 }
 
 impl Default for StateOptions {
     /// Linux's 90 s for both, and no record. Requests are held as long as those that wait for a recall.
     fn default() -> StateOptions {
         let lease = Duration::from_secs(90);
-        StateOptions { directory: None, lease, grace: lease, patience: Duration::from_secs(5) }
+        let patience = Duration::from_secs(5);
+        StateOptions { directory: None, lease, grace: lease, patience, bounds: Bounds::default() }
     }
 }
 
@@ -81,7 +98,9 @@ pub(crate) struct State {
     pub(crate) callbacks: callback::Ways,
     pub(crate) peers: Peers,
     stateless: Stateless,
+    pub(crate) room: Room,
     lease: Duration,
+    patience: Duration,
     started: AtomicBool,
 }
 
@@ -140,13 +159,14 @@ impl State {
         if !before.is_empty() {
             tracing::info!(clients = before.len(), seconds = grace.as_secs(), "grace period begins");
         }
+        let bounds = options.bounds;
         let stateless = Stateless::new((!before.is_empty()).then_some(grace), options.patience);
         State {
             tables: Mutex::new(Tables {
-                clients: Clients::new(epoch, options.lease, before.clone()),
-                sessions: Sessions::new(epoch),
-                stateids: Stateids::new(epoch),
-                owners: Owners::default(),
+                clients: Clients::new(epoch, options.lease, before.clone()).up_to(bounds.clients),
+                sessions: Sessions::new(epoch).up_to(bounds.sessions),
+                stateids: Stateids::new(epoch).up_to(bounds.states),
+                owners: Owners::default().up_to(bounds.owners),
                 grace: Grace::new(before.into_keys(), Instant::now(), grace),
                 early: Early::default(),
                 closed: Closed::default(),
@@ -157,7 +177,9 @@ impl State {
             callbacks: callback::Ways::default(),
             peers: Peers::default(),
             stateless,
+            room: Room::default(),
             lease: options.lease,
+            patience: options.patience,
             started: AtomicBool::new(false),
         }
     }
@@ -165,6 +187,11 @@ impl State {
     /// How long a client's state outlives its last word, in seconds: `lease_time`.
     pub(crate) fn lease_seconds(&self) -> u32 {
         self.lease.as_secs().max(1) as u32
+    }
+
+    /// Until when an OPEN that comes now is held if there is no room for it.
+    pub(crate) fn patience(&self) -> Instant {
+        Instant::now() + self.patience
     }
 
     /// Is state being reclaimed, and nothing to be changed that may belong to somebody?
@@ -209,6 +236,15 @@ impl State {
     /// The tables, locked. Never to be held across an `await`.
     pub(crate) fn tables(&self) -> MutexGuard<'_, Tables> {
         self.tables.lock()
+    }
+
+    /// How many clients there are now.
+    pub(crate) fn clients(&self) -> KnownClients {
+        let (tables, now) = (self.tables(), Instant::now());
+        let is_silent = |client: &&Client| tables.clients.is_silent(client.id, now);
+        let (known, silent) =
+            (tables.clients.iter().count(), tables.clients.iter().filter(is_silent).count());
+        KnownClients { known, silent }
     }
 
     /// Which server this is, in every life: `so_major_id` and the scope.

@@ -13,7 +13,7 @@ const SERVER_TIME: u32 = 1_000_000_000;
 /// `stat` of an error: that of v2, and what can be waited for.
 pub(super) fn stat(status: Status) -> Stat {
     match status {
-        Status::Delay | Status::Grace => Stat::Trylater,
+        Status::Delay | Status::Grace | Status::Resource => Stat::Trylater,
         other => Stat::V2(v2::stat(other)),
     }
 }

@@ -11,6 +11,7 @@ mod locks;
 mod minor0;
 mod opens;
 mod restart;
+mod room;
 mod sessions;
 mod setup;
 mod stateless;

@@ -15,7 +15,7 @@ use protocol::nfs4::{
 };
 use rpc::{ReplyCache, Server, ServerOptions};
 use server::exports::ExportId;
-use server::{Export, Exports, Front, HandleKey, Handles, StateOptions};
+use server::{Bounds, Export, Exports, Front, HandleKey, Handles, StateOptions};
 use tempfile::TempDir;
 use xdr::List;
 
@@ -32,7 +32,23 @@ pub struct Life {
     server: Server,
     /// Who of its clients holds what.
     pub arbiter: Arc<Arbiter>,
-    _front: Arc<Front>,
+    pub front: Arc<Front>,
+}
+
+/// How much room a server has.
+#[derive(Clone, Copy)]
+pub struct Scarcity {
+    /// Files that may be open.
+    pub opened_max: usize,
+    pub bounds: Bounds,
+    /// How long requests are held that wait for room, or for the end of grace.
+    pub patience: Duration,
+}
+
+impl Default for Scarcity {
+    fn default() -> Scarcity {
+        Scarcity { opened_max: 1000, bounds: Bounds::default(), patience: PATIENCE }
+    }
 }
 
 pub const LEASE: Duration = Duration::from_secs(90);
@@ -56,18 +72,25 @@ impl Home {
 
     /// The same, with leases granted as `options` have it.
     pub async fn serve_with(&self, lease: Duration, options: arbiter::Options) -> Life {
-        let fs = LocalFs::open(self.tree.path(), local::Options::new(self.state.path())).unwrap();
+        self.serve_scarce(lease, options, Scarcity::default()).await
+    }
+
+    /// The same, with not much room.
+    pub async fn serve_scarce(&self, lease: Duration, options: arbiter::Options, scarcity: Scarcity) -> Life {
+        let Scarcity { opened_max, bounds, patience } = scarcity;
+        let below = local::Options { opened_max, ..local::Options::new(self.state.path()) };
+        let fs = LocalFs::open(self.tree.path(), below).unwrap();
         let fs = Arc::new(Arbiter::with_options(Arc::new(fs), options));
         let arbiter = fs.clone();
         let export = Export { id: ExportId(1), path: "/".into(), fs, options: open_to_all() };
         let handles = Handles::open(HandleKey::new([1; 16]), self.state.path()).unwrap();
         let directory = Some(self.state.path().into());
-        let options = StateOptions { directory, lease, grace: lease, patience: PATIENCE };
+        let options = StateOptions { directory, lease, grace: lease, patience, bounds };
         let front = Front::with_state(Exports::new(vec![export]).unwrap(), handles, &options).unwrap();
         let listen = ServerOptions::new(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
         let replies = ReplyCache::open(self.state.path()).unwrap();
         let server = Server::start(listen, front.clone(), replies).await.unwrap();
-        Life { server, arbiter, _front: front }
+        Life { server, arbiter, front }
     }
 }
 

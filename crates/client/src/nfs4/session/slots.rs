@@ -85,6 +85,11 @@ impl Slots {
         Some(Grant { slot: free as u32, sequence, highest: highest as u32 })
     }
 
+    /// Is no request under way?
+    pub(crate) fn are_idle(&self) -> bool {
+        self.slots.iter().all(|slot| slot.state != State::Busy)
+    }
+
     /// The request of a slot has ended.
     pub(crate) fn release(&mut self, slot: u32, end: End) {
         let Some(slot) = self.slots.get_mut(slot as usize) else { return };

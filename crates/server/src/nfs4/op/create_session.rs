@@ -9,9 +9,9 @@ use tokio::time::Instant;
 
 use crate::nfs4::callback::Channel;
 use crate::nfs4::compound::Compound;
-use crate::nfs4::state::Tables;
 use crate::nfs4::state::clients::{Principal, SessionConfirm};
 use crate::nfs4::state::sessions::{CallbackTerms, negotiated_back, negotiated_fore};
+use crate::nfs4::state::{Scarce, Tables};
 
 const KNOWN: u32 =
     CREATE_SESSION4_FLAG_PERSIST | CREATE_SESSION4_FLAG_CONN_BACK_CHAN | CREATE_SESSION4_FLAG_CONN_RDMA;
@@ -25,6 +25,8 @@ pub(in crate::nfs4) async fn answer(
     }
     let channels = (negotiated_fore(&args.fore_chan_attrs)?, negotiated_back(&args.back_chan_attrs)?);
     let front = compound.front.clone();
+    // Without room, creating it says so.
+    front.room_for(Scarce::Sessions).await;
     let (created, replaced) = {
         let mut tables = front.state.tables();
         let principal = Principal::from(&compound.call.header.credential);

@@ -9,8 +9,8 @@ use protocol::nfs4::{
 use tokio::time::Instant;
 
 use crate::nfs4::compound::Compound;
-use crate::nfs4::state::clients::Principal;
-use crate::nfs4::state::{State, Tables};
+use crate::nfs4::state::clients::{Exchanged, Principal};
+use crate::nfs4::state::{Scarce, State, Tables};
 
 /// What a client may say. `EXCHGID4_FLAG_SUPP_FENCE_OPS` is of copies between servers, which we do not make.
 const KNOWN: u32 = EXCHGID4_FLAG_SUPP_MOVED_REFER
@@ -36,16 +36,9 @@ pub(in crate::nfs4) async fn answer(
     }
     State::start(compound.front);
     let state = &compound.front.state;
-    let exchanged = {
-        let mut tables = state.tables();
-        let Tables { clients, stateids, .. } = &mut *tables;
-        clients.exchange_id(
-            (args.clientowner.ownerid.into_bytes(), args.clientowner.verifier),
-            Principal::from(&compound.call.header.credential),
-            args.flags & EXCHGID4_FLAG_UPD_CONFIRMED_REC_A != 0,
-            Instant::now(),
-            |client| stateids.has(client),
-        )?
+    let exchanged = match exchange(compound, &args) {
+        Err(Status::Delay) if compound.front.room_for(Scarce::Clients).await => exchange(compound, &args)?,
+        exchanged => exchanged?,
     };
     if let Some(gone) = exchanged.replaced {
         compound.front.release(gone).await;
@@ -60,4 +53,16 @@ pub(in crate::nfs4) async fn answer(
         server_scope: state.server_name(),
         server_impl_id: None,
     })
+}
+
+fn exchange(compound: &Compound<'_>, args: &ExchangeIdArgs) -> Result<Exchanged, Status> {
+    let mut tables = compound.front.state.tables();
+    let Tables { clients, stateids, .. } = &mut *tables;
+    clients.exchange_id(
+        (args.clientowner.ownerid.clone().into_bytes(), args.clientowner.verifier),
+        Principal::from(&compound.call.header.credential),
+        args.flags & EXCHGID4_FLAG_UPD_CONFIRMED_REC_A != 0,
+        Instant::now(),
+        |client| stateids.has(client),
+    )
 }

@@ -10,13 +10,13 @@ use vfs::{Lock, LockKind, LockRequest, Locked, OpenId, Share};
 use crate::front::Object;
 use crate::nfs4::compound::Compound;
 use crate::nfs4::convert;
-use crate::nfs4::state::Tables;
 use crate::nfs4::state::grace::Claim;
 use crate::nfs4::state::holds;
 use crate::nfs4::state::names;
 use crate::nfs4::state::owners::{OwnerKind, OwnerName};
 use crate::nfs4::state::sequenced::{Answer, sequenced};
 use crate::nfs4::state::stateids::{Held, Kind, StateKey};
+use crate::nfs4::state::{Below, Scarce, Tables};
 
 pub(in crate::nfs4) async fn answer(
     compound: &mut Compound<'_>,
@@ -107,6 +107,7 @@ async fn first(
         return Err(Status::BadStateid.into());
     }
     let name = OwnerName { client: by.held.client, kind: OwnerKind::Lock, name: owner };
+    front.room_for(Scarce::Owners).await;
     {
         let mut tables = front.state.tables();
         let Tables { owners, stateids, .. } = &mut *tables;
@@ -129,6 +130,7 @@ async fn lock(compound: &mut Compound<'_>, args: &LockArgs, by: &By) -> Result<L
     let front = compound.front.clone();
     let claim = if args.reclaim { Claim::Reclaim } else { Claim::New };
     front.state.claim(Some(by.held.holder), claim).await?;
+    front.room_for(Scarce::States).await;
     let mut object = compound.object()?;
     object.caller.holder = Some(by.held.holder);
     let waits = compound.minor > 0 && matches!(args.locktype, NfsLockType::Readw | NfsLockType::Writew);
@@ -157,15 +159,22 @@ async fn lock(compound: &mut Compound<'_>, args: &LockArgs, by: &By) -> Result<L
     }
 }
 
-/// Asks for the lock. A silent client that is in the way loses what it holds.
+/// Asks for the lock. A silent client that is in the way, or takes up the room that it needs, loses what it holds.
 async fn locked(
     compound: &Compound<'_>,
     object: &Object,
     open: OpenId,
     request: &LockRequest,
 ) -> Result<Locked, Status> {
-    let fs = &object.export.fs;
-    let locked = fs.lock(&object.caller, open, request).await.map_err(convert::error)?;
+    let (front, fs) = (compound.front, &object.export.fs);
+    let locked = loop {
+        let made = front.state.room.made();
+        let locked = fs.lock(&object.caller, open, request).await;
+        let full = locked.as_ref().is_err_and(|error| error.status == vfs::Status::Resource);
+        if !full || !front.room_below(object.export.id, Below::Locks, made).await {
+            break locked.map_err(convert::error)?;
+        }
+    };
     if let Locked::Denied(lock) = &locked
         && let Some(holder) = names::holder(&lock.owner)
         && compound.front.expire_if_silent(holder).await

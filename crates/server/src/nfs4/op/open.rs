@@ -18,7 +18,7 @@ use crate::nfs4::state::grace::Claim;
 use crate::nfs4::state::owners::{OwnerKind, OwnerName, Turn};
 use crate::nfs4::state::sequenced::{self, Answer};
 use crate::nfs4::state::stateids::{FileKey, Kind};
-use crate::nfs4::state::{State, Tables, names};
+use crate::nfs4::state::{Scarce, State, Tables, names};
 use crate::nfs4::{convert, kind};
 use creation::Creation;
 pub(super) use share::Shares;
@@ -37,6 +37,7 @@ pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: OpenArgs)
     front.state.tables().clients.of_minor0(args.owner.clientid)?;
     let name = args.owner.owner.clone().into_bytes();
     let owner = OwnerName { client: args.owner.clientid, kind: OwnerKind::Open, name };
+    front.room_for(Scarce::Owners).await;
     let _turn = front.state.turns.take(&owner).await;
     let turn = front.state.tables().owners.begin_open(&owner, args.seqid, Instant::now())?;
     match turn {
@@ -82,6 +83,11 @@ async fn open(
     let shares = Shares::parse(args, compound.minor)?;
     let claim = if matches!(args.claim, OpenClaim::Previous(_)) { Claim::Reclaim } else { Claim::New };
     compound.front.state.claim(compound.holder(), claim).await?;
+    let room = compound.front.room_for(Scarce::States).await;
+    if !room && matches!(args.openhow, Openflag::Create(_)) {
+        // Nothing is made that could not be opened. What is there may be open for this owner already.
+        return Err(Status::Delay);
+    }
     let (object, name) = target(compound, args, shares.access)?;
     let creation = match &args.openhow {
         Openflag::Nocreate => None,
@@ -168,12 +174,19 @@ fn target(
     Ok((object, name))
 }
 
-/// Opens it. Silent clients that are in the way lose what they hold.
+/// Opens it. Silent clients that are in the way, or take up the room that it needs, lose what they hold.
 async fn opened(compound: &Compound<'_>, object: &Object, request: &OpenRequest) -> Result<Opened, Status> {
     let Object { export, caller, .. } = object;
-    let error = match export.fs.open(caller, request).await {
-        Ok(opened) => return Ok(opened),
-        Err(error) => error,
+    let limit = compound.front.state.patience();
+    let error = loop {
+        let made = compound.front.state.room.made();
+        let error = match export.fs.open(caller, request).await {
+            Ok(opened) => return Ok(opened),
+            Err(error) => error,
+        };
+        if error.status != vfs::Status::Resource || !compound.room_for_file(object, made, limit).await {
+            break error;
+        }
     };
     if matches!(error.status, vfs::Status::ShareDenied | vfs::Status::Delay) {
         let file = match &request.name {

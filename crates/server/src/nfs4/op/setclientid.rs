@@ -5,7 +5,7 @@ use tokio::time::Instant;
 
 use crate::nfs4::compound::Compound;
 use crate::nfs4::state::clients::{CallbackAddress, Principal, Setclientid};
-use crate::nfs4::state::{State, Tables};
+use crate::nfs4::state::{Scarce, State, Tables};
 
 pub(in crate::nfs4) async fn answer(
     compound: &mut Compound<'_>,
@@ -22,9 +22,16 @@ pub(in crate::nfs4) async fn answer(
             ident: args.callback_ident,
         },
     };
-    let mut tables = compound.front.state.tables();
-    let Tables { clients, stateids, .. } = &mut *tables;
-    match clients.setclientid(request, Instant::now(), |client| stateids.has(client)) {
+    let set = || {
+        let mut tables = compound.front.state.tables();
+        let Tables { clients, stateids, .. } = &mut *tables;
+        clients.setclientid(request.clone(), Instant::now(), |client| stateids.has(client))
+    };
+    let mut given = set();
+    if matches!(given, Err((Status::Resource, _))) && compound.front.room_for(Scarce::Clients).await {
+        given = set();
+    }
+    match given {
         Ok((clientid, setclientid_confirm)) => Ok(SetclientidOk { clientid, setclientid_confirm }),
         Err((Status::ClidInuse, Some(location))) => Err(SetclientidFailure::ClidInuse(location)),
         Err((status, _)) => Err(status.into()),

@@ -9,8 +9,8 @@
 //! A client that comes back after a restart is the holder that it was, so that what file systems hold for it is still
 //! its own. No holder is ever another client: the epoch is the high half of their numbers too.
 //!
-//! A client whose lease has run out is *silent*, not gone: what it holds stays until somebody is in conflict with it
-//! or a day has passed.
+//! A client whose lease has run out is *silent*, not gone: what it holds stays until somebody is in conflict with it,
+//! what it takes up is wanted ([`super::room`]), or a day has passed.
 
 mod exchange_id;
 mod setclientid;
@@ -25,12 +25,11 @@ use tokio::time::Instant;
 use vfs::HolderId;
 
 use super::records::Holders;
+use super::room::Bounds;
 
-pub(crate) use exchange_id::SessionConfirm;
+pub(crate) use exchange_id::{Exchanged, SessionConfirm};
 pub(crate) use setclientid::{CallbackAddress, Setclientid};
 
-/// Records at most, confirmed and not.
-const CLIENTS_MAX: usize = 8192;
 /// How long a silent client keeps what it holds if it is in nobody's way.
 const COURTESY: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -137,6 +136,8 @@ pub(crate) struct Clients {
     holders: HashMap<HolderId, Clientid>,
     /// Who held state before the restart, and has not come back yet.
     before: Holders,
+    /// Records at most, confirmed and not.
+    most: usize,
     next: u32,
     next_holder: u64,
     next_verifier: u64,
@@ -152,10 +153,16 @@ impl Clients {
             ids: HashMap::new(),
             holders: HashMap::new(),
             before,
+            most: Bounds::default().clients,
             next: 1,
             next_holder: u64::from(epoch) << 32 | 1,
             next_verifier: 1,
         }
+    }
+
+    /// With so many records, at most.
+    pub(crate) fn up_to(self, most: usize) -> Clients {
+        Clients { most, ..self }
     }
 
     /// The confirmed record with this id.
@@ -212,6 +219,19 @@ impl Clients {
     /// Has its lease run out?
     pub(crate) fn is_silent(&self, id: Clientid, now: Instant) -> bool {
         self.confirmed(id).is_none_or(|client| now.saturating_duration_since(client.renewed) > self.lease)
+    }
+
+    /// The client that has been silent for longest, of those that are `wanted`.
+    pub(crate) fn longest_silent(&self, now: Instant, wanted: impl Fn(&Client) -> bool) -> Option<Clientid> {
+        let silent = self.iter().filter(|client| self.is_silent(client.id, now) && wanted(client));
+        silent.min_by_key(|client| (client.renewed, client.id)).map(|client| client.id)
+    }
+
+    /// When the next client falls silent, if none of them says anything.
+    pub(crate) fn next_silent(&self, now: Instant) -> Option<Instant> {
+        // Silence begins behind the end of the lease.
+        let ends = self.iter().map(|client| client.renewed + self.lease + Duration::from_millis(1));
+        ends.filter(|end| *end > now).min()
     }
 
     /// Clients that have been silent for longer than courtesy goes; unconfirmed records are dropped on the way.
@@ -294,8 +314,9 @@ impl Clients {
         Some(replaced)
     }
 
-    fn room(&self) -> bool {
-        self.ids.len() < CLIENTS_MAX
+    /// Is there room for one more record?
+    pub(crate) fn has_room(&self) -> bool {
+        self.ids.len() < self.most
     }
 
     fn next_id(&mut self) -> Clientid {

@@ -11,10 +11,8 @@ use bytes::Bytes;
 use protocol::nfs4::{Clientid, Status};
 use tokio::time::Instant;
 
+use super::room::Bounds;
 use super::stateids::StateKey;
-
-/// Owners in all.
-const OWNERS_MAX: usize = 1 << 18;
 
 /// An owner's name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -57,13 +55,14 @@ struct Owner<R> {
 /// All owners.
 #[derive(Debug)]
 pub(crate) struct Owners<R> {
-    owners: HashMap<OwnerName, Owner<R>>,
+    by_name: HashMap<OwnerName, Owner<R>>,
     closed: HashMap<StateKey, OwnerName>,
+    most: usize,
 }
 
 impl<R> Default for Owners<R> {
     fn default() -> Owners<R> {
-        Owners { owners: HashMap::new(), closed: HashMap::new() }
+        Owners { by_name: HashMap::new(), closed: HashMap::new(), most: Bounds::default().owners }
     }
 }
 
@@ -83,6 +82,21 @@ pub(crate) fn leaves_seqid(status: Result<(), Status>) -> bool {
 }
 
 impl<R: Clone> Owners<R> {
+    /// With so many, at most.
+    pub(crate) fn up_to(self, most: usize) -> Owners<R> {
+        Owners { most, ..self }
+    }
+
+    /// Is there room for one more?
+    pub(crate) fn has_room(&self) -> bool {
+        self.by_name.len() < self.most
+    }
+
+    /// Is there any of this client?
+    pub(crate) fn any_of(&self, client: Clientid) -> bool {
+        self.by_name.keys().any(|name| name.client == client)
+    }
+
     /// An OPEN, which may be an owner's first request.
     ///
     /// # Errors
@@ -93,7 +107,7 @@ impl<R: Clone> Owners<R> {
         seqid: u32,
         now: Instant,
     ) -> Result<Turn<R>, Status> {
-        match self.owners.get(name) {
+        match self.by_name.get(name) {
             Some(owner) if owner.confirmed => self.begin(name, seqid, now),
             Some(_) => {
                 self.remove(name);
@@ -120,7 +134,7 @@ impl<R: Clone> Owners<R> {
         }
         match self.begin(name, seqid, now) {
             Ok(Turn::Execute) => Ok(()),
-            _ if !self.owners.contains_key(name) => self.enter(name, true, now),
+            _ if !self.by_name.contains_key(name) => self.enter(name, true, now),
             // The open owner's seqid says that this is no retry.
             _ => Err(Status::BadSeqid),
         }
@@ -131,7 +145,7 @@ impl<R: Clone> Owners<R> {
     /// # Errors
     /// `BadSeqid` if it is neither the next nor the last.
     pub(crate) fn begin(&mut self, name: &OwnerName, seqid: u32, now: Instant) -> Result<Turn<R>, Status> {
-        let owner = self.owners.get_mut(name).ok_or(Status::BadSeqid)?;
+        let owner = self.by_name.get_mut(name).ok_or(Status::BadSeqid)?;
         owner.used = now;
         match &owner.last {
             None => Ok(Turn::Execute),
@@ -143,7 +157,7 @@ impl<R: Clone> Owners<R> {
 
     /// The request was answered so.
     pub(crate) fn finish(&mut self, name: &OwnerName, seqid: u32, status: Result<(), Status>, reply: R) {
-        if let Some(owner) = self.owners.get_mut(name)
+        if let Some(owner) = self.by_name.get_mut(name)
             && !leaves_seqid(status)
         {
             owner.last = Some((seqid, reply));
@@ -152,19 +166,19 @@ impl<R: Clone> Owners<R> {
 
     /// Has the open owner been confirmed?
     pub(crate) fn is_confirmed(&self, name: &OwnerName) -> bool {
-        self.owners.get(name).is_some_and(|owner| owner.confirmed)
+        self.by_name.get(name).is_some_and(|owner| owner.confirmed)
     }
 
     /// OPEN_CONFIRM, or an OPEN that needs none.
     pub(crate) fn confirm(&mut self, name: &OwnerName) {
-        if let Some(owner) = self.owners.get_mut(name) {
+        if let Some(owner) = self.by_name.get_mut(name) {
             owner.confirmed = true;
         }
     }
 
     /// The owner closed this open.
     pub(crate) fn closed(&mut self, name: &OwnerName, key: StateKey) {
-        let Some(owner) = self.owners.get_mut(name) else { return };
+        let Some(owner) = self.by_name.get_mut(name) else { return };
         if let Some(before) = owner.closed.replace(key) {
             self.closed.remove(&before);
         }
@@ -178,29 +192,29 @@ impl<R: Clone> Owners<R> {
 
     /// Forgets an owner.
     pub(crate) fn remove(&mut self, name: &OwnerName) {
-        if let Some(closed) = self.owners.remove(name).and_then(|owner| owner.closed) {
+        if let Some(closed) = self.by_name.remove(name).and_then(|owner| owner.closed) {
             self.closed.remove(&closed);
         }
     }
 
     /// Forgets all owners of a client.
     pub(crate) fn remove_all(&mut self, client: Clientid) {
-        self.owners.retain(|name, _| name.client != client);
+        self.by_name.retain(|name, _| name.client != client);
         self.closed.retain(|_, name| name.client != client);
     }
 
     /// Forgets owners that have asked nothing for so long, unless they hold something.
     pub(crate) fn forget_idle(&mut self, now: Instant, idle: Duration, holds: impl Fn(&OwnerName) -> bool) {
-        self.owners.retain(|name, owner| now.saturating_duration_since(owner.used) <= idle || holds(name));
-        let owners = &self.owners;
+        self.by_name.retain(|name, owner| now.saturating_duration_since(owner.used) <= idle || holds(name));
+        let owners = &self.by_name;
         self.closed.retain(|_, name| owners.contains_key(name));
     }
 
     fn enter(&mut self, name: &OwnerName, confirmed: bool, now: Instant) -> Result<(), Status> {
-        if self.owners.len() >= OWNERS_MAX {
+        if !self.has_room() {
             return Err(Status::Resource);
         }
-        self.owners.insert(name.clone(), Owner { confirmed, last: None, used: now, closed: None });
+        self.by_name.insert(name.clone(), Owner { confirmed, last: None, used: now, closed: None });
         Ok(())
     }
 }
@@ -273,7 +287,7 @@ mod tests {
         owners.forget_idle(now + Duration::from_secs(11), Duration::from_secs(10), |_| true);
         assert!(owners.closer(second).is_some());
         owners.forget_idle(now + Duration::from_secs(11), Duration::from_secs(10), |_| false);
-        assert!(owners.owners.is_empty() && owners.closed.is_empty());
+        assert!(owners.by_name.is_empty() && owners.closed.is_empty());
     }
 
     proptest! {

@@ -12,13 +12,13 @@ use std::collections::HashMap;
 use protocol::nfs4::{ChannelAttrs, Clientid, SequenceArgs, Sessionid, Status};
 use xdr::Message;
 
+use super::room::Bounds;
+
 pub(crate) use channel::{negotiated_back, negotiated_fore};
 pub(crate) use slots::{Digest, Slots, Turn};
 
 /// Sessions of one client at most.
 const SESSIONS_PER_CLIENT_MAX: usize = 64;
-/// Sessions in all.
-const SESSIONS_MAX: usize = 16_384;
 /// Connections bound to one session at most; beyond it the oldest is forgotten.
 const CONNECTIONS_PER_SESSION_MAX: usize = 64;
 
@@ -65,6 +65,11 @@ impl<C: Bond> Session<C> {
     /// Is there a connection that could carry a callback?
     pub(crate) fn has_way_back(&self) -> bool {
         !self.back_down && self.connections.iter().any(|bound| bound.back && !bound.connection.is_closed())
+    }
+
+    /// Are so many requests under way that none more should be held?
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.slots.is_half_busy()
     }
 
     /// Connections that carry callbacks, the newest first.
@@ -119,6 +124,7 @@ pub(crate) enum Begun {
 #[derive(Debug)]
 pub(crate) struct Sessions<C> {
     epoch: u32,
+    most: usize,
     next: u64,
     ids: HashMap<Sessionid, Session<C>>,
     clients: HashMap<Clientid, Vec<Sessionid>>,
@@ -127,7 +133,18 @@ pub(crate) struct Sessions<C> {
 impl<C: Bond> Sessions<C> {
     /// None yet, in this life of the server.
     pub(crate) fn new(epoch: u32) -> Sessions<C> {
-        Sessions { epoch, next: 1, ids: HashMap::new(), clients: HashMap::new() }
+        let most = Bounds::default().sessions;
+        Sessions { epoch, most, next: 1, ids: HashMap::new(), clients: HashMap::new() }
+    }
+
+    /// With so many, at most.
+    pub(crate) fn up_to(self, most: usize) -> Sessions<C> {
+        Sessions { most, ..self }
+    }
+
+    /// Is there room for one more?
+    pub(crate) fn has_room(&self) -> bool {
+        self.ids.len() < self.most
     }
 
     /// Makes a session; `connection` is its first, of the backchannel too if `back`.
@@ -141,8 +158,9 @@ impl<C: Bond> Sessions<C> {
         callbacks: CallbackTerms,
         connection: Option<(C, bool)>,
     ) -> Result<Sessionid, Status> {
+        let room = self.has_room();
         let of_client = self.clients.entry(client).or_default();
-        if of_client.len() >= SESSIONS_PER_CLIENT_MAX || self.ids.len() >= SESSIONS_MAX {
+        if of_client.len() >= SESSIONS_PER_CLIENT_MAX || !room {
             return Err(Status::Delay);
         }
         let mut id = [0; 16];

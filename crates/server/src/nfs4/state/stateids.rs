@@ -14,12 +14,11 @@ use bytes::Bytes;
 use protocol::nfs4::{Clientid, Stateid, Status};
 use vfs::{Handle, HolderId, LeaseId, LeaseKind, OpenId, Principal, Share};
 
+use super::room::Bounds;
 use crate::exports::ExportId;
 
 /// States of one client at most.
 const STATES_PER_CLIENT_MAX: usize = 1 << 17;
-/// States in all.
-const STATES_MAX: usize = 1 << 20;
 
 /// Names a state in the tables: client and state of the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -98,6 +97,7 @@ pub(crate) struct Asker {
 #[derive(Debug)]
 pub(crate) struct Stateids {
     epoch: u32,
+    most: usize,
     next: u32,
     held: BTreeMap<StateKey, Held>,
     opens: HashMap<(u32, FileKey, Bytes), StateKey>,
@@ -119,6 +119,7 @@ impl Stateids {
     pub(crate) fn new(epoch: u32) -> Stateids {
         Stateids {
             epoch,
+            most: Bounds::default().states,
             next: 1,
             held: BTreeMap::new(),
             opens: HashMap::new(),
@@ -127,6 +128,16 @@ impl Stateids {
             files: HashMap::new(),
             counts: HashMap::new(),
         }
+    }
+
+    /// With so many, at most.
+    pub(crate) fn up_to(self, most: usize) -> Stateids {
+        Stateids { most, ..self }
+    }
+
+    /// Is there room for one more?
+    pub(crate) fn has_room(&self) -> bool {
+        self.held.len() < self.most
     }
 
     /// As it goes on the wire.
@@ -249,8 +260,9 @@ impl Stateids {
         kind: Kind,
     ) -> Result<&Held, Status> {
         let number = client as u32;
+        let room = self.has_room();
         let count = self.counts.entry(number).or_default();
-        if count.states >= STATES_PER_CLIENT_MAX || self.held.len() >= STATES_MAX {
+        if count.states >= STATES_PER_CLIENT_MAX || !room {
             return Err(Status::Delay);
         }
         count.states += 1;

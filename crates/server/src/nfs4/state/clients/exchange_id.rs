@@ -57,7 +57,7 @@ impl Clients {
         } else if update {
             return Err(Status::NoEnt);
         }
-        if !self.room() {
+        if !self.has_room() {
             return Err(Status::Delay);
         }
         let replaced = replaced.and_then(|id| self.remove(id));

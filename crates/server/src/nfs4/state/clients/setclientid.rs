@@ -54,7 +54,7 @@ impl Clients {
         {
             return Err((Status::ClidInuse, Some(callback.location.clone())));
         }
-        if !self.room() {
+        if !self.has_room() {
             return Err((Status::Resource, None));
         }
         // The same incarnation changes its callback under the id that it has; any other gets a new one.

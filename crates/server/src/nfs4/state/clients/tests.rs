@@ -175,6 +175,28 @@ fn silence_is_borne_for_a_day() {
 }
 
 #[test]
+fn the_longest_silent_is_the_first_to_go_and_nobody_whose_lease_is_good() {
+    let (mut clients, start) = (clients(), Instant::now());
+    let mut known = |name: &'static [u8], seconds| {
+        let at = start + Duration::from_secs(seconds);
+        let owner = (Bytes::from_static(name), [1; 8]);
+        let id = clients.exchange_id(owner, Principal::User(0), false, at, |_| true).unwrap().id;
+        clients.confirm_by_session(id, at);
+        id
+    };
+    let (second, first, third) = (known(b"second", 10), known(b"first", 0), known(b"third", 20));
+    let after = |seconds| start + LEASE + Duration::from_secs(seconds);
+    assert_eq!(clients.longest_silent(after(0), |_| true), None, "their leases are good");
+    assert_eq!(clients.longest_silent(after(30), |_| true), Some(first));
+    assert_eq!(clients.longest_silent(after(30), |client| client.id != first), Some(second));
+    assert_eq!(clients.longest_silent(after(15), |client| client.id == third), None);
+    clients.renew(first, after(15));
+    assert_eq!(clients.longest_silent(after(30), |_| true), Some(second));
+    let full = clients.up_to(3);
+    assert!(!full.has_room());
+}
+
+#[test]
 fn who_comes_back_after_a_restart_is_the_holder_that_it_was_and_nobody_else_is() {
     let name = ClientName { generation: Generation::Sessions, ownerid: Bytes::from_static(b"client") };
     let before = HolderId(6 << 32 | 3);

@@ -63,6 +63,12 @@ impl Slots {
         Ok(Turn::Execute)
     }
 
+    /// Is more than every second one busy? The only one of a session is, for whoever asks in it.
+    pub(crate) fn is_half_busy(&self) -> bool {
+        let busy = self.0.iter().filter(|slot| matches!(slot, Slot::Busy { .. })).count();
+        2 * busy > self.0.len()
+    }
+
     /// The request that was being carried out is done.
     pub(crate) fn complete(&mut self, slot: u32, reply: Option<Message>) {
         if let Some(slot) = self.0.get_mut(slot as usize)

@@ -1,0 +1,168 @@
+//! Room: whose state goes when there is none for more.
+//!
+//! A client whose lease has run out keeps what it holds out of courtesy, and courtesy ends when something is wanted that it
+//! takes up: a record, a session, a state id, or a file system's room for open files (`vfs::Status::Resource`). Who has been
+//! silent for longest goes first, and no more go than are needed. A client whose lease is good loses nothing but delegations
+//! that it does not use: these are recalled, and the asker is held until something has come back, as for any recall.
+//!
+//! Nobody is held whose client could then not give anything back: in minor version 0, where an owner's CLOSE waits for its
+//! OPEN, and in a session of whose slots half are in use.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use protocol::nfs4::Clientid;
+use tokio::time::Instant;
+use vfs::Caller;
+
+use super::Tables;
+use super::clients::{Client, Generation};
+use super::stateids::{Held, Kind};
+use crate::exports::ExportId;
+use crate::front::{Front, Object};
+use crate::nfs4::compound::Compound;
+
+/// How much is kept of the clients of version 4, at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Client records, confirmed and not.
+    pub clients: usize,
+    /// Sessions.
+    pub sessions: usize,
+    /// Opens, locks of an owner by an open, and delegations.
+    pub states: usize,
+    /// Open owners and lock owners of minor version 0.
+    pub owners: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Bounds {
+        Bounds { clients: 8192, sessions: 16_384, states: 1 << 20, owners: 1 << 18 }
+    }
+}
+
+/// What there may be none of for one more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scarce {
+    Clients,
+    Sessions,
+    States,
+    Owners,
+}
+
+/// What a file system keeps for every file that clients have open, or for locks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Below {
+    Files,
+    Locks,
+}
+
+impl Below {
+    fn takes(self, held: &Held) -> bool {
+        match self {
+            Below::Files => !matches!(held.kind, Kind::Lock { .. }),
+            Below::Locks => matches!(held.kind, Kind::Lock { .. }),
+        }
+    }
+}
+
+/// Who makes room in the file systems.
+#[derive(Debug, Default)]
+pub(crate) struct Room {
+    /// One at a time: what is freed for one may do for all.
+    turn: tokio::sync::Mutex<()>,
+    /// Counts clients that had to go.
+    made: AtomicU64,
+}
+
+impl Room {
+    /// To be asked before the attempt that may find none.
+    pub(crate) fn made(&self) -> u64 {
+        self.made.load(Ordering::Acquire)
+    }
+}
+
+impl Tables {
+    fn has(&self, what: Scarce) -> bool {
+        match what {
+            Scarce::Clients => self.clients.has_room(),
+            Scarce::Sessions => self.sessions.has_room(),
+            Scarce::States => self.stateids.has_room(),
+            Scarce::Owners => self.owners.has_room(),
+        }
+    }
+
+    fn takes(&self, client: &Client, what: Scarce) -> bool {
+        match what {
+            Scarce::Clients => true,
+            Scarce::Sessions => self.sessions.has(client.id),
+            Scarce::States => self.stateids.of_client(client.id).next().is_some(),
+            Scarce::Owners => client.name.generation == Generation::Minor0 && self.owners.any_of(client.id),
+        }
+    }
+
+    /// The client that has been silent for longest, of those that take up some of it.
+    fn silent_with(&self, what: impl Fn(&Client) -> bool) -> Option<Clientid> {
+        self.clients.longest_silent(Instant::now(), what)
+    }
+}
+
+impl Front {
+    /// Is there room in the tables for one more? There is, if that of clients who are silent will do.
+    pub(crate) async fn room_for(&self, what: Scarce) -> bool {
+        loop {
+            let silent = {
+                let tables = self.state.tables();
+                if tables.has(what) {
+                    return true;
+                }
+                tables.silent_with(|client| tables.takes(client, what))
+            };
+            let Some(client) = silent else { return false };
+            tracing::info!(?what, "a silent client has to make room");
+            self.expire(client).await;
+        }
+    }
+
+    /// A file system had no room, and `made` was what [`Room::made`] said before it was asked: a silent client goes, if none
+    /// has gone meanwhile. False if there is none that takes up any of it.
+    pub(crate) async fn room_below(&self, export: ExportId, what: Below, made: u64) -> bool {
+        let _turn = self.state.room.turn.lock().await;
+        if self.state.room.made() != made {
+            return true;
+        }
+        let silent = {
+            let tables = self.state.tables();
+            let takes = |held: &Held| held.file.export == export && what.takes(held);
+            tables.silent_with(|client| tables.stateids.of_client(client.id).any(takes))
+        };
+        let Some(client) = silent else { return false };
+        tracing::info!(?what, "a silent client has to make room");
+        self.expire(client).await;
+        self.state.room.made.fetch_add(1, Ordering::Release);
+        true
+    }
+}
+
+impl Compound<'_> {
+    /// A file system had no room for one more open file. Is it worth another try, before `limit`?
+    pub(crate) async fn room_for_file(&self, object: &Object, made: u64, limit: Instant) -> bool {
+        if self.front.room_below(object.export.id, Below::Files, made).await {
+            return true;
+        }
+        let until = self.held_until(limit);
+        // Also for one who is not held: his next attempt will find what has come back.
+        let deadline = Some(until.unwrap_or_else(Instant::now));
+        let made = object.export.fs.make_room(&Caller { deadline, ..object.caller.clone() }).await;
+        let now = Instant::now();
+        now < limit && (made || until.is_some_and(|until| until <= now))
+    }
+
+    /// Until when the asker is held before it is looked again: no longer than until another client falls silent. `None` if
+    /// he is not to be held.
+    fn held_until(&self, limit: Instant) -> Option<Instant> {
+        let (now, session) = (Instant::now(), self.slot.as_ref().map(|slot| slot.session));
+        let tables = self.front.state.tables();
+        tables.sessions.get(session?).filter(|session| !session.is_crowded())?;
+        Some(tables.clients.next_silent(now).map_or(limit, |next| next.min(limit)))
+    }
+}
