@@ -138,8 +138,12 @@ impl Core {
             None if wished.is_some() => (self.below.open_and_delegate(caller, request).await, None),
             None => (AndDelegated::alone(self.below.open(caller, request).await), None),
         };
-        if read.is_none() {
-            self.pace.lock().on_round_trip(sent.at.elapsed());
+        match &read {
+            Some(read) => {
+                self.counters.reads_along.bump();
+                self.measure(read.data.len() as u64);
+            }
+            None => self.pace.lock().on_round_trip(sent.at.elapsed()),
         }
         let read = along.map(|range| range.start).zip(read);
         let result = match result {

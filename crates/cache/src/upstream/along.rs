@@ -138,20 +138,21 @@ impl Core {
         if !alone || !current || !self.may_be_brought(state) {
             return None;
         }
-        // Of a file that has grown since, the attributes know no more than this.
-        let kept = (known.size.saturating_sub(start)).min(bytes.len() as u64);
-        let bytes = bytes.slice(..kept as usize);
-        if bytes.is_empty() {
+        // Of a file that has grown since, the attributes know no more than this; and of one that goes on, whole blocks.
+        let left = known.size.saturating_sub(start);
+        let kept = left.min(bytes.len() as u64);
+        let kept = if kept < left { kept / BLOCK_BYTES * BLOCK_BYTES } else { kept };
+        if kept == 0 {
             return None;
         }
+        let bytes = bytes.slice(..kept as usize);
         // Under the very lease that came along, if it is held still.
         let held = state.lease.as_ref().filter(|held| held.is_valid()).map(|held| held.id);
         let leased = lease.is_some_and(|lease| held == Some(lease.id));
         let young = !leased && !state.is_settled(&self.policy, sent);
         let fetch = state.data.brought(start..start + kept, sent.sequence, young);
-        let eof = start + kept == known.size;
+        let eof = kept == left;
         fetch.finish(Ok(Fetched { bytes: bytes.clone(), eof, attributes: Some(known) }));
-        self.measure(kept);
         Some((fetch, bytes))
     }
 

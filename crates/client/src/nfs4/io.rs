@@ -27,8 +27,8 @@ pub(super) type Part = (u64, u32);
 
 /// Bytes of a reply to OPEN besides those that a READ behind it brings: three sets of attributes, two handles, a delegation.
 pub(super) const OPEN_BYTES: u32 = 4 << 10;
-/// Operations in the longest compound that an OPEN and a READ are in.
-const OPERATIONS: u32 = 16;
+/// Operations in the longest compound that an OPEN and a READ are in, with SEQUENCE and GET_DIR_DELEGATION.
+const OPERATIONS: u32 = 9;
 
 /// The open that I/O names, if it names one.
 pub(super) fn open_of(by: By) -> Option<OpenId> {

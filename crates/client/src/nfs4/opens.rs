@@ -238,14 +238,12 @@ impl Inner {
             principal: caller.principal.clone(),
         });
         let want = self.want(request.want);
-        let Along { riding, part } = along;
-        let part = part.and_then(|part| self.may_ride(part));
-        let along = Along { riding, part };
+        let along = along.with(|part| self.may_ride(part));
+        let build = |_: &State| Ok((self.open_operations(request, want, along)?, Used::Nothing));
         let plan = Plan::stateful(Operation::Open);
-        let plan = part.map_or(plan, |(_, count)| plan.answered_with(OPEN_BYTES + count));
+        let plan = along.part.map_or(plan, |(_, count)| plan.answered_with(OPEN_BYTES + count));
         let for_another = caller.holder.is_some() && self.holds_for_others.load(Ordering::Relaxed);
         let plan = if for_another { plan.told_of_delays(DELAYS_MAX) } else { plan };
-        let build = |_: &State| Ok((self.open_operations(request, want, along)?, Used::Nothing));
         let ran = match self.run(caller, plan, build).await {
             Ok(ran) => ran,
             Err(failed) => {
@@ -263,12 +261,13 @@ impl Inner {
         let AndDelegated { result, lease } = opened?;
         let whole = result.as_ref().is_ok_and(|half| half.whole);
         let last =
-            || if whole { self.take_last(caller, &request.handle, riding, &mut results) } else { None };
+            || if whole { self.take_last(caller, &request.handle, along.riding, &mut results) } else { None };
         let lease = lease.or_else(last);
         let known = result.as_ref().ok().and_then(|half| half.attributes);
-        let read = part
+        let read = along
+            .part
             .zip(known)
-            .and_then(|(part, attributes)| self.take_along(request, &mut results, part, attributes));
+            .and_then(|(part, attributes)| self.take_read_along(&mut results, part, attributes));
         drop(in_flight);
         let result = match result {
             Ok(half) => self.complete(caller, request, half).await,
@@ -277,33 +276,15 @@ impl Inner {
         Ok(Came { result, lease, read, again })
     }
 
-    /// What comes last in an OPEN's results.
-    fn take_along(
-        &self,
-        request: &OpenRequest,
-        results: &mut Results,
-        part: Part,
-        attributes: vfs::Attributes,
-    ) -> Option<Read> {
-        if request.name.is_some() {
-            results.take::<op::Restorefh>().ok()?;
-        }
-        self.take_read_along(results, part, attributes)
-    }
-
-    /// By name, the file is saved while the directory is asked once more, and with it the state id.
-    fn open_operations(
-        &self,
-        request: &OpenRequest,
-        want: u32,
-        Along { riding, part }: Along,
-    ) -> Result<Vec<ArgOp>> {
+    /// The directory is asked for behind the OPEN, which may have changed it; for one that makes nothing, and on which a
+    /// READ rides, before it, so that the file stays the current object.
+    fn open_operations(&self, request: &OpenRequest, want: u32, along: Along) -> Result<Vec<ArgOp>> {
         let share = (request.access, request.deny);
         let rights = op::Access::with(AccessArgs { access: RIGHTS.bits() });
         let Some(name) = &request.name else {
             let open = open_args(&request.owner, share, want, Openflag::Nocreate, OpenClaim::Fh);
             let mut operations = vec![put(&request.handle)?, op::Open::with(open), rights, getattr_all()];
-            operations.extend(part.map(Inner::read_along));
+            operations.extend(along.part.map(Inner::read_along));
             return Ok(operations);
         };
         let openhow = match &request.create {
@@ -312,19 +293,20 @@ impl Inner {
         };
         let claim = OpenClaim::Null(convert::component(name));
         let mut operations = vec![put(&request.handle)?];
-        operations.extend(riding.first());
+        operations.extend(along.riding.first());
+        operations.push(if along.is_seen_first() { getattr_all() } else { getattr(convert::BEFORE) });
+        operations.extend(along.part.is_none().then(|| op::Savefh::with(())));
         operations.extend([
-            if riding == Riding::First { getattr_all() } else { getattr(convert::BEFORE) },
             op::Open::with(open_args(&request.owner, share, want, openhow, claim)),
             op::Getfh::with(()),
             rights,
             getattr_all(),
         ]);
-        operations.extend(part.map(|_| op::Savefh::with(())));
-        operations.extend([put(&request.handle)?, getattr_all()]);
-        operations.extend(riding.last());
-        operations
-            .extend(part.into_iter().flat_map(|part| [op::Restorefh::with(()), Inner::read_along(part)]));
+        match along.part {
+            Some(part) => operations.push(Inner::read_along(part)),
+            None => operations.extend([op::Restorefh::with(()), getattr_all()]),
+        }
+        operations.extend(along.riding.last());
         Ok(operations)
     }
 
@@ -336,23 +318,24 @@ impl Inner {
         results: &mut Results,
         along: Along,
     ) -> std::result::Result<AndDelegated<Half>, NotCarriedOut> {
-        let riding = along.riding;
         if let Err(failed) = self.take::<op::Putfh>(results) {
             return Ok(AndDelegated::alone(Err(failed)));
         }
-        if riding != Riding::First {
+        if request.name.is_none() || !along.is_seen_first() {
             let before = match &request.name {
                 Some(_) => self.take_before(results),
                 None => Ok(None),
             };
-            let half = before.and_then(|before| self.opened_file(caller, request, results, (before, along)));
+            let seen = before.map(|before| Above { before, all: None });
+            let half = seen.and_then(|above| self.opened_file(caller, request, results, (above, along)));
             return Ok(AndDelegated::alone(half));
         }
-        let promised = self.take_first(caller, &request.handle, riding, results)?;
+        let promised = self.take_first(caller, &request.handle, along.riding, results)?;
         let above = self.take_attributes(results, &request.handle, DIRECTORY);
         let lease = self.vouched(promised, above.as_ref().ok().copied());
         let result = above.and_then(|above| {
-            let half = self.opened_file(caller, request, results, (Some(above.wcc()), along));
+            let seen = Above { before: Some(above.wcc()), all: Some(above) };
+            let half = self.opened_file(caller, request, results, (seen, along));
             half.map_err(|failed| if failed.attributes.is_some() { failed } else { failed.with(Some(above)) })
         });
         Ok(AndDelegated { result, lease })
@@ -364,8 +347,11 @@ impl Inner {
         caller: &Caller,
         request: &OpenRequest,
         results: &mut Results,
-        (before, along): (Option<WccAttributes>, Along),
+        (above, along): (Above, Along),
     ) -> Result<Half> {
+        if request.name.is_some() && along.part.is_none() {
+            self.take::<op::Savefh>(results)?;
+        }
         let ok = self.take::<op::Open>(results)?;
         let handle = match request.name {
             Some(_) => self.take_handle(results)?,
@@ -381,7 +367,7 @@ impl Inner {
         };
         let id = self.state.lock().opened(granted);
         let lease = self.delegated(&handle, &caller.principal, &ok.delegation, request.want);
-        let half = self.rest_of_open(request, results, (id, handle, lease), (before, along, &ok));
+        let half = self.rest_of_open(request, results, (id, handle, lease), (above, along, &ok));
         match half {
             Ok(half) => Ok(half),
             Err(failed) => {
@@ -396,7 +382,7 @@ impl Inner {
         request: &OpenRequest,
         results: &mut Results,
         (id, handle, lease): (OpenId, Handle, Option<(LeaseId, LeaseKind)>),
-        (before, along, ok): (Option<WccAttributes>, Along, &OpenOk),
+        (above, along, ok): (Above, Along, &OpenOk),
     ) -> Result<Half> {
         let rights = results.take::<op::Access>().ok();
         let granted = rights.map(|rights| AccessMask::from_bits_truncate(rights.access) & RIGHTS);
@@ -405,9 +391,11 @@ impl Inner {
             None => None,
         };
         let mut directory = Wcc::default();
-        if request.name.is_some() && attributes.is_some() && along.is_back_above(results) {
+        if along.part.is_some() {
+            directory = Wcc::seen(above.all);
+        } else if request.name.is_some() && attributes.is_some() && results.take::<op::Restorefh>().is_ok() {
             let after = self.attributes_after(results, &request.handle, DIRECTORY)?;
-            directory = Around { before, cinfo: ok.cinfo }.with(after);
+            directory = Around { before: above.before, cinfo: ok.cinfo }.with(after);
         }
         let created = match &request.create {
             None => false,
@@ -593,11 +581,24 @@ struct Along {
 impl Along {
     const NOTHING: Along = Along { riding: Riding::Never, part: None };
 
-    /// Takes what lies between the file's attributes and the directory's.
-    fn is_back_above(self, results: &mut Results) -> bool {
-        let saved = self.part.is_none() || results.take::<op::Savefh>().is_ok();
-        saved && results.take::<op::Putfh>().is_ok()
+    /// With as much of the READ as may ride: none where a delegation rides last, since READ stands last or not at all.
+    fn with(self, may_ride: impl FnOnce(Part) -> Option<Part>) -> Along {
+        let part = self.part.filter(|_| self.riding != Riding::Last).and_then(may_ride);
+        Along { part, ..self }
     }
+
+    /// Are all attributes of the directory asked for before the OPEN?
+    fn is_seen_first(self) -> bool {
+        self.riding == Riding::First || self.part.is_some()
+    }
+}
+
+/// The directory of a name before the OPEN.
+#[derive(Clone, Copy, Debug)]
+struct Above {
+    before: Option<WccAttributes>,
+    /// If it was asked for all of it.
+    all: Option<vfs::Attributes>,
 }
 
 /// An open that is not complete yet.

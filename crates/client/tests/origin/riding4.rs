@@ -125,8 +125,8 @@ async fn it_rides_last_and_then_first() {
     assert!(!there);
     soon(fs.returned(&caller(), lease.unwrap().id)).await.unwrap();
     let (opened, lease) = open(&fs, ABSENT).await;
-    let behind = ["OPEN", "GETFH", "ACCESS", "GETATTR", "PUTFH", "GETATTR"];
-    let riding_first = [&["PUTFH", "GET_DIR_DELEGATION", "GETATTR"][..], &behind].concat();
+    let behind = ["OPEN", "GETFH", "ACCESS", "GETATTR", "RESTOREFH", "GETATTR"];
+    let riding_first = [&["PUTFH", "GET_DIR_DELEGATION", "GETATTR", "SAVEFH"][..], &behind].concat();
     assert_eq!(last(&origin), riding_first);
     assert_eq!(opened.unwrap_err().status, vfs::Status::NoEnt);
     soon(fs.returned(&caller(), lease.unwrap().id)).await.unwrap();
@@ -149,7 +149,7 @@ async fn an_open_brings_it_of_an_origin_that_may_not_know_it() {
     let (opened, lease) = open(&fs, b"file").await;
     assert!(opened.is_ok() && lease.is_some());
     let all = last(&origin);
-    assert_eq!(all[all.len() - 4..], ["PUTFH", "GETATTR", "GET_DIR_DELEGATION", "GETATTR"]);
+    assert_eq!(all[all.len() - 4..], ["RESTOREFH", "GETATTR", "GET_DIR_DELEGATION", "GETATTR"]);
 }
 
 /// Nothing is lost by asking in vain, and it is not done for ever; of one directory not twice within half a minute.
