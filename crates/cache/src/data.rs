@@ -65,6 +65,8 @@ pub struct Data {
     /// When one of them last began or ended.
     written: Option<Instant>,
     claims: Vec<Claim>,
+    /// Up to here, bytes have come with an open that nobody has asked for yet.
+    unasked: u64,
     tickets: Ticket,
     /// Checksums of what was stored.
     sums: Sums,
@@ -109,6 +111,9 @@ impl Data {
     /// Plans the reading of `want`, which lies within a file of `size` bytes. `sent` is the sequence number of the
     /// reads that will be sent, `chunk` the most that one of them asks for.
     pub fn plan(&mut self, want: &Range<u64>, size: u64, chunk: u64, young: bool, sequence: u64) -> Plan {
+        if want.start < self.unasked {
+            self.unasked = 0;
+        }
         if self.valid.contains(want)
             && let Some(file) = &self.file
         {
@@ -198,6 +203,17 @@ impl Data {
         let fetch = Arc::new(Fetch::new(range, self.generation, sequence, young));
         self.fetches.push(fetch.clone());
         fetch
+    }
+
+    /// Up to here, bytes come before anybody has asked for them.
+    pub fn are_unasked(&mut self, end: u64) {
+        self.unasked = end;
+    }
+
+    /// How many bytes are here that somebody has asked for, or about.
+    pub fn asked_bytes(&self) -> u64 {
+        self.valid.bytes()
+            - self.valid.present(&(0..self.unasked)).iter().map(|it| it.end - it.start).sum::<u64>()
     }
 
     /// A fetch has ended and been stored, or will not be.
@@ -346,6 +362,7 @@ impl Data {
         self.young.clear();
         self.sums.clear();
         self.claims.clear();
+        self.unasked = 0;
         self.synced = false;
         self.file.take()
     }

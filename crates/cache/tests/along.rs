@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use cache::Cache;
+use cache::{Cache, Completeness, Fill};
 use origin::state::{Policy, unchecked};
 use origin::{Bench, open_handle, open_request, opener, read, root, until, v4, v4_opener, write};
 use vfs::{
@@ -136,6 +136,27 @@ async fn an_open_of_a_large_file_costs_no_call_more_than_it_did() {
         assert_eq!(read_open(&cache, &opened, 0, 1 << 20).await, bytes);
         assert_eq!(bench.origin.calls(), [("OPEN", 1), ("READ", 1)], "{known}");
     }
+}
+
+/// What an open has brought of a large file does not make it one to be completed, until somebody reads it.
+#[tokio::test]
+async fn a_file_is_not_completed_because_it_was_opened() {
+    let (bench, cache, read) = setup(Policy::Always(LeaseKind::Read), &pattern(5 * SMALL)).await;
+    drop(cache);
+    let opened = bench.origin.put(&root(), "opened", &pattern(4 * SMALL));
+    bench.origin.pass(10 * SECOND);
+    let mut options = bench.options();
+    options.flush_interval = Duration::from_millis(5);
+    options.fill = Some(Fill { idle: Duration::from_millis(20), percent_min: 10 });
+    let cache = bench.open_with(options).await;
+    open(&cache, &open_handle(&opened, 1, Share::READ)).await;
+    let reader = open(&cache, &open_handle(&read, 1, Share::READ)).await;
+    assert_eq!(along(&bench), 2 * SMALL as u64);
+    read_open(&cache, &reader, 0, 10).await;
+    // Of those that are to be completed, the one that needs least comes first.
+    until(|| cache.info(&read).completeness == Completeness::Whole).await;
+    assert_eq!(cache.stats().filled_bytes, 4 * SMALL as u64);
+    assert_eq!(cache.info(&opened).cached_bytes, SMALL as u64);
 }
 
 /// Who opens for something else than reading, or has the file already, gets no bytes; nobody where nothing is read ahead.

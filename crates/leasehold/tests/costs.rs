@@ -380,19 +380,24 @@ async fn names_cost_nothing_under_a_lease_on_their_directory() {
 async fn a_cold_read_costs_one_call() {
     for column in [Column::None, Column::Read, Column::Write] {
         let bench = Bench::new(column).await;
-        let large = vec![b'x'; 200_000];
-        std::fs::write(bench.home.path().join("served").join("large"), &large).unwrap();
+        let (large, served) = (vec![b'x'; 200_000], bench.home.path().join("served"));
+        std::fs::write(served.join("large"), &large).unwrap();
+        std::fs::write(served.join("small"), "content").unwrap();
+        // Until what is known of their directory is believed.
+        bench.warm().await;
         let (v3, v3_root, caller) = (&bench.v3, bench.v3_root().await, user());
-        let large_name = Name::new(b"large").unwrap();
-        let found = v3.lookup(&caller, &v3_root, &large_name).await.unwrap().node.handle;
+        let found = v3.lookup(&caller, &v3_root, &Name::new(b"large").unwrap()).await.unwrap().node.handle;
         let one = [("OPEN", 1)];
+        let before = bench.reads();
         let reading = v3.read(&caller, &found, By::Anonymous, 0, 200_000);
         let read = bench.costs("cold READ of v3", reading, one, one, one).await.unwrap();
         assert!(read.data.to_bytes().unwrap() == large);
         let fs = bench.clients[0].file_system();
-        let request = request(&bench.root, owner("reader"), Share::READ);
+        let small = Some(Name::new(b"small").unwrap());
+        let request = OpenRequest { name: small, ..request(&bench.root, owner("reader"), Share::READ) };
         let opening = fs.open(&caller, &request);
         let opened = bench.costs("cold open of v4", opening, one, one, one).await.unwrap();
+        assert_eq!(bench.reads() - before, 2);
         let read = bench.costs("and its READ", bench.read(0, &opened), [], [], []).await;
         assert_eq!(read, "content");
     }

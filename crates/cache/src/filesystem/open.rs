@@ -203,7 +203,7 @@ impl Core {
             asked => asked?,
         };
         if let Some(brought) = first.brought.take() {
-            brought.store().await;
+            brought.store_unasked().await;
         }
         let (object, told) = (first.object, first.opened);
         let mut usage = first.usage;

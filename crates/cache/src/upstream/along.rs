@@ -48,6 +48,17 @@ impl Brought {
             self.core.store(&self.object, range, &self.bytes, self.fetch.young, wanted).await;
         }
     }
+
+    /// The same, where nobody has asked for it yet: that it is here does not make the file one to be completed.
+    pub async fn store_unasked(self) {
+        let end = self.fetch.range.end;
+        self.core.with(&self.object, |state| {
+            if state.data.valid().is_empty() {
+                state.data.are_unasked(end);
+            }
+        });
+        self.store().await;
+    }
 }
 
 impl Drop for Brought {
