@@ -65,8 +65,8 @@ pub struct Data {
     /// When one of them last began or ended.
     written: Option<Instant>,
     claims: Vec<Claim>,
-    /// Up to here, bytes have come with an open that nobody has asked for yet.
-    unasked: u64,
+    /// What has come with an open and nobody has asked for yet.
+    unasked: RangeSet,
     tickets: Ticket,
     /// Checksums of what was stored.
     sums: Sums,
@@ -111,8 +111,9 @@ impl Data {
     /// Plans the reading of `want`, which lies within a file of `size` bytes. `sent` is the sequence number of the
     /// reads that will be sent, `chunk` the most that one of them asks for.
     pub fn plan(&mut self, want: &Range<u64>, size: u64, chunk: u64, young: bool, sequence: u64) -> Plan {
-        if want.start < self.unasked {
-            self.unasked = 0;
+        if !self.unasked.is_empty() {
+            let end = want.end.checked_next_multiple_of(BLOCK_BYTES).unwrap_or(u64::MAX);
+            self.unasked.remove(want.start / BLOCK_BYTES * BLOCK_BYTES..end);
         }
         if self.valid.contains(want)
             && let Some(file) = &self.file
@@ -205,15 +206,15 @@ impl Data {
         fetch
     }
 
-    /// Up to here, bytes come before anybody has asked for them.
-    pub fn are_unasked(&mut self, end: u64) {
-        self.unasked = end;
+    /// These come before anybody has asked for them.
+    pub fn are_unasked(&mut self, range: Range<u64>) {
+        self.unasked.insert(range);
     }
 
-    /// How many bytes are here that somebody has asked for, or about.
+    /// How many bytes are here because somebody asked for them, or for others in their blocks.
     pub fn asked_bytes(&self) -> u64 {
-        self.valid.bytes()
-            - self.valid.present(&(0..self.unasked)).iter().map(|it| it.end - it.start).sum::<u64>()
+        let unasked = self.unasked.iter().flat_map(|range| self.valid.present(range));
+        self.valid.bytes() - unasked.map(|part| part.end - part.start).sum::<u64>()
     }
 
     /// A fetch has ended and been stored, or will not be.
@@ -362,7 +363,7 @@ impl Data {
         self.young.clear();
         self.sums.clear();
         self.claims.clear();
-        self.unasked = 0;
+        self.unasked.clear();
         self.synced = false;
         self.file.take()
     }

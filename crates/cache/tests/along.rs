@@ -152,7 +152,7 @@ async fn a_file_is_not_completed_because_it_was_opened() {
     open(&cache, &open_handle(&opened, 1, Share::READ)).await;
     let reader = open(&cache, &open_handle(&read, 1, Share::READ)).await;
     assert_eq!(along(&bench), 2 * SMALL as u64);
-    read_open(&cache, &reader, 0, 10).await;
+    read_open(&cache, &reader, 0, SMALL as u32).await;
     // Of those that are to be completed, the one that needs least comes first.
     until(|| cache.info(&read).completeness == Completeness::Whole).await;
     assert_eq!(cache.stats().filled_bytes, 4 * SMALL as u64);

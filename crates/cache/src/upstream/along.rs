@@ -51,10 +51,9 @@ impl Brought {
 
     /// The same, where nobody has asked for it yet: that it is here does not make the file one to be completed.
     pub async fn store_unasked(self) {
-        let end = self.fetch.range.end;
         self.core.with(&self.object, |state| {
             if state.data.valid().is_empty() {
-                state.data.are_unasked(end);
+                state.data.are_unasked(self.fetch.range.clone());
             }
         });
         self.store().await;
