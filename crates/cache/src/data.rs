@@ -270,7 +270,12 @@ impl Data {
         !self.writes.is_empty()
     }
 
-    /// Has one been at any time since?
+    /// When one last began or ended.
+    pub fn written(&self) -> Option<Instant> {
+        self.written
+    }
+
+    /// Has one been under way at any time since?
     pub fn is_written_since(&self, since: Instant) -> bool {
         self.is_being_written() || self.written.is_some_and(|at| at >= since)
     }

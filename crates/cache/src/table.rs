@@ -85,8 +85,8 @@ struct Shard {
     objects: HashMap<Handle, Arc<Object>>,
     order: VecDeque<Handle>,
     departures: u64,
-    /// When the last of them was.
-    departed: Option<Instant>,
+    /// When one of those who are gone was last written by us.
+    written: Option<Instant>,
 }
 
 /// All objects in memory.
@@ -142,9 +142,9 @@ impl ObjectTable {
         self.shard(handle).lock().objects.get(handle).cloned()
     }
 
-    /// May this object have been let go of since then, and what was remembered of its doings with it?
-    pub fn has_let_go(&self, handle: &Handle, since: Instant) -> bool {
-        self.shard(handle).lock().departed.is_some_and(|at| at >= since)
+    /// May this object have been written by us since then, and let go of, so that it does not know?
+    pub fn may_be_written_since(&self, handle: &Handle, since: Instant) -> bool {
+        self.shard(handle).lock().written.is_some_and(|at| at >= since)
     }
 
     /// All objects in memory, shard by shard.
@@ -171,9 +171,11 @@ impl Shard {
                 self.order.push_back(handle);
                 continue;
             }
+            // Nobody else holds it.
+            let written = object.state.try_lock().and_then(|state| state.data.written());
+            self.written = self.written.max(written);
             self.objects.remove(&handle);
             self.departures += 1;
-            self.departed = Some(Instant::now());
             return;
         }
     }

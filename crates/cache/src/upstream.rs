@@ -199,6 +199,7 @@ impl Core {
         sent: &Sent,
     ) -> Granted {
         let object = self.object(&opened.handle);
+        let forgotten = self.table.may_be_written_since(&object.handle, sent.at);
         let cutting = naming.as_mut().and_then(|naming| naming.cutting.take());
         let cut = request.create.as_ref().and_then(|(_, set)| set.size).filter(|_| !opened.created);
         // What is kept of the write goes last: until then, nobody takes the cut range for known.
@@ -236,7 +237,7 @@ impl Core {
             let young = state.lease.is_none() && !state.is_settled(&self.policy, sent);
             let (leads, epoch) = (Leads::To(opened.handle), state.epoch());
             let entry = NameEntry { leads, epoch, young, within: None };
-            let reply = Reply { object: &object, seen, lease: opened.lease.as_ref(), sent };
+            let reply = Reply { seen, lease: opened.lease.as_ref(), forgotten, sent };
             let came = read.and_then(|(start, read)| self.take_along(state, start, read, &reply));
             ((seen == Seen::Known && !moved).then_some(entry), usage, early, came)
         });

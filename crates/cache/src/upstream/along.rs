@@ -68,12 +68,12 @@ impl Drop for Brought {
 
 /// The reply to an OPEN, as what came along with it is judged by.
 pub struct Reply<'a> {
-    /// The file that was opened.
-    pub object: &'a Arc<Object>,
-    /// What its attributes turned out to be.
+    /// What the file's attributes turned out to be.
     pub seen: Seen,
     /// The lease that came.
     pub lease: Option<&'a Lease>,
+    /// The file may have been written by us meanwhile and does not know.
+    pub forgotten: bool,
     /// When the OPEN was sent.
     pub sent: &'a Sent,
 }
@@ -140,10 +140,10 @@ impl Core {
         read: Read,
         reply: &Reply,
     ) -> Option<(Arc<Fetch>, Bytes)> {
-        let Reply { object, seen, lease, sent } = *reply;
+        let Reply { seen, lease, forgotten, sent } = *reply;
         let Data::Bytes(bytes) = read.data else { return None };
         let known = *state.attributes()?;
-        let alone = !state.data.is_written_since(sent.at) && !self.table.has_let_go(&object.handle, sent.at);
+        let alone = !state.data.is_written_since(sent.at) && !forgotten;
         let current = seen == Seen::Known && state.is_known_since(sent.sequence.saturating_sub(1));
         if !alone || !current || !self.may_be_brought(state) {
             return None;
