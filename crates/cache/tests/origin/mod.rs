@@ -528,7 +528,7 @@ impl FileSystem for Origin {
         self.took_effect("OPEN");
         self.dawdle().await;
         let fails = self.fails_along.load(Ordering::Relaxed);
-        let fails = fails || (self.jitter.load(Ordering::Relaxed) > 0 && self.random() % 8 == 0);
+        let fails = fails || (self.jitter.load(Ordering::Relaxed) > 0 && self.random().is_multiple_of(8));
         let count = count.min(self.read_max.load(Ordering::Relaxed) as u32);
         let read = |opened: &Opened| {
             let read = self.tree().read(&caller.principal, &opened.handle, offset, count).ok()?;
