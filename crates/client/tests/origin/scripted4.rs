@@ -61,7 +61,7 @@ struct Kept {
     seen: Vec<Vec<ArgOp>>,
     replays: u32,
     /// Was the last compound to be kept for a resend?
-    kept_last: bool,
+    cached_last: bool,
     /// What was not to be kept is not.
     forgets: bool,
     /// The next SEQUENCE is on a connection that is not bound.
@@ -152,7 +152,7 @@ impl Origin4 {
 
     /// Was the last compound to be kept for a resend?
     pub fn kept_last(&self) -> bool {
-        self.service.kept.lock().kept_last
+        self.service.kept.lock().cached_last
     }
 
     /// From now on, what is not to be kept for a resend is not.
@@ -283,7 +283,7 @@ impl Scripted {
                 _ => {}
             }
             slot = Some((args.slotid, args.sequenceid));
-            kept.kept_last = args.cachethis;
+            kept.cached_last = args.cachethis;
             results.push(ResOp::Sequence(Ok(sequenced(args, &kept))));
             operations.remove(0);
         }
