@@ -231,9 +231,10 @@ impl Core {
     /// How many bytes a file lacks, and how long it is, if it is worth completing.
     fn missing(&self, state: &State, fill: Fill) -> Option<(u64, u64)> {
         let known = state.attributes().filter(|known| known.file_type == FileType::Regular)?;
-        let present = state.data.valid().bytes();
+        // What an open has brought says nothing of whether the file is wanted.
+        let (present, asked) = (state.data.valid().bytes(), state.data.asked_bytes());
         let enough =
-            present > 0 && u128::from(present) * 100 >= u128::from(known.size) * u128::from(fill.percent_min);
+            asked > 0 && u128::from(asked) * 100 >= u128::from(known.size) * u128::from(fill.percent_min);
         let worth = enough && present < known.size && self.options.takes(known, self.policy.wall());
         let readable = || state.rights.iter().any(|right| right.may_ever(AccessMask::READ));
         (worth && readable()).then(|| (known.size - present, known.size))

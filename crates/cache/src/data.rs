@@ -62,7 +62,11 @@ pub struct Data {
     refused: Option<Instant>,
     fetches: Vec<Arc<Fetch>>,
     writes: Vec<OwnWrite>,
+    /// When one of them last began or ended.
+    written: Option<Instant>,
     claims: Vec<Claim>,
+    /// What has come with an open and nobody has asked for yet.
+    unasked: RangeSet,
     tickets: Ticket,
     /// Checksums of what was stored.
     sums: Sums,
@@ -107,6 +111,10 @@ impl Data {
     /// Plans the reading of `want`, which lies within a file of `size` bytes. `sent` is the sequence number of the
     /// reads that will be sent, `chunk` the most that one of them asks for.
     pub fn plan(&mut self, want: &Range<u64>, size: u64, chunk: u64, young: bool, sequence: u64) -> Plan {
+        if !self.unasked.is_empty() {
+            let end = want.end.checked_next_multiple_of(BLOCK_BYTES).unwrap_or(u64::MAX);
+            self.unasked.remove(want.start / BLOCK_BYTES * BLOCK_BYTES..end);
+        }
         if self.valid.contains(want)
             && let Some(file) = &self.file
         {
@@ -190,6 +198,25 @@ impl Data {
         fetch
     }
 
+    /// These bytes have come without having been planned for: until [`end_fetch`](Data::end_fetch), who wants them shares
+    /// them.
+    pub fn brought(&mut self, range: Range<u64>, sequence: u64, young: bool) -> Arc<Fetch> {
+        let fetch = Arc::new(Fetch::new(range, self.generation, sequence, young));
+        self.fetches.push(fetch.clone());
+        fetch
+    }
+
+    /// These come before anybody has asked for them.
+    pub fn are_unasked(&mut self, range: Range<u64>) {
+        self.unasked.insert(range);
+    }
+
+    /// How many bytes are here because somebody asked for them, or for others in their blocks.
+    pub fn asked_bytes(&self) -> u64 {
+        let unasked = self.unasked.iter().flat_map(|range| self.valid.present(range));
+        self.valid.bytes() - unasked.map(|part| part.end - part.start).sum::<u64>()
+    }
+
     /// A fetch has ended and been stored, or will not be.
     pub fn end_fetch(&mut self, fetch: &Arc<Fetch>) {
         self.fetches.retain(|other| !Arc::ptr_eq(other, fetch));
@@ -214,6 +241,7 @@ impl Data {
     pub fn begin_write(&mut self, range: Range<u64>) -> Ticket {
         let ticket = self.ticket();
         self.writes_begun += 1;
+        self.written = Some(Instant::now());
         let mut contested = false;
         for other in self.writes.iter_mut().filter(|other| overlap(&other.range, &range)) {
             other.contested = true;
@@ -234,6 +262,22 @@ impl Data {
     /// A write of ours has ended and been stored, or will not be.
     pub fn end_write(&mut self, ticket: Ticket) {
         self.writes.retain(|write| write.ticket != ticket);
+        self.written = Some(Instant::now());
+    }
+
+    /// Is a write of ours under way?
+    pub fn is_being_written(&self) -> bool {
+        !self.writes.is_empty()
+    }
+
+    /// When one last began or ended.
+    pub fn written(&self) -> Option<Instant> {
+        self.written
+    }
+
+    /// Has one been under way at any time since?
+    pub fn is_written_since(&self, since: Instant) -> bool {
+        self.is_being_written() || self.written.is_some_and(|at| at >= since)
     }
 
     /// These bytes are no longer known, and fetches of them under way bring old ones.
@@ -324,6 +368,7 @@ impl Data {
         self.young.clear();
         self.sums.clear();
         self.claims.clear();
+        self.unasked.clear();
         self.synced = false;
         self.file.take()
     }

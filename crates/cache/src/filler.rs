@@ -122,7 +122,7 @@ impl Core {
 
     /// Writes bytes to the object's file where they are missing, and marks them valid if they are `wanted` before and
     /// after.
-    async fn store(
+    pub async fn store(
         &self,
         object: &Arc<Object>,
         range: Range<u64>,
@@ -235,7 +235,8 @@ impl Drop for Errand {
 }
 
 impl Core {
-    fn measure(&self, bytes: u64) {
+    /// So many bytes have come.
+    pub fn measure(&self, bytes: u64) {
         self.counters.fetched_bytes.add(bytes);
         let mut pace = self.pace.lock();
         pace.on_bytes(bytes, Instant::now());

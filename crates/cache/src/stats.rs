@@ -83,6 +83,8 @@ pub struct Stats {
     pub read_hit_bytes: u64,
     /// Bytes that the origin's READs brought.
     pub fetched_bytes: u64,
+    /// READs of the origin that came with an OPEN, and are no calls of their own.
+    pub reads_along: u64,
     /// Bytes stored in the cache.
     pub stored_bytes: u64,
     /// Objects whose data was dropped to make room.
@@ -208,6 +210,7 @@ pub struct Counters {
     pub revoked: Counter,
     pub read_hit_bytes: Counter,
     pub fetched_bytes: Counter,
+    pub reads_along: Counter,
     pub stored_bytes: Counter,
     pub evictions: Counter,
     pub revalidations: Counter,
@@ -255,6 +258,7 @@ impl Counters {
             upstream,
             read_hit_bytes: self.read_hit_bytes.get(),
             fetched_bytes: self.fetched_bytes.get(),
+            reads_along: self.reads_along.get(),
             stored_bytes: self.stored_bytes.get(),
             evictions: self.evictions.get(),
             revalidations: self.revalidations.get(),

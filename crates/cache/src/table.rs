@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 use vfs::{Attributes, Handle, Result};
 
 use crate::object::State;
@@ -84,6 +85,8 @@ struct Shard {
     objects: HashMap<Handle, Arc<Object>>,
     order: VecDeque<Handle>,
     departures: u64,
+    /// When one of those who are gone was last written by us.
+    written: Option<Instant>,
 }
 
 /// All objects in memory.
@@ -139,6 +142,11 @@ impl ObjectTable {
         self.shard(handle).lock().objects.get(handle).cloned()
     }
 
+    /// May this object have been written by us since then, and let go of, so that it does not know?
+    pub fn may_be_written_since(&self, handle: &Handle, since: Instant) -> bool {
+        self.shard(handle).lock().written.is_some_and(|at| at >= since)
+    }
+
     /// All objects in memory, shard by shard.
     pub fn all(&self) -> impl Iterator<Item = Arc<Object>> + '_ {
         self.shards.iter().flat_map(|shard| shard.lock().objects.values().cloned().collect::<Vec<_>>())
@@ -163,6 +171,9 @@ impl Shard {
                 self.order.push_back(handle);
                 continue;
             }
+            // Nobody else holds it.
+            let written = object.state.try_lock().and_then(|state| state.data.written());
+            self.written = self.written.max(written);
             self.objects.remove(&handle);
             self.departures += 1;
             return;

@@ -2,8 +2,10 @@
 //!
 //! An OPEN runs as a task of its own: who gives up waiting for it must not leave a lease behind that nobody knows of.
 
+pub mod along;
 pub mod settle;
 
+use std::ops::Range;
 use std::sync::{Arc, Weak};
 
 use tokio::sync::OwnedMutexGuard;
@@ -23,6 +25,7 @@ use crate::opens::Shares;
 use crate::table::Object;
 use crate::trust::Sent;
 use crate::writes::Cut;
+use along::{Brought, Reply};
 
 /// The owner of all opens of a cache at the origin.
 const OWNER: &[u8] = b"cache";
@@ -52,6 +55,8 @@ pub struct Granted {
     pub usage: Option<Use>,
     /// As it was told.
     pub opened: Opened,
+    /// What was read along with it.
+    pub brought: Option<Brought>,
 }
 
 /// A name to be opened, and what was known of its directory before.
@@ -87,17 +92,33 @@ impl Core {
         request: OpenRequest,
         turn: Option<OwnedMutexGuard<()>>,
     ) -> Result<Granted> {
+        self.ask_open_along(caller, request, turn, None).await
+    }
+
+    /// The same, with a READ of this range along with it, if the origin takes them together.
+    pub async fn ask_open_along(
+        &self,
+        caller: &Caller,
+        request: OpenRequest,
+        turn: Option<OwnedMutexGuard<()>>,
+        along: Option<Range<u64>>,
+    ) -> Result<Granted> {
         let core = self.share().ok_or(Status::ServerFault)?;
         let caller = caller.clone();
         vfs::lasting(async move {
-            let granted = core.run_open(&caller, &request).await;
+            let granted = core.run_open(&caller, &request, along).await;
             drop(turn);
             granted
         })
         .await
     }
 
-    async fn run_open(&self, caller: &Caller, request: &OpenRequest) -> Result<Granted> {
+    async fn run_open(
+        &self,
+        caller: &Caller,
+        request: &OpenRequest,
+        along: Option<Range<u64>>,
+    ) -> Result<Granted> {
         let cut = match (&request.name, &request.create) {
             (Some(name), Some((_, set))) => self.cut_named(caller, &request.handle, name, set.size).await,
             _ => None,
@@ -109,12 +130,22 @@ impl Core {
         let sent = self.policy.sending();
         let flight = self.leases.take_off();
         self.counters.open.bump();
-        let AndDelegated { result, lease } = if wished.is_some() {
-            self.below.open_and_delegate(caller, request).await
-        } else {
-            AndDelegated::alone(self.below.open(caller, request).await)
+        let (AndDelegated { result, lease }, read) = match &along {
+            Some(range) => {
+                let part = (range.start, (range.end - range.start) as u32);
+                self.below.open_and_read(caller, request, part, wished.is_some()).await
+            }
+            None if wished.is_some() => (self.below.open_and_delegate(caller, request).await, None),
+            None => (AndDelegated::alone(self.below.open(caller, request).await), None),
         };
-        self.pace.lock().on_round_trip(sent.at.elapsed());
+        match &read {
+            Some(read) => {
+                self.counters.reads_along.bump();
+                self.measure(read.data.len() as u64);
+            }
+            None => self.pace.lock().on_round_trip(sent.at.elapsed()),
+        }
+        let read = along.map(|range| range.start).zip(read);
         let result = match result {
             Ok(opened) => {
                 let is_cut = |cut: &Cut| cut.is_of(&opened.handle) && !opened.created;
@@ -122,7 +153,7 @@ impl Core {
                 if let Some(size) = request.create.as_ref().and_then(|(_, set)| set.size) {
                     self.was_cut(&self.object(&opened.handle), size);
                 }
-                Ok(self.note_opened(caller, request, opened, naming, &sent))
+                Ok(self.note_opened(caller, request, (opened, read), naming, &sent))
             }
             Err(error) => {
                 self.note_not_opened(caller, request, &error, naming, &sent);
@@ -163,11 +194,12 @@ impl Core {
         &self,
         caller: &Caller,
         request: &OpenRequest,
-        opened: Opened,
+        (opened, read): (Opened, Option<(u64, Read)>),
         mut naming: Option<Naming>,
         sent: &Sent,
     ) -> Granted {
         let object = self.object(&opened.handle);
+        let forgotten = self.table.may_be_written_since(&object.handle, sent.at);
         let cutting = naming.as_mut().and_then(|naming| naming.cutting.take());
         let cut = request.create.as_ref().and_then(|(_, set)| set.size).filter(|_| !opened.created);
         // What is kept of the write goes last: until then, nobody takes the cut range for known.
@@ -184,7 +216,7 @@ impl Core {
             let before = naming.before.names_generation;
             self.with(&naming.directory, |state| state.touched_since(before, naming.name))
         });
-        let (entry, usage, early) = self.with(&object, |state| {
+        let (entry, usage, early, came) = self.with(&object, |state| {
             if let Some(size) = cut {
                 // As a write of ours: what others of ours have on their way there is not known to outlast it.
                 let ticket = state.data.begin_write(size..u64::MAX);
@@ -205,8 +237,11 @@ impl Core {
             let young = state.lease.is_none() && !state.is_settled(&self.policy, sent);
             let (leads, epoch) = (Leads::To(opened.handle), state.epoch());
             let entry = NameEntry { leads, epoch, young, within: None };
-            ((seen == Seen::Known && !moved).then_some(entry), usage, early)
+            let reply = Reply { seen, lease: opened.lease.as_ref(), forgotten, sent };
+            let came = read.and_then(|(start, read)| self.take_along(state, start, read, &reply));
+            ((seen == Seen::Known && !moved).then_some(entry), usage, early, came)
         });
+        let brought = self.brought(&object, came);
         let usage = usage.map(|id| Use { core: self.weak(), object: object.clone(), id });
         if let Some(naming) = naming {
             self.note_named(caller, &opened, naming, entry, sent);
@@ -214,7 +249,7 @@ impl Core {
         if let Some(Early::Recall(recall)) = early {
             self.start_recall(&object, recall);
         }
-        Granted { object, usage, opened }
+        Granted { object, usage, opened, brought }
     }
 
     /// What an OPEN proves, and what it tells, of the caller's rights.
@@ -327,17 +362,20 @@ impl Core {
         Some(Use { core: self.weak(), object: object.clone(), id })
     }
 
-    /// Opens a file for reading on behalf of a client that has no opens, to gain a lease. If that fails, the READ has to
-    /// do without.
-    pub async fn open_for_reading(&self, caller: &Caller, object: &Arc<Object>) {
+    /// Opens a file for reading on behalf of a client that has no opens and wants this range of it, to gain a lease. What of
+    /// the range comes along is on its way when this returns. If it fails, the READ has to do without.
+    pub async fn open_for_reading(&self, caller: &Caller, object: &Arc<Object>, range: &Range<u64>) {
         let turn = object.turn.clone().lock_owned().await;
         let shares = Shares::from(Share::READ);
         if self.with(object, |state| state.opens.covers(shares) || state.opens.is_refused()) {
             return;
         }
         let request = Core::open_handle_below(object.handle, shares, Want::Any);
-        if self.ask_open(caller, request, Some(turn)).await.is_err() {
-            self.with(object, |state| state.opens.refuse());
+        let along = self.along_with_read(object, range);
+        match self.ask_open_along(caller, request, Some(turn), along).await {
+            // Who reads takes the bytes as they came, and does not wait for this disk.
+            Ok(Granted { brought, .. }) => brought.into_iter().for_each(|it| drop(tokio::spawn(it.store()))),
+            Err(_) => self.with(object, |state| state.opens.refuse()),
         }
     }
 

@@ -123,6 +123,8 @@ async fn a_recall_goes_up_first_and_waits_for_the_return() {
 #[tokio::test(start_paused = true)]
 async fn a_read_that_a_recall_overtakes_is_not_kept_for_later() {
     let (bench, cache, file) = setup(LeaseKind::Read).await;
+    // A READ of its own, and not one that came with the open.
+    bench.origin.fails_along.store(true, std::sync::atomic::Ordering::Relaxed);
     open(&cache, &open_request(&root(), "f", 1, Share::READ)).await;
     for effect_first in [true, false] {
         let gate = bench.origin.gate("READ");
@@ -231,7 +233,7 @@ async fn an_open_that_crosses_a_close_is_sent_again() {
     assert_eq!(bench.origin.open_count(), 1);
     let data = cache.read(&v4(0, 1), &file, By::Open(opened.id), 0, 10).await.unwrap().data;
     assert_eq!(data.to_bytes().unwrap(), "data");
-    assert_eq!(bench.origin.calls(), [("CLOSE", 1), ("OPEN", 3), ("READ", 1)]);
+    assert_eq!(bench.origin.calls(), [("CLOSE", 1), ("OPEN", 3)], "the second has brought the data");
 }
 
 #[tokio::test(start_paused = true)]

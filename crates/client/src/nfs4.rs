@@ -105,8 +105,10 @@ struct Inner {
     missing: AtomicU16,
     /// Does the origin delegate directories?
     prospects: Prospects,
-    /// Something of an earlier life is held, or may be.
-    resumed: AtomicBool,
+    /// The origin may have granted what nobody here heard of: an earlier life held something, or an answer was lost.
+    strays: AtomicBool,
+    /// The origin knows the current state id: a READ may ride on an OPEN.
+    reads_along: AtomicBool,
     /// The end gives everything back, although it is recorded.
     leaves_nothing: AtomicBool,
     /// Those who ask hold what they hold by this client's layers, which can make room.
@@ -427,7 +429,17 @@ impl FileSystem for Nfs4 {
     }
 
     async fn open_and_delegate(&self, caller: &Caller, request: &OpenRequest) -> AndDelegated<Opened> {
-        self.open_file_delegated(caller, request).await
+        self.open_file_along(caller, request, None, true).await.0
+    }
+
+    async fn open_and_read(
+        &self,
+        caller: &Caller,
+        request: &OpenRequest,
+        part: (u64, u32),
+        delegate: bool,
+    ) -> (AndDelegated<Opened>, Option<Read>) {
+        self.open_file_along(caller, request, Some(part), delegate).await
     }
 
     async fn readdir_and_delegate(

@@ -119,6 +119,7 @@ pub fn cache(stats: &cache::Stats) -> Value {
         "data": of(stats.data),
         "read_hit_bytes": stats.read_hit_bytes,
         "fetched_bytes": stats.fetched_bytes,
+        "reads_along": stats.reads_along,
         "stored_bytes": stats.stored_bytes,
         "used_bytes": stats.used_bytes,
         "leases_read": stats.leases_read,

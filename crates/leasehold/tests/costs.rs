@@ -123,6 +123,13 @@ impl Bench {
         all.filter(|(name, _)| name != "SEQUENCE").collect()
     }
 
+    /// READs of the origin so far, those in the compounds of OPENs among them.
+    fn reads(&self) -> u64 {
+        let status = self.status("cache");
+        let of = |count: &Value| count.as_u64().unwrap_or(0);
+        of(&status["upstream"]["READ"]["calls"]) + of(&status["cache"]["reads_along"])
+    }
+
     async fn cost<T>(&self, event: impl Future<Output = T>) -> (T, Calls) {
         let before = self.asked();
         let result = event.await;
@@ -174,7 +181,12 @@ impl Bench {
     /// has been closed as far as it will be.
     async fn warm(&self) {
         let mut rounds = 0;
-        while self.cost(self.round()).await.1.contains_key("READ") {
+        loop {
+            let before = self.reads();
+            self.round().await;
+            if self.reads() == before {
+                return;
+            }
             rounds += 1;
             assert!(rounds < 100, "it is read again and again");
         }
@@ -359,6 +371,35 @@ async fn names_cost_nothing_under_a_lease_on_their_directory() {
     for column in [Column::None, Column::Read] {
         let bench = Bench::new(column).await;
         names(&bench).await;
+    }
+}
+
+/// Of a file of which nothing is here, the first bytes come with the OPEN: for a client without opens what it reads, for one
+/// that opens a file to read it all of it, if it is small.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cold_read_costs_one_call() {
+    for column in [Column::None, Column::Read, Column::Write] {
+        let bench = Bench::new(column).await;
+        let (large, served) = (vec![b'x'; 200_000], bench.home.path().join("served"));
+        std::fs::write(served.join("large"), &large).unwrap();
+        std::fs::write(served.join("small"), "content").unwrap();
+        // Until what is known of their directory is believed.
+        bench.warm().await;
+        let (v3, v3_root, caller) = (&bench.v3, bench.v3_root().await, user());
+        let found = v3.lookup(&caller, &v3_root, &Name::new(b"large").unwrap()).await.unwrap().node.handle;
+        let one = [("OPEN", 1)];
+        let before = bench.reads();
+        let reading = v3.read(&caller, &found, By::Anonymous, 0, 200_000);
+        let read = bench.costs("cold READ of v3", reading, one, one, one).await.unwrap();
+        assert!(read.data.to_bytes().unwrap() == large);
+        let fs = bench.clients[0].file_system();
+        let small = Some(Name::new(b"small").unwrap());
+        let request = OpenRequest { name: small, ..request(&bench.root, owner("reader"), Share::READ) };
+        let opening = fs.open(&caller, &request);
+        let opened = bench.costs("cold open of v4", opening, one, one, one).await.unwrap();
+        assert_eq!(bench.reads() - before, 2);
+        let read = bench.costs("and its READ", bench.read(0, &opened), [], [], []).await;
+        assert_eq!(read, "content");
     }
 }
 

@@ -525,6 +525,25 @@ pub trait FileSystem: Send + Sync + 'static {
         AndDelegated::alone(self.open(caller, request).await)
     }
 
+    /// An open that makes nothing, and along with it a READ of `part` (offset and count) under it, if there is one to be had without
+    /// another call. The bytes are those of the attributes that the open tells, or later ones; if it brings a lease, they were
+    /// read under that. With `delegate`, a lease on the directory comes along as with [`FileSystem::open_and_delegate`].
+    /// No READ where it failed or was not tried: whoever wants the bytes asks for them, and hears why.
+    async fn open_and_read(
+        &self,
+        caller: &Caller,
+        request: &OpenRequest,
+        _part: (u64, u32),
+        delegate: bool,
+    ) -> (AndDelegated<Opened>, Option<Read>) {
+        let opened = if delegate {
+            self.open_and_delegate(caller, request).await
+        } else {
+            AndDelegated::alone(self.open(caller, request).await)
+        };
+        (opened, None)
+    }
+
     /// READDIR, and a lease on the directory in the same way.
     async fn readdir_and_delegate(
         &self,

@@ -69,7 +69,7 @@ impl Core {
         let range = offset..offset.saturating_add(u64::from(count));
         let request = Request { caller, object: &object, range, arrived };
         if self.wants_open(&request) {
-            self.open_for_reading(caller, &object).await;
+            self.open_for_reading(caller, &object, &request.range).await;
         }
         let fresh = self.believable(&request).await?;
         match self.plan(&request) {
@@ -85,7 +85,7 @@ impl Core {
     }
 
     /// Is the origin to be asked, where it has state, for a file that is not open there? An open may bring a lease, and
-    /// brings attributes at any rate.
+    /// brings attributes at any rate, and the first bytes along with them.
     fn wants_open(&self, request: &Request) -> bool {
         if self.has_state() != Some(true) {
             return false;

@@ -193,13 +193,18 @@ impl Core {
         turn: Option<OwnedMutexGuard<()>>,
         arrived: u64,
     ) -> Result<Opened> {
-        let first = match self.ask_open(caller, self.cheapest_below(caller, request), turn).await {
+        let below = self.cheapest_below(caller, request);
+        let along = self.along_with_open(&below);
+        let mut first = match self.ask_open_along(caller, below, turn, along).await {
             Err(error) if error.status == Status::ShareDenied => {
                 let Some(turn) = self.make_way(caller, request, arrived).await else { return Err(error) };
                 self.ask_open(caller, Core::open_below(request), Some(turn)).await?
             }
             asked => asked?,
         };
+        if let Some(brought) = first.brought.take() {
+            brought.store_unasked().await;
+        }
         let (object, told) = (first.object, first.opened);
         let mut usage = first.usage;
         let shares = shares_of(request);

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 pub mod durability;
+pub mod scratch;
 pub mod state;
 pub mod tree;
 
@@ -25,6 +26,8 @@ use vfs::{
     ReadDir, Renamed, Result, SetAttributes, Share, Stability, Timestamp, Wcc, Written,
 };
 
+#[allow(unused_imports, reason = "each test program uses a part of it")]
+pub use scratch::{Scratch, copy, scratch};
 #[allow(unused_imports, reason = "each test program uses a part of it")]
 pub use tree::{ROOT, Tree, handle, id, name};
 
@@ -97,6 +100,10 @@ pub struct Origin {
     /// Of changes of names replies tell `change_info4`, of other changes nothing, as those of version 4 do.
     pub change_info_alone: AtomicBool,
     pub read_max: AtomicU64,
+    /// A READ behind an OPEN fails.
+    pub fails_along: AtomicBool,
+    /// What those have brought.
+    pub along_bytes: AtomicU64,
     /// Microseconds per call.
     pub delay: AtomicU64,
     /// At most so many microseconds more, before and after a call takes effect; which ones, the seed decides.
@@ -130,6 +137,8 @@ impl Origin {
             without_before: AtomicBool::new(false),
             change_info_alone: AtomicBool::new(false),
             read_max: AtomicU64::new(1 << 20),
+            fails_along: AtomicBool::new(false),
+            along_bytes: AtomicU64::new(0),
             delay: AtomicU64::new(0),
             jitter: AtomicU64::new(0),
             seed: AtomicU64::new(1),
@@ -186,6 +195,14 @@ impl Origin {
     }
 
     async fn call<T>(&self, call: &'static str, work: impl FnOnce(&mut Tree) -> T) -> T {
+        let gate = self.come(call).await;
+        let result = work(&mut self.tree());
+        self.took_effect(call);
+        self.reply(gate).await;
+        result
+    }
+
+    async fn come(&self, call: &'static str) -> Option<Arc<Gate>> {
         *self.calls.lock().entry(call).or_default() += 1;
         let gate = self.gates.lock().get(call).cloned();
         if let Some(gate) = &gate {
@@ -197,16 +214,21 @@ impl Origin {
             tokio::time::sleep(Duration::from_micros(delay)).await;
         }
         self.dawdle().await;
-        let result = work(&mut self.tree());
+        gate
+    }
+
+    fn took_effect(&self, call: &'static str) {
         let hook = self.after_effect.lock().take_if(|(only, _)| only.is_none_or(|only| only == call));
         if let Some((_, hook)) = hook {
             hook();
         }
+    }
+
+    async fn reply(&self, gate: Option<Arc<Gate>>) {
         if let Some(gate) = &gate {
             gate.after.acquire().await.unwrap().forget();
         }
         self.dawdle().await;
-        result
     }
 
     async fn dawdle(&self) {
@@ -488,6 +510,36 @@ impl FileSystem for Origin {
         self.call("OPEN", work).await.unwrap_or_else(|error| AndDelegated::alone(Err(error)))
     }
 
+    /// Others come between the two.
+    async fn open_and_read(
+        &self,
+        caller: &Caller,
+        request: &OpenRequest,
+        (offset, count): (u64, u32),
+        delegate: bool,
+    ) -> (AndDelegated<Opened>, Option<Read>) {
+        assert!(request.create.is_none());
+        let gate = self.come("OPEN").await;
+        let opened = {
+            let mut tree = self.tree();
+            let lease = if delegate { self.along(&mut tree, &request.handle) } else { None };
+            AndDelegated { result: self.state.lock().open(&mut tree, caller, request), lease }
+        };
+        self.took_effect("OPEN");
+        self.dawdle().await;
+        let fails = self.fails_along.load(Ordering::Relaxed);
+        let fails = fails || (self.jitter.load(Ordering::Relaxed) > 0 && self.random().is_multiple_of(8));
+        let count = count.min(self.read_max.load(Ordering::Relaxed) as u32);
+        let read = |opened: &Opened| {
+            let read = self.tree().read(&caller.principal, &opened.handle, offset, count).ok()?;
+            self.along_bytes.fetch_add(read.data.len() as u64, Ordering::Relaxed);
+            Some(read)
+        };
+        let read = opened.result.as_ref().ok().filter(|_| !fails).and_then(read);
+        self.reply(gate).await;
+        (opened, read)
+    }
+
     async fn readdir_and_delegate(
         &self,
         caller: &Caller,
@@ -575,50 +627,6 @@ impl Bench {
             }
         }
         panic!("the directory is never let go of");
-    }
-}
-
-/// A directory that is removed in the end, even if the last task of a cache is still writing there for a moment.
-pub struct Scratch(std::path::PathBuf);
-
-impl Scratch {
-    pub fn path(&self) -> &std::path::Path {
-        &self.0
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        for _ in 0..100 {
-            match std::fs::remove_dir_all(&self.0) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    std::thread::sleep(Duration::from_millis(2));
-                }
-                _ => return,
-            }
-        }
-    }
-}
-
-/// A directory in memory where the machine has one: the tests wait for no disk.
-pub fn scratch() -> Scratch {
-    Scratch(tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap().keep())
-}
-
-fn copy(from: &std::path::Path, to: &std::path::Path) {
-    for entry in std::fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let to = to.join(entry.file_name());
-        if entry.file_type().unwrap().is_dir() {
-            std::fs::create_dir(&to).unwrap();
-            copy(&entry.path(), &to);
-        } else {
-            // What the cleaner has just taken away is gone in the copy, too.
-            match std::fs::copy(entry.path(), to) {
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-                other => drop(other.unwrap()),
-            }
-        }
     }
 }
 

@@ -273,8 +273,8 @@ impl Back {
         }
         match lease {
             Some(lease) => inner.recall(lease),
-            // A grant to an earlier life that it did not live to hear of.
-            None if inner.resumed.load(Ordering::Relaxed) => inner.return_stray(handle, args.stateid),
+            // A grant to an earlier life that it did not live to hear of, or one whose answer was lost.
+            None if inner.strays.load(Ordering::Relaxed) => inner.return_stray(handle, args.stateid),
             None => return Err(Wire::BadStateid),
         }
         Ok(())

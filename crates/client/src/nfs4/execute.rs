@@ -42,6 +42,9 @@ pub(super) struct Plan {
     /// What it does at the origin must be known: it is waited for beyond the caller's deadline, and given up on a `soft`
     /// mount alone, where the origin may then keep what nobody here knows of until the lease ends.
     lasting: bool,
+    /// At least so many bytes come back. What the session does not keep for a resend need not be kept: a server refuses to
+    /// carry out what it could not.
+    reply_bytes: u32,
     /// If the origin says DELAY for so long, it is `Resource`.
     delays_max: Option<Duration>,
 }
@@ -49,7 +52,7 @@ pub(super) struct Plan {
 impl Plan {
     /// Doing it again does no harm.
     pub(super) fn reading(main: Operation) -> Plan {
-        Plan { main, once: false, work: Work::Ordinary, lasting: false, delays_max: None }
+        Plan { main, once: false, work: Work::Ordinary, lasting: false, reply_bytes: 0, delays_max: None }
     }
 
     /// It may not happen twice.
@@ -60,6 +63,11 @@ impl Plan {
     /// It changes what we hold at the origin.
     pub(super) fn stateful(main: Operation) -> Plan {
         Plan { lasting: true, ..Plan::changing(main) }
+    }
+
+    /// Its reply has so many bytes.
+    pub(super) fn answered_with(self, reply_bytes: u32) -> Plan {
+        Plan { reply_bytes, ..self }
     }
 
     /// It is told whoever asks if the origin says DELAY for longer than this.
@@ -128,7 +136,7 @@ impl Inner {
                 principal: &caller.principal,
                 main: plan.main,
                 operations,
-                cachethis: plan.once,
+                cachethis: plan.once && plan.reply_bytes <= session.fore.maxresponsesize_cached,
                 work: plan.work,
                 deadline: caller.deadline.filter(|_| !plan.lasting),
                 patience: [caller.deadline, soft].into_iter().flatten().min(),
@@ -149,6 +157,11 @@ impl Inner {
                             }
                         }
                         Some(Wire::Grace) if !happened => {}
+                        // Behind a SEQUENCE that succeeds: it was carried out, and the reply was not to be kept.
+                        Some(Wire::RetryUncachedRep) => {
+                            again |= plan.once;
+                            self.may_have_strays(&plan);
+                        }
                         Some(lost)
                             if convert::lost_state(lost)
                                 && !happened
@@ -172,16 +185,28 @@ impl Inner {
                 Tried::Never(status) => return Err(convert::status(status).into()),
                 Tried::Untold => {
                     again |= plan.once;
+                    self.may_have_strays(&plan);
                     continue;
                 }
                 Tried::NoSession(maybe) => {
                     again |= maybe && plan.once;
+                    if maybe {
+                        self.may_have_strays(&plan);
+                    }
                     self.session_lost(&session);
                     continue;
                 }
             }
             rest(pause, caller.deadline, soft).await?;
             pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    /// It may have been carried out, and nobody will hear what it gave: a delegation that we do not know of goes back when
+    /// it is recalled.
+    fn may_have_strays(&self, plan: &Plan) {
+        if plan.lasting {
+            self.strays.store(true, Ordering::Relaxed);
         }
     }
 

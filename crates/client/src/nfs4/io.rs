@@ -1,14 +1,34 @@
-//! READ, WRITE and COMMIT.
+//! READ, WRITE and COMMIT, and the READ that rides on an OPEN.
+//!
+//! A READ may stand last in the compound of an OPEN, under the state id that this gives: the current one (RFC 8881, section
+//! 16.2.3.1.2). It comes behind the grant and the attributes, so that what the delegation vouches for are its bytes too.
+//! If it fails, the OPEN stands, and whoever wants the bytes sends a READ of his own and hears why. It has no result of its
+//! own that could be lost: carried out twice, it is a READ.
+
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use protocol::nfs4::{CommitArgs, Op, Operation, ReadArgs, WriteArgs, op};
-use vfs::{By, Caller, Commit, Data, Handle, OpenId, Read, Result, Share, Stability, Status, Wcc, Written};
+use protocol::nfs4::{
+    ArgOp, CommitArgs, Op, Operation, ReadArgs, ReadOk, Results, Stateid, Status as Wire, WriteArgs, op,
+};
+use vfs::{
+    Attributes, By, Caller, Commit, Data, Handle, OpenId, Read, Result, Share, Stability, Status, Wcc,
+    Written,
+};
 use xdr::Bulk;
 
 use super::attributes::{REGULAR, getattr_all, put};
 use super::execute::Plan;
 use super::state::{State, Used};
-use super::{Inner, convert};
+use super::{Inner, Phase, convert};
+
+/// What a READ reads: offset and count.
+pub(super) type Part = (u64, u32);
+
+/// Bytes of a reply to OPEN besides those that a READ behind it brings: three sets of attributes, two handles, a delegation.
+pub(super) const OPEN_BYTES: u32 = 4 << 10;
+/// Operations in the longest compound that an OPEN and a READ are in, with SEQUENCE and GET_DIR_DELEGATION.
+const OPERATIONS: u32 = 9;
 
 /// The open that I/O names, if it names one.
 pub(super) fn open_of(by: By) -> Option<OpenId> {
@@ -51,6 +71,11 @@ impl Inner {
         // With every READ: see `vfs::Read`. What is no regular file, READ says itself.
         let attributes = self.take_attributes(&mut results, handle, None)?;
         let ok = self.take::<op::Read>(&mut results)?;
+        self.read_came(ok, (offset, count), attributes)
+    }
+
+    /// What a READ brought. The attributes are those of before.
+    fn read_came(&self, ok: ReadOk, (offset, count): Part, attributes: Attributes) -> Result<Read> {
         let Bulk::Bytes(data) = ok.data else { return Err(self.nonsense(Operation::Read, "no data")) };
         if data.len() as u64 > u64::from(count) {
             let came = data.len();
@@ -67,6 +92,42 @@ impl Inner {
             }
         }
         Ok(Read { data: Data::Bytes(data), eof, attributes: Some(attributes) })
+    }
+
+    /// What may be read along with an OPEN: as much of it as has room beside that.
+    pub(super) fn may_ride(&self, (offset, count): Part) -> Option<Part> {
+        let (reply_bytes, operations) = match &*self.phase.borrow() {
+            Phase::Ready(session) => (session.fore.maxresponsesize, session.fore.maxoperations),
+            _ => return None,
+        };
+        let room = reply_bytes.saturating_sub(OPEN_BYTES).min(self.export().read_max);
+        let rides = self.reads_along.load(Ordering::Relaxed) && operations >= OPERATIONS;
+        Some((offset, count.min(room))).filter(|(_, count)| rides && *count > 0)
+    }
+
+    /// The READ behind an OPEN, with the file as the current object and the OPEN's state id as the current one.
+    pub(super) fn read_along((offset, count): Part) -> ArgOp {
+        op::Read::with(ReadArgs { stateid: Stateid::CURRENT, offset, count })
+    }
+
+    /// What it brought, if anything. A server that cannot do it is not asked again.
+    pub(super) fn take_read_along(
+        &self,
+        results: &mut Results,
+        part: Part,
+        attributes: Attributes,
+    ) -> Option<Read> {
+        match results.take::<op::Read>() {
+            Ok(ok) => self.read_came(ok, part, attributes).ok(),
+            Err(error) => {
+                let never = [Wire::BadStateid, Wire::Inval, Wire::RepTooBig, Wire::RepTooBigToCache];
+                if error.status().is_some_and(|status| never.contains(&status)) {
+                    tracing::debug!("server {} does not read along with OPEN: {error}", self.server);
+                    self.reads_along.store(false, Ordering::Relaxed);
+                }
+                None
+            }
+        }
     }
 
     /// One WRITE of at most the size that both sides do; the caller learns how much that was.

@@ -1,4 +1,4 @@
-//! OPEN, OPEN_DOWNGRADE and CLOSE.
+//! OPEN, OPEN_DOWNGRADE and CLOSE. What rides on an OPEN: [`super::delegating`], [`super::io`].
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,13 +14,15 @@ use tokio::time::timeout_at;
 use vfs::replay::{self, Made};
 use vfs::{
     AccessMask, AndDelegated, Caller, CreateHow, FileType, Handle, Lease, LeaseId, LeaseKind, Node, OpenId,
-    OpenRequest, Opened, Owner, Principal, Result, SetAttributes, Share, Status, Want, Wcc, WccAttributes,
+    OpenRequest, Opened, Owner, Principal, Read, Result, SetAttributes, Share, Status, Want, Wcc,
+    WccAttributes,
 };
 
 use super::attributes::{Around, DIRECTORY, REGULAR, getattr, getattr_all, put};
 use super::delegating::{NotCarriedOut, Riding};
 use super::durable::record::Opening;
 use super::execute::Plan;
+use super::io::{OPEN_BYTES, Part};
 use super::state::{Combinations, Delegation, Granted, Open, State, Used, latest};
 use super::{Inner, Nfs4, convert, state};
 
@@ -107,30 +109,35 @@ impl Nfs4 {
         }
     }
 
-    /// An open by name that makes nothing, and a delegation of the directory along with it.
-    pub(super) async fn open_file_delegated(
+    /// An open that makes nothing; along with it a READ of the file, and a delegation of the directory that the name is in.
+    pub(super) async fn open_file_along(
         &self,
         caller: &Caller,
         request: &OpenRequest,
-    ) -> AndDelegated<Opened> {
-        if request.name.is_none() || request.create.is_some() {
-            return AndDelegated::alone(self.open_file(caller, request).await);
+        part: Option<Part>,
+        delegate: bool,
+    ) -> (AndDelegated<Opened>, Option<Read>) {
+        let delegate = delegate && request.name.is_some();
+        if request.create.is_some() || (part.is_none() && !delegate) {
+            return (AndDelegated::alone(self.open_file(caller, request).await), None);
         }
         let inner = self.inner.clone();
         let (asker, wanted) = (caller.clone(), request.clone());
         let work = async move {
-            let riding = inner.riding(&wanted.handle);
-            match inner.open_with(&asker, &wanted, riding).await {
-                Ok(opening) => Ok(AndDelegated { result: opening.result, lease: opening.lease }),
-                Err(NotCarriedOut) => Ok(AndDelegated::alone(inner.open_once(&asker, &wanted).await.0)),
+            let riding = if delegate { inner.riding(&wanted.handle) } else { Riding::Never };
+            match inner.open_with(&asker, &wanted, Along { riding, part }).await {
+                Ok(came) => Ok((AndDelegated { result: came.result, lease: came.lease }, came.read)),
+                Err(NotCarriedOut) => {
+                    Ok((AndDelegated::alone(inner.open_once(&asker, &wanted).await.0), None))
+                }
             }
         };
-        let undo = |inner: Arc<Inner>, unheard: AndDelegated<Opened>| {
+        let undo = |inner: Arc<Inner>, (unheard, _): (AndDelegated<Opened>, Option<Read>)| {
             unheard.lease.into_iter().for_each(|(lease, _)| inner.return_soon(lease.id));
             unheard.result.iter().for_each(|opened| inner.forget(opened));
         };
         let heard = self.to_the_end(caller, work, undo).await;
-        heard.unwrap_or_else(|failed| AndDelegated::alone(Err(failed)))
+        heard.unwrap_or_else(|failed| (AndDelegated::alone(Err(failed)), None))
     }
 
     /// The name was there: was it we who made it, in an answer that was lost?
@@ -212,16 +219,16 @@ impl Inner {
 
     /// One OPEN; also whether a failure may come from it having been carried out before.
     async fn open_once(&self, caller: &Caller, request: &OpenRequest) -> (Result<Opened>, bool) {
-        let opening = self.open_with(caller, request, Riding::Never).await;
+        let opening = self.open_with(caller, request, Along::NOTHING).await;
         opening.map_or((Err(Status::ServerFault.into()), false), |opening| (opening.result, opening.again))
     }
 
-    /// One OPEN, and a delegation of the directory that the name is in along with it.
+    /// One OPEN, and along with it a delegation of the directory that the name is in, and a READ.
     async fn open_with(
         &self,
         caller: &Caller,
         request: &OpenRequest,
-        riding: Riding,
+        along: Along,
     ) -> std::result::Result<Came, NotCarriedOut> {
         let in_flight = self.back.opening();
         let opening = self.state.lock().opening(Opening {
@@ -231,8 +238,10 @@ impl Inner {
             principal: caller.principal.clone(),
         });
         let want = self.want(request.want);
-        let build = |_: &State| Ok((self.open_operations(request, want, riding)?, Used::Nothing));
+        let along = along.with(|part| self.may_ride(part));
+        let build = |_: &State| Ok((self.open_operations(request, want, along)?, Used::Nothing));
         let plan = Plan::stateful(Operation::Open);
+        let plan = along.part.map_or(plan, |(_, count)| plan.answered_with(OPEN_BYTES + count));
         let for_another = caller.holder.is_some() && self.holds_for_others.load(Ordering::Relaxed);
         let plan = if for_another { plan.told_of_delays(DELAYS_MAX) } else { plan };
         let ran = match self.run(caller, plan, build).await {
@@ -242,32 +251,41 @@ impl Inner {
                     // The origin has said that it did nothing.
                     self.state.lock().opening_ended(opening);
                 }
-                return Ok(Came { result: Err(failed), lease: None, again: false });
+                return Ok(Came { result: Err(failed), lease: None, read: None, again: false });
             }
         };
         let again = ran.again;
         let mut results = ran.results;
-        let opened = self.opened(caller, request, &mut results, riding);
+        let opened = self.opened(caller, request, &mut results, along);
         self.state.lock().opening_ended(opening);
         let AndDelegated { result, lease } = opened?;
         let whole = result.as_ref().is_ok_and(|half| half.whole);
         let last =
-            || if whole { self.take_last(caller, &request.handle, riding, &mut results) } else { None };
+            || if whole { self.take_last(caller, &request.handle, along.riding, &mut results) } else { None };
         let lease = lease.or_else(last);
+        let known = result.as_ref().ok().and_then(|half| half.attributes);
+        let read = along
+            .part
+            .zip(known)
+            .and_then(|(part, attributes)| self.take_read_along(&mut results, part, attributes));
         drop(in_flight);
         let result = match result {
             Ok(half) => self.complete(caller, request, half).await,
             Err(failed) => Err(failed),
         };
-        Ok(Came { result, lease, again })
+        Ok(Came { result, lease, read, again })
     }
 
-    fn open_operations(&self, request: &OpenRequest, want: u32, riding: Riding) -> Result<Vec<ArgOp>> {
+    /// The directory is asked for behind the OPEN, which may have changed it; for one that makes nothing, and on which a
+    /// READ rides, before it, so that the file stays the current object.
+    fn open_operations(&self, request: &OpenRequest, want: u32, along: Along) -> Result<Vec<ArgOp>> {
         let share = (request.access, request.deny);
         let rights = op::Access::with(AccessArgs { access: RIGHTS.bits() });
         let Some(name) = &request.name else {
             let open = open_args(&request.owner, share, want, Openflag::Nocreate, OpenClaim::Fh);
-            return Ok(vec![put(&request.handle)?, op::Open::with(open), rights, getattr_all()]);
+            let mut operations = vec![put(&request.handle)?, op::Open::with(open), rights, getattr_all()];
+            operations.extend(along.part.map(Inner::read_along));
+            return Ok(operations);
         };
         let openhow = match &request.create {
             None => Openflag::Nocreate,
@@ -275,18 +293,20 @@ impl Inner {
         };
         let claim = OpenClaim::Null(convert::component(name));
         let mut operations = vec![put(&request.handle)?];
-        operations.extend(riding.first());
+        operations.extend(along.riding.first());
+        operations.push(if along.is_seen_first() { getattr_all() } else { getattr(convert::BEFORE) });
+        operations.extend(along.part.is_none().then(|| op::Savefh::with(())));
         operations.extend([
-            if riding == Riding::First { getattr_all() } else { getattr(convert::BEFORE) },
-            op::Savefh::with(()),
             op::Open::with(open_args(&request.owner, share, want, openhow, claim)),
             op::Getfh::with(()),
             rights,
             getattr_all(),
-            op::Restorefh::with(()),
-            getattr_all(),
         ]);
-        operations.extend(riding.last());
+        match along.part {
+            Some(part) => operations.push(Inner::read_along(part)),
+            None => operations.extend([op::Restorefh::with(()), getattr_all()]),
+        }
+        operations.extend(along.riding.last());
         Ok(operations)
     }
 
@@ -296,24 +316,26 @@ impl Inner {
         caller: &Caller,
         request: &OpenRequest,
         results: &mut Results,
-        riding: Riding,
+        along: Along,
     ) -> std::result::Result<AndDelegated<Half>, NotCarriedOut> {
         if let Err(failed) = self.take::<op::Putfh>(results) {
             return Ok(AndDelegated::alone(Err(failed)));
         }
-        if riding != Riding::First {
+        if request.name.is_none() || !along.is_seen_first() {
             let before = match &request.name {
                 Some(_) => self.take_before(results),
                 None => Ok(None),
             };
-            let half = before.and_then(|before| self.opened_file(caller, request, results, before));
+            let seen = before.map(|before| Above { before, all: None });
+            let half = seen.and_then(|above| self.opened_file(caller, request, results, (above, along)));
             return Ok(AndDelegated::alone(half));
         }
-        let promised = self.take_first(caller, &request.handle, riding, results)?;
+        let promised = self.take_first(caller, &request.handle, along.riding, results)?;
         let above = self.take_attributes(results, &request.handle, DIRECTORY);
         let lease = self.vouched(promised, above.as_ref().ok().copied());
         let result = above.and_then(|above| {
-            let half = self.opened_file(caller, request, results, Some(above.wcc()));
+            let seen = Above { before: Some(above.wcc()), all: Some(above) };
+            let half = self.opened_file(caller, request, results, (seen, along));
             half.map_err(|failed| if failed.attributes.is_some() { failed } else { failed.with(Some(above)) })
         });
         Ok(AndDelegated { result, lease })
@@ -325,9 +347,9 @@ impl Inner {
         caller: &Caller,
         request: &OpenRequest,
         results: &mut Results,
-        before: Option<WccAttributes>,
+        (above, along): (Above, Along),
     ) -> Result<Half> {
-        if request.name.is_some() {
+        if request.name.is_some() && along.part.is_none() {
             self.take::<op::Savefh>(results)?;
         }
         let ok = self.take::<op::Open>(results)?;
@@ -345,7 +367,7 @@ impl Inner {
         };
         let id = self.state.lock().opened(granted);
         let lease = self.delegated(&handle, &caller.principal, &ok.delegation, request.want);
-        let half = self.rest_of_open(request, results, (id, handle, lease), (before, &ok));
+        let half = self.rest_of_open(request, results, (id, handle, lease), (above, along, &ok));
         match half {
             Ok(half) => Ok(half),
             Err(failed) => {
@@ -360,7 +382,7 @@ impl Inner {
         request: &OpenRequest,
         results: &mut Results,
         (id, handle, lease): (OpenId, Handle, Option<(LeaseId, LeaseKind)>),
-        (before, ok): (Option<WccAttributes>, &OpenOk),
+        (above, along, ok): (Above, Along, &OpenOk),
     ) -> Result<Half> {
         let rights = results.take::<op::Access>().ok();
         let granted = rights.map(|rights| AccessMask::from_bits_truncate(rights.access) & RIGHTS);
@@ -369,9 +391,11 @@ impl Inner {
             None => None,
         };
         let mut directory = Wcc::default();
-        if request.name.is_some() && attributes.is_some() && results.take::<op::Restorefh>().is_ok() {
+        if along.part.is_some() {
+            directory = Wcc::seen(above.all);
+        } else if request.name.is_some() && attributes.is_some() && results.take::<op::Restorefh>().is_ok() {
             let after = self.attributes_after(results, &request.handle, DIRECTORY)?;
-            directory = Around { before, cinfo: ok.cinfo }.with(after);
+            directory = Around { before: above.before, cinfo: ok.cinfo }.with(after);
         }
         let created = match &request.create {
             None => false,
@@ -547,6 +571,36 @@ fn unlock_all(stateid: protocol::nfs4::Stateid) -> ArgOp {
     })
 }
 
+/// What rides on an OPEN.
+#[derive(Clone, Copy, Debug)]
+struct Along {
+    riding: Riding,
+    part: Option<Part>,
+}
+
+impl Along {
+    const NOTHING: Along = Along { riding: Riding::Never, part: None };
+
+    /// With as much of the READ as may ride: none where a delegation rides last, since READ stands last or not at all.
+    fn with(self, may_ride: impl FnOnce(Part) -> Option<Part>) -> Along {
+        let part = self.part.filter(|_| self.riding != Riding::Last).and_then(may_ride);
+        Along { part, ..self }
+    }
+
+    /// Are all attributes of the directory asked for before the OPEN?
+    fn is_seen_first(self) -> bool {
+        self.riding == Riding::First || self.part.is_some()
+    }
+}
+
+/// The directory of a name before the OPEN.
+#[derive(Clone, Copy, Debug)]
+struct Above {
+    before: Option<WccAttributes>,
+    /// If it was asked for all of it.
+    all: Option<vfs::Attributes>,
+}
+
 /// An open that is not complete yet.
 struct Half {
     id: OpenId,
@@ -564,6 +618,7 @@ struct Half {
 struct Came {
     result: Result<Opened>,
     lease: Option<(Lease, vfs::Attributes)>,
+    read: Option<Read>,
     /// A failure may come from it having been carried out before.
     again: bool,
 }

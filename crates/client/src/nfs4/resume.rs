@@ -75,7 +75,7 @@ impl Inner {
             );
             return Ok(());
         }
-        self.resumed.store(true, Ordering::Relaxed);
+        self.strays.store(true, Ordering::Relaxed);
         let (opens, leases) = {
             let state = self.state.lock();
             (state.opens().count(), state.leases().count())

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "what a test cannot do without fails it")]
 
+mod along4;
 mod connecting;
 mod delegations4;
 mod directories4;

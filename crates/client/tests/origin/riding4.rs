@@ -15,7 +15,7 @@ use crate::state4::{request, soon, until};
 const ABSENT: &[u8] = b"absent";
 
 /// An origin with directories, in which there is every name but one.
-fn directory(given: Given) -> impl FnMut(&ArgOp, &[ArgOp]) -> Say + Send {
+pub fn directory(given: Given) -> impl FnMut(&ArgOp, &[ArgOp]) -> Say + Send {
     let mut above = false;
     let mut grants = 0;
     move |operation, _| match operation {

@@ -60,6 +60,10 @@ struct Kept {
     /// Compounds that came, less their SEQUENCE.
     seen: Vec<Vec<ArgOp>>,
     replays: u32,
+    /// Was the last compound to be kept for a resend?
+    cached_last: bool,
+    /// What was not to be kept is not.
+    forgets: bool,
     /// The next SEQUENCE is on a connection that is not bound.
     refuse: Option<Arc<AtomicBool>>,
 }
@@ -144,6 +148,16 @@ impl Origin4 {
         let kept = self.service.kept.lock();
         let all = kept.seen.iter().flatten();
         all.filter(|operation| operation.operation().name() == wanted).cloned().collect()
+    }
+
+    /// Was the last compound to be kept for a resend?
+    pub fn kept_last(&self) -> bool {
+        self.service.kept.lock().cached_last
+    }
+
+    /// From now on, what is not to be kept for a resend is not.
+    pub fn forget_uncached(&self) {
+        self.service.kept.lock().forgets = true;
     }
 
     /// How often a reply was given again.
@@ -251,6 +265,13 @@ impl Scripted {
                 return refused(Status::ConnNotBoundToSession);
             }
             match kept.slots.get(&args.slotid) {
+                Some((sequence, _)) if *sequence == args.sequenceid && kept.forgets && !args.cachethis => {
+                    // SEQUENCE itself succeeds (RFC 8881, section 18.46.3).
+                    let status = Status::RetryUncachedRep;
+                    let next = ResOp::failed(operations[1].operation(), status);
+                    let results = vec![ResOp::Sequence(Ok(sequenced(args, &kept))), next];
+                    return Some((encode(Err(status), results), None));
+                }
                 Some((sequence, reply)) if *sequence == args.sequenceid => {
                     let reply = reply.clone();
                     kept.replays += 1;
@@ -262,14 +283,8 @@ impl Scripted {
                 _ => {}
             }
             slot = Some((args.slotid, args.sequenceid));
-            results.push(ResOp::Sequence(Ok(SequenceOk {
-                sessionid: args.sessionid,
-                sequenceid: args.sequenceid,
-                slotid: args.slotid,
-                highest_slotid: kept.slots_max - 1,
-                target_highest_slotid: kept.slots_max - 1,
-                status_flags: kept.flags,
-            })));
+            kept.cached_last = args.cachethis;
+            results.push(ResOp::Sequence(Ok(sequenced(args, &kept))));
             operations.remove(0);
         }
         let mut hang_up = false;
@@ -402,6 +417,17 @@ impl Scripted {
             ArgOp::DestroyClientid(_) => ResOp::DestroyClientid(Ok(())),
             other => ResOp::failed(other.operation(), Status::NotSupp),
         }
+    }
+}
+
+fn sequenced(args: &nfs4::SequenceArgs, kept: &Kept) -> SequenceOk {
+    SequenceOk {
+        sessionid: args.sessionid,
+        sequenceid: args.sequenceid,
+        slotid: args.slotid,
+        highest_slotid: kept.slots_max - 1,
+        target_highest_slotid: kept.slots_max - 1,
+        status_flags: kept.flags,
     }
 }
 

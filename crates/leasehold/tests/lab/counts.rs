@@ -1,6 +1,6 @@
 //! What the origin is asked, held to the table in docs/architecture.md.
 
-use lab::{Guest, Lab, V3};
+use lab::{Ganesha, Guest, Lab, V3, V4_1};
 
 use crate::stack::{self, Leasehold, between};
 
@@ -90,4 +90,24 @@ fn a_second_credential_costs_access_calls_and_no_data() {
     guest.sh("chmod 600 /mnt/nfs/tree/c/5");
     let denied = guest.run("setpriv --reuid=1234 --regid=1234 --clear-groups cat /mnt/nfs/tree/c/5");
     assert!(!denied.ok() && denied.text.contains("Permission denied"), "{}", denied.text);
+}
+
+/// READ in the compound of OPEN, under the current state id, by the handle and by the name; `tails` and `nache` have it before
+/// the kernel's server.
+#[test]
+fn a_first_read_comes_with_its_open_before_ganesha() {
+    let Some(lab) = Lab::enter("along-ganesha") else { return };
+    let ganesha = Ganesha::start(&lab);
+    let content = "word ".repeat(2000);
+    for name in ["one", "two"] {
+        std::fs::write(ganesha.directory().join(name), &content).unwrap();
+    }
+    let proxy = stack::proxy_in(&lab, &ganesha.origin(), "4.2", "cache", &[]);
+    let guest = lab.guest("client");
+    for (version, name) in [(V3, "one"), (V4_1, "two")] {
+        guest.mount_nfs(&proxy.origin(), "/mnt/nfs", version);
+        assert_eq!(guest.sh(&format!("wc -w </mnt/nfs/{name}")).trim(), "2000");
+        guest.unmount("/mnt/nfs");
+    }
+    assert_eq!((proxy.reads(), proxy.upstream("READ")), (2, 0));
 }

@@ -125,6 +125,13 @@ impl Leasehold {
         self.status()["upstream"][procedure]["calls"].as_u64().unwrap_or(0)
     }
 
+    /// READs of the origin so far, those in the compounds of OPENs among them.
+    pub fn reads(&self) -> u64 {
+        let status = self.status();
+        let of = |count: &serde_json::Value| count.as_u64().unwrap_or(0);
+        of(&status["upstream"]["READ"]["calls"]) + of(&status["cache"]["reads_along"])
+    }
+
     /// All calls made to the origin so far, by procedure.
     pub fn upstream_calls(&self) -> Vec<(String, u64)> {
         let status = self.status();

@@ -18,6 +18,5 @@ fn files_of_every_length_are_read_through_the_proxy_before_knfsd() {
         guest.sh("cd /mnt/nfs/tails && sha256sum --quiet -c ../sums && [ $(ls ../names | wc -l) = 2000 ]");
         guest.unmount("/mnt/nfs");
     }
-    let reads = proxy.upstream("READ");
-    assert_eq!(reads, 25, "each of 24 files and their list once");
+    assert_eq!(proxy.reads(), 25, "each of 24 files and their list once");
 }

@@ -411,12 +411,12 @@ fn check_parts(original: &Path, path: &Path, whole: bool) {
 
 /// Reads what nobody writes; the READs that it cost.
 fn read_warm(setting: &Setting) -> u64 {
-    let before = setting.upstream("a", "READ");
+    let before = setting.reads("a");
     for number in 0..WARM_FILES {
         let name = format!("warm-{number}");
         assert!(fs::read(setting.at("a", &name)).unwrap() == content(&name, WARM_BYTES), "{name}");
     }
-    setting.upstream("a", "READ") - before
+    setting.reads("a") - before
 }
 
 fn rounds() -> usize {

@@ -180,10 +180,20 @@ impl Setting {
 
     /// Calls that a mount has made to its server so far, of one procedure.
     pub fn upstream(&self, name: &str, procedure: &str) -> u64 {
-        let status =
+        self.status(name)["upstream"][procedure]["calls"].as_u64().unwrap_or(0)
+    }
+
+    /// READs that a mount has made so far, those in the compounds of OPENs among them.
+    pub fn reads(&self, name: &str) -> u64 {
+        let status = self.status(name);
+        let of = |count: &Value| count.as_u64().unwrap_or(0);
+        of(&status["upstream"]["READ"]["calls"]) + of(&status["cache"]["reads_along"])
+    }
+
+    fn status(&self, name: &str) -> Value {
+        let output =
             Command::new(PROGRAM).args(["status", "--json"]).arg(self.at(name, "")).output().unwrap();
-        let status: Value = serde_json::from_slice(&status.stdout).unwrap();
-        status["upstream"][procedure]["calls"].as_u64().unwrap_or(0)
+        serde_json::from_slice(&output.stdout).unwrap()
     }
 
     /// Holds what a cache has against the checksums of what was stored.

@@ -1,0 +1,310 @@
+//! READs that ride on an OPEN: what they cost, when they are asked for, and what their bytes are worth.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod origin;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use cache::{Cache, Completeness, Fill};
+use origin::state::{Policy, unchecked};
+use origin::{Bench, open_handle, open_request, opener, read, root, until, v4, v4_opener, write};
+use vfs::{
+    AccessMask, By, Caller, FileSystem, Handle, LeaseKind, OpenRequest, Opened, SetAttributes, Share, Status,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+const POLICIES: [Policy; 3] =
+    [Policy::Never, Policy::Always(LeaseKind::Read), Policy::Always(LeaseKind::Write)];
+const SMALL: usize = 64 << 10;
+
+/// An origin with one file that was written a while ago.
+async fn setup(policy: Policy, bytes: &[u8]) -> (Bench, Arc<Cache>, Handle) {
+    let bench = Bench::with_state(policy);
+    let file = bench.origin.put(&root(), "f", bytes);
+    bench.origin.pass(10 * SECOND);
+    let cache = bench.open().await;
+    (bench, cache, file)
+}
+
+fn pattern(length: usize) -> Vec<u8> {
+    (0..length).map(|at| (at / 7 % 251) as u8).collect()
+}
+
+async fn open(cache: &Cache, request: &OpenRequest) -> Opened {
+    cache.open(&v4_opener(0, 1), request).await.unwrap()
+}
+
+async fn read_open(cache: &Cache, opened: &Opened, offset: u64, count: u32) -> Vec<u8> {
+    let by = By::Open(opened.id);
+    let read = cache.read(&v4(0, 1), &opened.handle, by, offset, count).await.unwrap();
+    read.data.to_bytes().unwrap().to_vec()
+}
+
+fn along(bench: &Bench) -> u64 {
+    bench.origin.along_bytes.swap(0, Ordering::Relaxed)
+}
+
+/// Of a client without opens: what it would have fetched first, and no more.
+#[tokio::test(start_paused = true)]
+async fn a_cold_read_is_one_call_of_any_size() {
+    for policy in POLICIES {
+        for (size, offset, count) in [(10, 0, 100), (100_000, 0, 100_000), (300_000, 70_000, 5_000)] {
+            let bytes = pattern(size);
+            let (bench, cache, file) = setup(policy, &bytes).await;
+            let expected = &bytes[offset.min(size)..(offset + count).min(size)];
+            assert_eq!(read(&cache, &opener(0), &file, offset as u64, count as u32).await, expected);
+            assert_eq!(bench.origin.calls(), [("OPEN", 1)], "{policy:?} {size}");
+            assert!(along(&bench) < count as u64 + 2 * 4096);
+            assert_eq!(cache.stats().data.misses, 1);
+            assert_eq!(read(&cache, &opener(0), &file, offset as u64, count as u32).await, expected);
+            assert_eq!(bench.origin.calls(), [], "{policy:?} {size}");
+        }
+    }
+}
+
+/// The same, of a file whose attributes the client has asked for, as they do.
+#[tokio::test(start_paused = true)]
+async fn what_lies_behind_the_end_is_not_asked_for() {
+    let (bench, cache, file) = setup(Policy::Always(LeaseKind::Read), b"0123456789").await;
+    cache.getattr(&opener(0), &file).await.unwrap();
+    bench.origin.calls();
+    assert_eq!(read(&cache, &opener(0), &file, 10, 100).await, "");
+    assert_eq!((along(&bench), bench.origin.calls()), (0, vec![("ACCESS", 1)]));
+    assert_eq!(read(&cache, &opener(0), &file, 5, 100).await, "56789");
+    assert_eq!((along(&bench), bench.origin.calls()), (10, vec![("OPEN", 1)]));
+}
+
+/// Several at once are one OPEN and one READ.
+#[tokio::test]
+async fn who_waits_for_the_open_shares_what_it_brings() {
+    let (bench, cache, file) = setup(Policy::Always(LeaseKind::Read), &pattern(9_000)).await;
+    let gate = bench.origin.gate("OPEN");
+    let reading: Vec<_> = (0..4)
+        .map(|_| {
+            let cache = cache.clone();
+            tokio::spawn(async move { read(&cache, &opener(0), &file, 0, 9_000).await })
+        })
+        .collect();
+    gate.wait_for(1).await;
+    gate.open();
+    for each in reading {
+        assert_eq!(each.await.unwrap(), pattern(9_000));
+    }
+    assert_eq!(bench.origin.calls(), [("OPEN", 1)]);
+}
+
+/// An open for reading brings a small file, by name and by handle, whether its size is known or not.
+#[tokio::test(start_paused = true)]
+async fn an_open_for_reading_brings_a_small_file() {
+    for policy in POLICIES {
+        for (size, known) in [(1, false), (SMALL, false), (SMALL, true)] {
+            let bytes = pattern(size);
+            let (bench, cache, file) = setup(policy, &bytes).await;
+            if known {
+                cache.getattr(&v4(0, 1), &file).await.unwrap();
+            }
+            bench.origin.calls();
+            let by_handle = open_handle(&file, 1, Share::READ);
+            let request = if known { by_handle } else { open_request(&root(), "f", 1, Share::READ) };
+            let opened = open(&cache, &request).await;
+            assert_eq!(read_open(&cache, &opened, 0, 1 << 20).await, bytes);
+            assert_eq!(bench.origin.calls(), [("OPEN", 1)], "{policy:?} {size} {known}");
+            assert_eq!(along(&bench), size as u64);
+            assert!(
+                cache.whole(&v4(0, 1), opened.id).await.is_some(),
+                "it is stored before the open is answered"
+            );
+        }
+    }
+}
+
+/// Of a large file whose size is not known the start comes, and costs no call; of one that is known to be large nothing.
+#[tokio::test(start_paused = true)]
+async fn an_open_of_a_large_file_costs_no_call_more_than_it_did() {
+    let bytes = pattern(3 * SMALL + 5);
+    for known in [false, true] {
+        let (bench, cache, file) = setup(Policy::Always(LeaseKind::Read), &bytes).await;
+        if known {
+            cache.getattr(&v4(0, 1), &file).await.unwrap();
+        }
+        bench.origin.calls();
+        let opened = open(&cache, &open_handle(&file, 1, Share::READ)).await;
+        assert_eq!(along(&bench), if known { 0 } else { SMALL as u64 });
+        assert_eq!(read_open(&cache, &opened, 0, 1 << 20).await, bytes);
+        assert_eq!(bench.origin.calls(), [("OPEN", 1), ("READ", 1)], "{known}");
+    }
+}
+
+/// What an open has brought of a large file does not make it one to be completed, until somebody reads it.
+#[tokio::test]
+async fn a_file_is_not_completed_because_it_was_opened() {
+    let (bench, cache, read) = setup(Policy::Always(LeaseKind::Read), &pattern(5 * SMALL)).await;
+    drop(cache);
+    let opened = bench.origin.put(&root(), "opened", &pattern(4 * SMALL));
+    bench.origin.pass(10 * SECOND);
+    let mut options = bench.options();
+    options.flush_interval = Duration::from_millis(5);
+    options.fill = Some(Fill { idle: Duration::from_millis(20), percent_min: 10 });
+    let cache = bench.open_with(options).await;
+    open(&cache, &open_handle(&opened, 1, Share::READ)).await;
+    let reader = open(&cache, &open_handle(&read, 1, Share::READ)).await;
+    assert_eq!(along(&bench), 2 * SMALL as u64);
+    read_open(&cache, &reader, 0, SMALL as u32).await;
+    // Of those that are to be completed, the one that needs least comes first.
+    until(|| cache.info(&read).completeness == Completeness::Whole).await;
+    assert_eq!(cache.stats().filled_bytes, 4 * SMALL as u64);
+    assert_eq!(cache.info(&opened).cached_bytes, SMALL as u64);
+}
+
+/// Who opens for something else than reading, or has the file already, gets no bytes; nobody where nothing is read ahead.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_read_that_is_not_likely_to_be_wanted() {
+    let made = OpenRequest { create: Some(unchecked(None)), ..open_request(&root(), "new", 1, Share::READ) };
+    let opens = |access| open_request(&root(), "f", 1, access);
+    for request in [opens(Share::WRITE), opens(Share::READ | Share::WRITE), made] {
+        let (bench, cache, _) = setup(Policy::Never, b"data").await;
+        open(&cache, &request).await;
+        assert_eq!(along(&bench), 0);
+    }
+    let (bench, cache, _) = setup(Policy::Never, b"data").await;
+    let opened = open(&cache, &opens(Share::READ)).await;
+    assert_eq!(along(&bench), 4);
+    cache.close(&v4(0, 1), opened.id).await.unwrap();
+    bench.opens_are(0).await;
+    bench.origin.calls();
+    let opened = open(&cache, &opens(Share::READ)).await;
+    assert_eq!(read_open(&cache, &opened, 0, 10).await, b"data");
+    assert_eq!((along(&bench), bench.origin.calls()), (0, vec![("OPEN", 1)]));
+
+    let bench = Bench::with_state(Policy::Never);
+    let file = bench.origin.put(&root(), "f", b"data");
+    let mut options = bench.options();
+    options.readahead_max_bytes = 0;
+    let cache = bench.open_with(options).await;
+    open(&cache, &open_handle(&file, 1, Share::READ)).await;
+    assert_eq!(along(&bench), 0);
+}
+
+/// A READ that fails costs its own call, and is told.
+#[tokio::test(start_paused = true)]
+async fn the_open_stands_if_the_read_fails() {
+    for policy in POLICIES {
+        let (bench, cache, file) = setup(policy, b"data").await;
+        bench.origin.fails_along.store(true, Ordering::Relaxed);
+        assert_eq!(read(&cache, &opener(0), &file, 0, 10).await, "data");
+        assert_eq!(bench.origin.calls(), [("OPEN", 1), ("READ", 1)], "{policy:?}");
+        assert_eq!(bench.origin.open_count(), 1);
+    }
+}
+
+/// Nobody may read what he may not because somebody else's open brought it.
+#[tokio::test(start_paused = true)]
+async fn what_came_along_is_for_those_who_may_read_it() {
+    let (bench, cache, file) = setup(Policy::Always(LeaseKind::Read), b"data").await;
+    let set = SetAttributes { mode: Some(0o600), uid: Some(7), ..SetAttributes::default() };
+    bench.origin.tree().setattr(&file, &set, None).unwrap();
+    bench.origin.pass(10 * SECOND);
+    assert_eq!(read(&cache, &opener(7), &file, 0, 10).await, "data");
+    let stranger = Caller::unix(8, 8, &[]);
+    let denied = cache.read(&stranger, &file, By::Anonymous, 0, 10).await.unwrap_err();
+    assert_eq!(denied.status, Status::Access);
+    assert_eq!(cache.access(&stranger, &file, AccessMask::READ).await.unwrap().granted, AccessMask::empty());
+}
+
+/// Without a lease, what is younger than a granule is good until the next open; under the lease that came along, for
+/// as long as that is held.
+#[tokio::test(start_paused = true)]
+async fn what_is_young_is_read_again_unless_the_lease_came_with_it() {
+    for (policy, again) in POLICIES.into_iter().zip([true, false, false]) {
+        let bench = Bench::with_state(policy);
+        let file = bench.origin.put(&root(), "f", b"data");
+        let cache = bench.open().await;
+        let opened = open(&cache, &open_handle(&file, 1, Share::READ)).await;
+        assert_eq!(read_open(&cache, &opened, 0, 10).await, b"data");
+        assert_eq!(bench.origin.calls(), [("OPEN", 1)]);
+        assert_eq!(along(&bench), 4);
+        bench.origin.tree().write(&file, 0, b"DATA").unwrap();
+        open(&cache, &open_handle(&file, 2, Share::READ)).await;
+        let now: &[u8] = if again { b"DATA" } else { b"data" };
+        assert_eq!(read_open(&cache, &opened, 0, 10).await, now, "{policy:?}");
+        // The rights were as young, so that it is an OPEN that asks, and brings the data along.
+        let asked: &[_] = if again { &[("GETATTR", 1), ("OPEN", 1)] } else { &[] };
+        assert_eq!((along(&bench), bench.origin.calls()), (if again { 4 } else { 0 }, asked.to_vec()));
+    }
+}
+
+/// A stranger's write comes between the OPEN and its READ, where no lease keeps it out.
+#[tokio::test(start_paused = true)]
+async fn a_stranger_between_the_two_is_seen_at_the_next_open() {
+    let (bench, cache, file) = setup(Policy::Never, b"data").await;
+    let origin = bench.origin.clone();
+    let strangers = Box::new(move || {
+        let _ = origin.tree().write(&file, 0, b"DATA").unwrap();
+    });
+    *bench.origin.after_effect.lock() = Some((Some("OPEN"), strangers));
+    let opened = open(&cache, &open_handle(&file, 1, Share::READ)).await;
+    assert_eq!(read_open(&cache, &opened, 0, 10).await, b"DATA", "those of the open, or later");
+    bench.origin.pass(SECOND);
+    bench.origin.tree().write(&file, 0, b"more").unwrap();
+    let again = open(&cache, &open_handle(&file, 2, Share::READ)).await;
+    assert_eq!(read_open(&cache, &again, 0, 10).await, b"more");
+}
+
+/// A write of ours that overtakes the reply is what is read from then on.
+#[tokio::test]
+async fn a_write_of_ours_meanwhile_is_not_undone() {
+    for by_name in [false, true] {
+        let (bench, cache, file) = setup(Policy::Never, b"data").await;
+        let gate = bench.origin.gate("OPEN");
+        gate.admit(1);
+        let opening = tokio::spawn({
+            let cache = cache.clone();
+            let by_handle = open_handle(&file, 1, Share::READ);
+            let request = if by_name { open_request(&root(), "f", 1, Share::READ) } else { by_handle };
+            async move { open(&cache, &request).await }
+        });
+        until(|| bench.origin.along_bytes.load(Ordering::Relaxed) == 4).await;
+        write(&cache, &opener(0), &file, 0, b"mine").await;
+        gate.open();
+        let opened = opening.await.unwrap();
+        assert_eq!(read_open(&cache, &opened, 0, 10).await, b"mine", "{by_name}");
+        assert_eq!(read(&cache, &opener(0), &file, 0, 10).await, "mine", "{by_name}");
+    }
+}
+
+/// And one that began before it and ends behind it.
+#[tokio::test]
+async fn a_write_of_ours_around_it_is_not_undone() {
+    let (bench, cache, file) = setup(Policy::Never, b"data").await;
+    let gate = bench.origin.gate("WRITE");
+    let writing = tokio::spawn({
+        let cache = cache.clone();
+        async move { write(&cache, &opener(0), &file, 0, b"mine").await }
+    });
+    gate.wait_for(1).await;
+    let opened = open(&cache, &open_request(&root(), "f", 1, Share::READ)).await;
+    gate.open();
+    writing.await.unwrap();
+    assert_eq!(read_open(&cache, &opened, 0, 10).await, b"mine");
+}
+
+/// Who gives up waiting for the open leaves nothing behind that keeps the file busy.
+#[tokio::test]
+async fn who_gives_up_leaves_nothing_behind() {
+    let (bench, cache, file) = setup(Policy::Always(LeaseKind::Read), b"data").await;
+    let gate = bench.origin.gate("OPEN");
+    let opening = tokio::spawn({
+        let cache = cache.clone();
+        async move { open(&cache, &open_handle(&file, 1, Share::READ)).await }
+    });
+    gate.wait_for(1).await;
+    opening.abort();
+    assert!(opening.await.is_err());
+    gate.open();
+    until(|| bench.origin.lease(&file).is_some() && cache.stats().leases_read == 1).await;
+    assert_eq!(read(&cache, &opener(0), &file, 0, 10).await, "data");
+    assert!(bench.origin.calls().iter().all(|(call, count)| ["OPEN", "READ"].contains(call) && *count == 1));
+}

@@ -1,0 +1,50 @@
+//! Directories for the caches of tests.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::time::Duration;
+
+/// A directory that is removed in the end, even if the last task of a cache is still writing there for a moment.
+pub struct Scratch(std::path::PathBuf);
+
+impl Scratch {
+    pub fn path(&self) -> &std::path::Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        for _ in 0..100 {
+            match std::fs::remove_dir_all(&self.0) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                _ => return,
+            }
+        }
+    }
+}
+
+/// A directory in memory where the machine has one: the tests wait for no disk.
+pub fn scratch() -> Scratch {
+    Scratch(tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap().keep())
+}
+
+/// A directory and all that is in it.
+pub fn copy(from: &std::path::Path, to: &std::path::Path) {
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let to = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            std::fs::create_dir(&to).unwrap();
+            copy(&entry.path(), &to);
+        } else {
+            // What the cleaner has just taken away is gone in the copy, too.
+            match std::fs::copy(entry.path(), to) {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                other => drop(other.unwrap()),
+            }
+        }
+    }
+}
