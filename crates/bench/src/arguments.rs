@@ -49,8 +49,8 @@ pub struct Arguments {
     #[arg(long, value_name = "VERS", default_value = "4.2", value_parser = ["3", "4.1", "4.2"])]
     pub vers: String,
     /// Use this server as the origin: files are made in directories of its export whose names begin with
-    /// `leasehold-bench`, and removed
-    #[arg(long, value_name = "URL")]
+    /// `leasehold-bench`, and removed. Who is not root needs an export that is `insecure`, and `?noresvport`
+    #[arg(long, value_name = "URL", value_parser = origin)]
     pub against: Option<Url>,
     /// Measure this directory instead, whatever is mounted there: files are made in directories whose names begin with
     /// `leasehold-bench`, and removed; calls are not counted
@@ -80,6 +80,18 @@ pub struct Arguments {
     /// Make what `--quick` measures the new baseline
     #[arg(long, requires = "quick")]
     pub accept: bool,
+}
+
+/// Of the options of its URL, those that say how to reach it.
+fn origin(text: &str) -> Result<Url, String> {
+    let url = Url::parse(text).map_err(|error| error.to_string())?;
+    let client::Options { port, mountport, resvport, .. } = url.options;
+    if url.options != (client::Options { port, mountport, resvport, ..Default::default() }) {
+        return Err("of the options of this URL, `port`, `mountport` and `noresvport` count here; the version is told by \
+                    --vers"
+            .to_owned());
+    }
+    Ok(url)
 }
 
 fn scale(text: &str) -> Result<f64, String> {
@@ -193,6 +205,7 @@ impl Arguments {
         interrupt: Interrupt,
         progress: impl FnMut(Progress<'_>),
     ) -> Result<bool, String> {
+        self.can_write()?;
         if let Some(report) = self.measured_before()? {
             return self.tell(&report).map(|()| true);
         }
@@ -208,7 +221,21 @@ impl Arguments {
         let ground = self.ground(base, self.scale, None);
         let report = run::run(&ground, &self.options(), progress).map_err(|error| error.to_string())?;
         self.tell(&report)?;
-        Ok(true)
+        match report.left_out.first() {
+            Some(left) if report.measurements.is_empty() => {
+                Err(format!("nothing was measured: {}: {}", left.what, left.why))
+            }
+            _ => Ok(true),
+        }
+    }
+
+    /// Hours of measuring are not to end at a name that was mistyped.
+    fn can_write(&self) -> Result<(), String> {
+        for file in self.html.iter().chain(&self.markdown) {
+            let opened = std::fs::OpenOptions::new().append(true).create(true).open(file);
+            opened.map_err(|error| format!("cannot write {}: {error}", file.display()))?;
+        }
+        Ok(())
     }
 
     /// What `--from` names.
@@ -271,19 +298,16 @@ impl Arguments {
         }
     }
 
+    /// Prints first, and writes all that can be written: what was measured took its time.
     fn tell(&self, report: &Report) -> Result<(), String> {
-        if let Some(file) = &self.html {
-            write(file, &report.html())?;
-        }
-        if let Some(file) = &self.markdown {
-            write(file, &report.markdown())?;
-        }
         if self.json {
             println!("{}", report.json());
         } else {
             print!("{}", report.table());
         }
-        Ok(())
+        let html = self.html.as_ref().map_or(Ok(()), |file| write(file, &report.html()));
+        let markdown = self.markdown.as_ref().map_or(Ok(()), |file| write(file, &report.markdown()));
+        html.and(markdown)
     }
 
     fn hold(&self, report: &Report, file: &Path) -> Result<bool, String> {
@@ -347,6 +371,14 @@ mod tests {
     }
 
     #[test]
+    fn where_nothing_can_be_written_nothing_is_measured() {
+        for words in ["--html /nonexistent/x.html", "--markdown /nonexistent/x.md"] {
+            let error = parse(words).unwrap().can_write().unwrap_err();
+            assert!(error.starts_with("cannot write /nonexistent/x."), "{error}");
+        }
+    }
+
+    #[test]
     fn what_there_is_not_is_told() {
         for words in [
             "--workload oltq",
@@ -356,6 +388,7 @@ mod tests {
             "--vers 5",
             "--accept",
             "--dir /mnt --system local",
+            "--against nfs://h/x?vers=3",
         ] {
             assert!(parse(words).is_err(), "{words}");
         }

@@ -24,6 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use rpc::SourcePort;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -60,6 +61,8 @@ pub struct Options {
     pub buffer_bytes: usize,
     /// Relay UDP too.
     pub udp: bool,
+    /// From which ports it calls the target over TCP: exports that are `secure` want reserved ones.
+    pub source: SourcePort,
 }
 
 impl Default for Options {
@@ -74,6 +77,7 @@ impl Default for Options {
             bytes_per_second: None,
             buffer_bytes: 16 << 20,
             udp: true,
+            source: SourcePort::Any,
         }
     }
 }
@@ -115,6 +119,7 @@ pub struct Relay {
 #[derive(Debug)]
 struct Shared {
     target: SocketAddr,
+    source: SourcePort,
     buffer_bytes: usize,
     network: watch::Sender<Network>,
     station: Option<Arc<Station>>,
@@ -162,6 +167,7 @@ impl Relay {
         let least = stream::CHUNK_BYTES + whole_call;
         let shared = Arc::new(Shared {
             target,
+            source: options.source,
             buffer_bytes: options.buffer_bytes.clamp(least, BUFFER_MAX_BYTES),
             network: watch::Sender::default(),
             station,

@@ -7,12 +7,12 @@ mod markdown;
 mod svg;
 mod table;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use crate::relay::Calls;
+use crate::relay::{self, Calls};
 use crate::run::{Options, Passed};
 use crate::system::{Hits, Observation, Usage};
 use crate::workload::{Latencies, Phase, Plan, Workload};
@@ -124,6 +124,28 @@ impl Machine {
     }
 }
 
+/// The network, but for its round trips, and what is behind it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Network {
+    /// The most that a round trip takes beyond its time.
+    pub jitter_ms: f64,
+    /// Of each direction; `None` is no bound.
+    pub bytes_per_second: Option<u64>,
+    /// The user's own server, as named.
+    pub origin: Option<String>,
+}
+
+impl Network {
+    /// That of a run.
+    pub fn of(options: &Options, network: &relay::Options) -> Network {
+        Network {
+            jitter_ms: network.jitter.as_secs_f64() * 1e3,
+            bytes_per_second: network.bytes_per_second.map(std::num::NonZeroU64::get),
+            origin: options.against.as_ref().map(ToString::to_string),
+        }
+    }
+}
+
 /// A whole comparison.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
@@ -137,6 +159,9 @@ pub struct Report {
     pub plan: Plan,
     /// Version of NFS that clients and proxies speak.
     pub vers: String,
+    /// What is between clients and origin but for the round trip, and whose the origin is.
+    #[serde(default)]
+    pub network: Network,
     /// How often each was measured.
     pub rounds: usize,
     /// What is not in it.
@@ -171,6 +196,15 @@ impl Median {
     pub fn spread(&self) -> f64 {
         if self.median > 0.0 { (self.high - self.low) / self.median } else { 0.0 }
     }
+
+    /// Seconds for people; with the lowest and the highest where they lie further apart than a tenth of the median.
+    fn time(&self) -> String {
+        let median = seconds(self.median);
+        if self.spread() <= 0.1 {
+            return median;
+        }
+        format!("{median} ({} to {})", seconds(self.low), seconds(self.high))
+    }
 }
 
 /// All rounds of one workload on one system at one distance.
@@ -200,6 +234,11 @@ impl<'r> Rounds<'r> {
     /// Calls at the origin, without upkeep.
     pub fn calls(&self) -> Median {
         self.median(|measurement| measurement.calls.total_of_work() as f64)
+    }
+
+    /// Was anything there to count what the origin was asked?
+    pub fn is_counted(&self) -> bool {
+        !matches!(self.system.split(' ').next(), Some("local" | "dir"))
     }
 
     /// Operations of one kind at the origin.
@@ -233,13 +272,14 @@ impl<'r> Rounds<'r> {
 
 impl Report {
     /// Nothing measured yet.
-    pub fn new(machine: Machine, options: &Options, vers: &str) -> Report {
+    pub fn new(machine: Machine, options: &Options, vers: &str, network: &relay::Options) -> Report {
         Report {
             date: date(SystemTime::now()),
             machine,
             command: options.command.clone(),
             plan: options.plan,
             vers: vers.to_owned(),
+            network: Network::of(options, network),
             rounds: options.rounds,
             left_out: Vec::new(),
             measurements: Vec::new(),
@@ -249,15 +289,30 @@ impl Report {
     /// Adds what another one measured: in the lab, or another day.
     ///
     /// # Errors
-    /// It measured something else: another seed, scale or version.
+    /// It measured something else: another seed, scale, version, network or origin; or a round that is there already.
     pub fn join(&mut self, other: Report) -> Result<(), String> {
-        if (other.plan, &other.vers) != (self.plan, &self.vers) {
+        if (other.plan, &other.vers, &other.network) != (self.plan, &self.vers, &self.network) {
             let of = |report: &Report| {
-                format!("NFSv{}, scale {}, seed {}", report.vers, report.plan.scale, report.plan.seed)
+                let Network { jitter_ms, bytes_per_second, origin } = &report.network;
+                let bandwidth = bytes_per_second
+                    .map_or_else(String::new, |bytes| format!(", {} Mbit/s", bytes / 125_000));
+                let origin = origin.as_ref().map_or_else(String::new, |origin| format!(", {origin}"));
+                let (Plan { seed, scale }, vers) = (report.plan, &report.vers);
+                format!("NFSv{vers}, scale {scale}, seed {seed}, jitter {jitter_ms} ms{bandwidth}{origin}")
             };
             return Err(format!("{} does not go with {}", of(&other), of(self)));
         }
-        self.command = format!("{}\n{}", self.command, other.command);
+        let key = |each: &Measurement| {
+            (each.workload.clone(), each.system.clone(), (each.rtt_ms * 1e3) as u64, each.round)
+        };
+        let known: BTreeSet<_> = self.measurements.iter().map(key).collect();
+        if let Some(twice) = other.measurements.iter().find(|each| known.contains(&key(each))) {
+            let Measurement { workload, system, rtt_ms, round, .. } = twice;
+            return Err(format!("round {} of {workload}, {rtt_ms} ms, {system} is there already", round + 1));
+        }
+        let when = |report: &Report| format!("{} on {}", report.date, report.machine.kernel);
+        let from = if when(&other) == when(self) { String::new() } else { format!("    # {}", when(&other)) };
+        self.command = format!("{}\n{}{from}", self.command, other.command);
         self.rounds = self.rounds.max(other.rounds);
         self.left_out.extend(other.left_out);
         self.measurements.extend(other.measurements);
@@ -295,10 +350,12 @@ impl Report {
 
     /// Distances that were measured, the nearest first.
     pub fn rtts(&self) -> Vec<f64> {
-        let mut rtts: Vec<f64> = self.measurements.iter().map(|measurement| measurement.rtt_ms).collect();
-        rtts.sort_by(f64::total_cmp);
-        rtts.dedup();
-        rtts
+        sorted(self.measurements.iter())
+    }
+
+    /// Those of a workload.
+    pub fn rtts_of(&self, workload: &str) -> Vec<f64> {
+        sorted(self.measurements.iter().filter(|measurement| measurement.workload == workload))
     }
 
     /// As JSON.
@@ -322,6 +379,13 @@ impl Report {
     }
 }
 
+fn sorted<'m>(measurements: impl Iterator<Item = &'m Measurement>) -> Vec<f64> {
+    let mut rtts: Vec<f64> = measurements.map(|measurement| measurement.rtt_ms).collect();
+    rtts.sort_by(f64::total_cmp);
+    rtts.dedup();
+    rtts
+}
+
 /// `2026-11-21 19:05`
 fn date(time: SystemTime) -> String {
     let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
@@ -338,6 +402,9 @@ fn date(time: SystemTime) -> String {
     let year = era * 400 + year_of_era + u64::from(month <= 2);
     format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", rest / 3600, rest / 60 % 60)
 }
+
+/// In a cell of what there is not.
+const NOT_COUNTED: &str = "-";
 
 /// A size for people.
 fn bytes(count: f64) -> String {

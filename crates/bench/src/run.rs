@@ -65,7 +65,7 @@ pub fn run(
     options: &Options,
     mut progress: impl FnMut(Progress<'_>),
 ) -> Result<Report, Error> {
-    let mut report = Report::new(Machine::this(), options, &ground.vers);
+    let mut report = Report::new(Machine::this(), options, &ground.vers, &ground.network);
     let mut systems = Vec::new();
     for &kind in &options.systems {
         match system::missing(ground, kind, options.against.is_some()) {
@@ -119,7 +119,11 @@ pub fn run(
                 }
                 done += 1;
             }
-            turn.clean(&systems)?;
+            if let Err(error) = turn.clean(&systems) {
+                report
+                    .left_out
+                    .push(LeftOut { what: format!("{turn}, removing its files"), why: error.to_string() });
+            }
         }
         let whole = |source| Error::Io { what: "the comparison was not finished".to_owned(), source };
         ground.interrupt.check().map_err(whole)?;
@@ -242,7 +246,7 @@ impl Turn<'_> {
         let client = |number| system.client(number, name, workload.delegations);
         let clients = (0..workload.clients).map(client).collect::<Result<Vec<_>, _>>().map_err(one_line)?;
         let beside = if workload.conflicts { Some(system.beside(name).map_err(one_line)?) } else { None };
-        let before = system.observe();
+        let before = system.observe_first();
         let work = Pass {
             workload,
             plan: self.options.plan,

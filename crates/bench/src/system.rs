@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use client::Url;
+use rpc::SourcePort;
 use tokio::runtime::Handle as Runtime;
 
 use crate::interrupt::Interrupt;
@@ -119,14 +120,15 @@ impl Ground {
     /// There is no port for it.
     pub fn near(&self, target: SocketAddr) -> Result<Relay, Error> {
         let _entered = self.runtime.enter();
-        let options = relay::Options { udp: false, listen: self.network.listen, ..relay::Options::default() };
-        Relay::start(target, options).map_err(Error::io("cannot start the relay"))
+        let options = relay::Options { listen: self.network.listen, ..relay::Options::default() };
+        Relay::start(target, relay::Options { udp: false, ..options })
+            .map_err(Error::io("cannot start the relay"))
     }
 
     /// A relay to an address.
-    fn relay(&self, target: SocketAddr) -> Result<Relay, Error> {
+    fn relay(&self, target: &Address) -> Result<Relay, Error> {
         let _entered = self.runtime.enter();
-        Relay::start(target, relay::Options { udp: false, ..self.network })
+        Relay::start(target.server, relay::Options { udp: false, source: target.source, ..self.network })
             .map_err(Error::io("cannot start the relay"))
     }
 
@@ -147,6 +149,8 @@ pub struct Address {
     pub mountport: Option<u16>,
     /// What it exports.
     pub export: String,
+    /// From which ports it is to be called.
+    pub source: SourcePort,
     /// More options of its URL, each with `&` before it.
     pub options: String,
 }
@@ -154,10 +158,11 @@ pub struct Address {
 impl Address {
     /// As our client and proxy take it.
     pub fn url(&self, vers: &str, actimeo: Option<Duration>) -> String {
-        let Address { server, mountport, export, options } = self;
+        let Address { server, mountport, export, source, options } = self;
+        let from = if *source == SourcePort::Any { "&noresvport" } else { "" };
         let mountport = mountport.map_or_else(String::new, |port| format!("&mountport={port}"));
         let timeouts = actimeo.map_or_else(String::new, |timeout| format!("&actimeo={}", timeout.as_secs()));
-        format!("nfs://{server}{export}?vers={vers}&noresvport{mountport}{timeouts}{options}")
+        format!("nfs://{server}{export}?vers={vers}{from}{mountport}{timeouts}{options}")
     }
 
     /// The same export through a relay.
@@ -199,6 +204,7 @@ impl Origin {
             server,
             mountport: url.options.mountport,
             export: url.export_text(),
+            source: if url.options.resvport { SourcePort::Reserved } else { SourcePort::Any },
             options: String::new(),
         };
         Ok(Origin { address, directory: None, program: None })
@@ -253,6 +259,9 @@ pub struct Beside {
     _relay: Option<Relay>,
 }
 
+/// What a mount owes when it ends: the data, and the times that it has shown for it.
+const STORING: [&str; 3] = ["WRITE", "COMMIT", "SETATTR"];
+
 /// A running system.
 #[derive(Debug)]
 pub struct System<'g> {
@@ -301,7 +310,7 @@ impl<'g> System<'g> {
             system.programs.push(ganesha);
         }
         if !matches!(kind, Kind::Local | Kind::Dir) {
-            let relay = ground.relay(system.front.server)?;
+            let relay = ground.relay(&system.front)?;
             system.front = system.front.through(&relay);
             system.relay = Some(relay);
         }
@@ -395,7 +404,7 @@ impl<'g> System<'g> {
             _ => None,
         };
         let target = target.unwrap_or_else(|| self.origin.address.clone());
-        let relay = self.ground.relay(target.server)?;
+        let relay = self.ground.relay(&target)?;
         let client = self.ground.client(&target.through(&relay), base, self.ground.habits(false))?;
         Ok(Beside { client: Arc::new(client), _relay: Some(relay) })
     }
@@ -403,6 +412,12 @@ impl<'g> System<'g> {
     /// Calls at the origin so far, without upkeep.
     pub fn calls(&self) -> u64 {
         self.relay.as_ref().map_or(0, |relay| relay.calls().total_of_work())
+    }
+
+    /// What was seen so far, before a pass: what processes take is told of the pass alone.
+    pub fn observe_first(&self) -> Observation {
+        self.programs.iter().chain(&self.origin.program).for_each(Program::forget_peak);
+        self.observe()
     }
 
     /// What was seen so far.
@@ -434,8 +449,9 @@ impl<'g> System<'g> {
         if self.kind == Kind::Mount {
             self.end_caches();
             let Some(relay) = &self.relay else { return observation };
-            // What a client gives back when it goes is not counted of the others either.
-            let late = relay.calls().since(&observation.calls).only(&["WRITE", "COMMIT"]);
+            // What a client gives back when it goes is not counted of the others either. Bytes are not told apart by kind: a
+            // mount's are with what it gives back.
+            let late = relay.calls().since(&observation.calls).only(&STORING);
             observation.calls.add(&late);
             observation.traffic = relay.bytes();
         }

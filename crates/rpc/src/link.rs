@@ -376,7 +376,7 @@ async fn keep_connected(shared: Arc<Shared>) {
             shared.wanted.notified().await;
         }
         let patience = shared.options.timeo.clamp(Duration::from_secs(1), CONNECT_MAX);
-        let connecting = timeout(patience, connect(&shared.options));
+        let connecting = timeout(patience, dial(shared.options.server, shared.options.source));
         let started = match connecting.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
             Ok(stream) => Connection::start(
                 stream,
@@ -429,23 +429,27 @@ async fn watch(shared: &Shared, connection: &Connection) {
     }
 }
 
-async fn connect(options: &LinkOptions) -> io::Result<TcpStream> {
-    if options.source == SourcePort::Reserved {
+/// Connects to a server over TCP, from a port as asked for.
+///
+/// # Errors
+/// What `connect` says. A reserved port that cannot be had is no error: the server decides whether it minds.
+pub async fn dial(server: SocketAddr, source: SourcePort) -> io::Result<TcpStream> {
+    if source == SourcePort::Reserved {
         for port in reserved_ports() {
-            let socket = new_socket(options.server)?;
-            match socket.bind(SocketAddr::new(unspecified(options.server), port)) {
+            let socket = new_socket(server)?;
+            match socket.bind(SocketAddr::new(unspecified(server), port)) {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => break,
                 Err(_) => continue,
             }
-            match socket.connect(options.server).await {
+            match socket.connect(server).await {
                 // The same pair of ports may linger from an earlier connection.
                 Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {}
                 other => return other,
             }
         }
     }
-    new_socket(options.server)?.connect(options.server).await
+    new_socket(server)?.connect(server).await
 }
 
 fn new_socket(server: SocketAddr) -> io::Result<TcpSocket> {

@@ -150,7 +150,7 @@ impl Arguments {
         if peers.is_empty() {
             peers = Peer::ALL.to_vec();
         }
-        let mut report = Report::new(Machine::this(), &self.options(&workloads), &self.vers);
+        let mut report = Report::new(Machine::this(), &self.options(&workloads), &self.vers, &ground.network);
         if guests::cachefilesd_is_missing() {
             let why = "not installed: apt-get install cachefilesd".to_owned();
             let without = peers.iter().filter(|peer| peer.wants_fscache());

@@ -55,7 +55,8 @@ async fn join(mut client: TcpStream, shared: Arc<Shared>) {
     };
     let relaying = async {
         open(&mut shared.network.subscribe()).await;
-        let connecting = tokio::time::timeout(CONNECT_PATIENCE, TcpStream::connect(shared.target));
+        let connecting =
+            tokio::time::timeout(CONNECT_PATIENCE, rpc::link::dial(shared.target, shared.source));
         let mut server = connecting.await.map_err(|_| io::ErrorKind::TimedOut)??;
         reset_on_close(&server)?;
         shared.connections.fetch_add(1, Ordering::Relaxed);

@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::time::timeout;
 
-use super::{Cut, Options, Outages, Preset, Relay, Traffic};
+use super::{Cut, Options, Outages, Preset, Relay, SourcePort, Traffic};
 
 const LOOPBACK: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 0);
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -146,6 +146,19 @@ async fn a_reset_ends_connections_until_restored() {
     assert_eq!(lost.kind(), ErrorKind::ConnectionReset);
     relay.restore();
     assert_eq!(ask(&mut connect(&relay).await, b"again").await.unwrap(), b"again");
+}
+
+#[tokio::test]
+async fn a_target_that_wants_reserved_ports_is_called_from_one() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let listener = TcpListener::bind(LOOPBACK).await.unwrap();
+    let options = Options { source: SourcePort::Reserved, ..Options::default() };
+    let relay = Relay::start(listener.local_addr().unwrap(), options).unwrap();
+    let _client = connect(&relay).await;
+    let (_, from) = timeout(PATIENCE, listener.accept()).await.unwrap().unwrap();
+    assert!(from.port() < 1024, "{from}");
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@
 
 mod delegations;
 
-use super::{Report, Rounds, seconds};
+use super::{NOT_COUNTED, Report, Rounds, bytes};
 
 /// A table or figure of a paper.
 #[derive(Clone, Debug)]
@@ -126,15 +126,20 @@ fn counts(groups: &[Rounds<'_>], of: Of, kinds: &[&str]) -> Vec<Row> {
         let cells = kinds.iter().map(|kinds| format!("{:.0}", count(group, kinds)));
         row(false, group.system, cells.chain([format!("{:.0}", group.calls().median)]))
     };
-    groups.iter().filter(|group| group.system != "local").map(of).collect()
+    groups.iter().filter(|group| group.is_counted()).map(of).collect()
 }
 
-fn without_local(groups: Vec<Rounds<'_>>) -> Vec<Rounds<'_>> {
-    groups.into_iter().filter(|group| group.system != "local").collect()
+/// What is on this machine, or mounted by others, has no relay that could count.
+fn counted(groups: Vec<Rounds<'_>>) -> Vec<Rounds<'_>> {
+    groups.into_iter().filter(Rounds::is_counted).collect()
+}
+
+fn calls(group: &Rounds<'_>) -> String {
+    if group.is_counted() { format!("{:.0}", group.calls().median) } else { NOT_COUNTED.to_owned() }
 }
 
 fn andrew_calls(report: &Report, rtt: f64) -> Option<Exhibit> {
-    let groups = without_local(of(report, "andrew", rtt));
+    let groups = counted(of(report, "andrew", rtt));
     groups.first()?;
     let kinds = ["GETATTR", "READ", "WRITE", "LOOKUP", "OPEN+CLOSE"];
     let papers = [
@@ -165,8 +170,8 @@ fn andrew_phases(report: &Report, rtt: f64) -> Option<Exhibit> {
     groups.first()?;
     let phases = ["making directories", "copying files", "statting", "intensive reading", "cpu intensive"];
     let ours = groups.iter().map(|group| {
-        let phase = |name: &&str| seconds(group.phase(name).unwrap_or_default().median);
-        row(false, group.system, phases.iter().map(phase).chain([seconds(group.seconds().median)]))
+        let phase = |name: &&str| group.phase(name).unwrap_or_default().time();
+        row(false, group.system, phases.iter().map(phase).chain([group.seconds().time()]))
     });
     let mut rows: Vec<Row> = ours.collect();
     let papers = [
@@ -197,10 +202,8 @@ fn andrew_delay(report: &Report) -> Option<Exhibit> {
             systems.push(group.system);
         }
     }
-    let compile = |system: &str, rtt: f64| {
-        let median = report.rounds("andrew", system, rtt)?.phase("cpu intensive")?.median;
-        Some(seconds(median))
-    };
+    let compile =
+        |system: &str, rtt: f64| Some(report.rounds("andrew", system, rtt)?.phase("cpu intensive")?.time());
     let mut rows: Vec<Row> = systems
         .iter()
         .map(|system| {
@@ -239,7 +242,7 @@ fn andrew_delay(report: &Report) -> Option<Exhibit> {
 fn badros(report: &Report, rtt: f64) -> Option<Exhibit> {
     let groups = of(report, "badros", rtt);
     let tests: Vec<&str> = groups.first()?.all[0].phases.iter().map(|phase| phase.name.as_str()).collect();
-    let time = |group: &Rounds<'_>, test: &str| group.phase(test).unwrap_or_default().median;
+    let time = |group: &Rounds<'_>, test: &str| group.phase(test).unwrap_or_default();
     let claim = |test: &str| match test {
         "read a big file again" => "14 x faster",
         "small writes x 4" => "almost 100 x faster",
@@ -249,7 +252,7 @@ fn badros(report: &Report, rtt: f64) -> Option<Exhibit> {
         _ => "",
     };
     let rows = tests.iter().map(|test| {
-        let cells = groups.iter().map(|group| seconds(time(group, test))).chain([claim(test).to_owned()]);
+        let cells = groups.iter().map(|group| time(group, test).time()).chain([claim(test).to_owned()]);
         row(false, test, cells)
     });
     let mut words: Vec<&str> = vec![""];
@@ -260,7 +263,7 @@ fn badros(report: &Report, rtt: f64) -> Option<Exhibit> {
     let mut bars: Vec<Bar> = groups
         .iter()
         .filter_map(|group| {
-            let ratio = time(direct?, again) / time(group, again).max(1e-9);
+            let ratio = time(direct?, again).median / time(group, again).median.max(1e-9);
             Some(Bar { label: group.system.to_owned(), value: ratio, range: None, paper: false })
         })
         .collect();
@@ -276,7 +279,7 @@ fn badros(report: &Report, rtt: f64) -> Option<Exhibit> {
 }
 
 fn badros_calls(report: &Report, rtt: f64) -> Option<Exhibit> {
-    let groups = without_local(of(report, "badros", rtt));
+    let groups = counted(of(report, "badros", rtt));
     let tests: Vec<&str> = groups.first()?.all[0].phases.iter().map(|phase| phase.name.as_str()).collect();
     let rows = tests.iter().map(|test| {
         row(false, test, groups.iter().map(|group| format!("{:.0}", group.phase_calls(test).median)))
@@ -293,7 +296,7 @@ fn badros_calls(report: &Report, rtt: f64) -> Option<Exhibit> {
 }
 
 fn lookups(report: &Report, rtt: f64) -> Option<Exhibit> {
-    let groups = without_local(of(report, "lookups", rtt));
+    let groups = counted(of(report, "lookups", rtt));
     groups.first()?;
     let kinds = ["LOOKUP", "GETATTR", "WRITE", "READ", "CREATE+OPEN", "READDIR+READDIRPLUS"];
     let mut rows = counts(&groups, Of::Calls, &kinds);
@@ -326,7 +329,7 @@ fn recall(report: &Report, rtt: f64) -> Option<Exhibit> {
     let time = |group: &Rounds<'_>, kind: &str| group.phase(kind).unwrap_or_default();
     let mut rows: Vec<Row> = groups
         .iter()
-        .map(|group| row(false, group.system, kinds.iter().map(|kind| seconds(time(group, kind).median))))
+        .map(|group| row(false, group.system, kinds.iter().map(|kind| time(group, kind).time())))
         .collect();
     rows.push(row(true, "LAN", ["1.5-9 ms", "1007 ms", "1010 ms"].map(str::to_owned)));
     rows.push(row(true, "WAN", ["150-500 ms", "1400 ms", "1600 ms"].map(str::to_owned)));
@@ -348,7 +351,7 @@ fn rounds(report: &Report, rtt: f64) -> Option<Exhibit> {
     let kinds = ["OPEN", "CLOSE", "ACCESS", "GETATTR", "LOCK", "LOCKU", "READ"];
     let mut rows = Vec::new();
     for (workload, state) in [("rounds", "on"), ("rounds-undelegated", "off")] {
-        for mut each in counts(&without_local(of(report, workload, rtt)), Of::Operations, &kinds) {
+        for mut each in counts(&counted(of(report, workload, rtt)), Of::Operations, &kinds) {
             each.cells[0] = format!("{}, delegations {state}", each.cells[0]);
             rows.push(each);
         }
@@ -420,7 +423,7 @@ const BUILD: Share = Share {
 };
 
 fn server_share(report: &Report, rtt: f64, share: &Share) -> Option<Exhibit> {
-    let groups = without_local(of(report, share.workload, rtt));
+    let groups = counted(of(report, share.workload, rtt));
     let direct = groups.iter().find(|group| group.system == "direct")?.calls().median.max(1e-9);
     let of_direct = |group: &Rounds<'_>| {
         group.median(|measurement| 100.0 * measurement.calls.total_of_work() as f64 / direct)
@@ -433,7 +436,7 @@ fn server_share(report: &Report, rtt: f64, share: &Share) -> Option<Exhibit> {
             format!("{calls:.0}"),
             format!("{:.3}", calls / operations),
             format!("{:.1} %", of_direct(group).median),
-            seconds(group.seconds().median),
+            group.seconds().time(),
         ];
         row(false, group.system, cells)
     });
@@ -470,11 +473,7 @@ fn build_time(report: &Report, rtt: f64) -> Option<Exhibit> {
     let mut rows: Vec<Row> = groups
         .iter()
         .map(|group| {
-            row(
-                false,
-                group.system,
-                [seconds(group.seconds().median), format!("{:.2} x", faster(group).median)],
-            )
+            row(false, group.system, [group.seconds().time(), format!("{:.2} x", faster(group).median)])
         })
         .collect();
     rows.push(row(true, "Linux kernel, direct", ["533 min".to_owned(), "1 x".to_owned()]));
@@ -517,7 +516,7 @@ fn micro(report: &Report, rtt: f64) -> Option<Exhibit> {
             let middle = group.middle();
             let rate = middle.operations as f64 / middle.seconds.max(1e-9);
             let mean = 1e3 * middle.seconds / middle.operations.max(1) as f64;
-            let cells = [format!("{rate:.0}"), format!("{mean:.2}"), format!("{:.0}", group.calls().median)];
+            let cells = [format!("{rate:.0}"), format!("{mean:.2}"), calls(group)];
             rows.push(row(false, &format!("{name}, {}", group.system), cells));
         }
         for (place, [nache, without, nache_ms, without_ms]) in [("LAN", lan[number]), ("WAN", wan[number])] {
@@ -547,9 +546,9 @@ fn reread(report: &Report, rtt: f64) -> Option<Exhibit> {
     let rows = groups.iter().map(|group| {
         let middle = group.middle();
         let cells = [
-            seconds(group.seconds().median),
-            format!("{:.0}", group.calls().median),
-            super::bytes(middle.bytes_down as f64),
+            group.seconds().time(),
+            calls(group),
+            if group.is_counted() { bytes(middle.bytes_down as f64) } else { NOT_COUNTED.to_owned() },
         ];
         row(false, group.system, cells)
     });

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::exhibits::{self, Exhibit};
-use super::{Report, aims, bytes, seconds, svg};
+use super::{NOT_COUNTED, Report, aims, bytes, seconds, svg};
 
 const STYLE: &str = include_str!("page.css");
 
@@ -160,18 +160,23 @@ fn everything(page: &mut String, report: &Report) {
             let of = |(hits, misses): (u64, u64)| format!("{hits} of {}", hits + misses);
             format!("{}, {}, {}", of(hits.attributes), of(hits.names), of(hits.data))
         });
+        let if_counted = |cell: String| if group.is_counted() { cell } else { NOT_COUNTED.to_owned() };
         let cells = vec![
             format!("{}, {}, {} ms", group.workload, group.system, group.rtt_ms),
             seconds(group.seconds().median),
-            format!("{:.0} %", 100.0 * group.seconds().spread()),
+            if group.all.len() > 1 {
+                format!("{:.0} %", 100.0 * group.seconds().spread())
+            } else {
+                NOT_COUNTED.to_owned()
+            },
             middle.operations.to_string(),
             seconds(latency.p50 / 1e3),
             seconds(latency.p90 / 1e3),
             seconds(latency.p99 / 1e3),
-            format!("{:.0}", group.calls().median),
+            if_counted(format!("{:.0}", group.calls().median)),
             kinds.join(", "),
-            bytes(middle.bytes_up as f64),
-            bytes(middle.bytes_down as f64),
+            if_counted(bytes(middle.bytes_up as f64)),
+            if_counted(bytes(middle.bytes_down as f64)),
             each(|usage| format!("{:.2} s", usage.cpu_seconds)),
             each(|usage| bytes(usage.memory_bytes as f64)),
             hits,

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Report, Rounds, bytes, seconds};
+use super::{Measurement, NOT_COUNTED, Report, Rounds, Usage, bytes, seconds};
 
 /// Kinds of calls that are named.
 const KINDS: usize = 5;
@@ -23,7 +23,7 @@ pub(super) fn render(report: &Report) -> String {
         if last != Some((group.workload, group.rtt_ms)) {
             let _ = writeln!(
                 text,
-                "\n{}, {} ms\n{:<20} {:>9} {:>7} {:>8} {:>8} {:>8} {:>9} {:>9} {:>7} {:>8}  by kind",
+                "\n{}, {} ms\n{:<20} {:>9} {:>7} {:>8} {:>8} {:>8} {:>9} {:>9}  by kind",
                 group.workload,
                 group.rtt_ms,
                 "",
@@ -34,8 +34,6 @@ pub(super) fn render(report: &Report) -> String {
                 "of them",
                 "up",
                 "down",
-                "CPU s",
-                "memory",
             );
             last = Some((group.workload, group.rtt_ms));
         }
@@ -53,40 +51,49 @@ pub(super) fn render(report: &Report) -> String {
 
 fn row(text: &mut String, group: &Rounds<'_>, direct: Option<&Rounds<'_>>) {
     let (time, calls) = (group.seconds(), group.calls());
-    let speedup = direct.map_or(0.0, |direct| direct.seconds().median / time.median.max(1e-9));
-    let share = direct.map_or(0.0, |direct| 100.0 * calls.median / direct.calls().median.max(1e-9));
+    let speedup = direct.map(|direct| format!("{:.2}x", direct.seconds().median / time.median.max(1e-9)));
+    let share =
+        direct.map(|direct| format!("{:.0}%", 100.0 * calls.median / direct.calls().median.max(1e-9)));
+    let spread = (group.all.len() > 1).then(|| format!("{:.0}%", 100.0 * time.spread()));
+    let or_none = |cell: Option<String>| cell.unwrap_or_else(|| NOT_COUNTED.to_owned());
+    let if_counted = |cell: Option<String>| or_none(cell.filter(|_| group.is_counted()));
     let middle = group.middle();
-    let cpu: f64 = middle.usage.iter().fold(0.0, |sum, usage| sum + usage.cpu_seconds);
-    let memory: u64 = middle.usage.iter().map(|usage| usage.memory_bytes).max().unwrap_or(0);
     let mut kinds: Vec<(&String, &u64)> = middle.calls.calls.iter().collect();
     kinds.sort_by(|one, other| other.1.cmp(one.1));
     let more = if kinds.len() > KINDS { ", …" } else { "" };
     let kinds: Vec<String> =
         kinds.iter().take(KINDS).map(|(name, count)| format!("{name} {count}")).collect();
-    let hits = middle.hits.map_or_else(String::new, |hits| {
+    let _ = writeln!(
+        text,
+        "{:<20} {:>9} {:>7} {:>8} {:>8} {:>8} {:>9} {:>9}  {}{more}{}{}",
+        group.system,
+        seconds(time.median),
+        or_none(spread),
+        or_none(speedup),
+        if_counted(Some(format!("{:.0}", calls.median))),
+        if_counted(share),
+        if_counted(Some(bytes(middle.bytes_up as f64))),
+        if_counted(Some(bytes(middle.bytes_down as f64))),
+        kinds.join(", "),
+        hits(middle),
+        processes(middle),
+    );
+}
+
+fn hits(of: &Measurement) -> String {
+    of.hits.map_or_else(String::new, |hits| {
         let rate = |(hits, misses): (u64, u64)| {
             format!("{:.0}%", 100.0 * hits as f64 / (hits + misses).max(1) as f64)
         };
-        format!(
-            "; hits: attributes {}, names {}, data {}",
-            rate(hits.attributes),
-            rate(hits.names),
-            rate(hits.data)
-        )
-    });
-    let _ = writeln!(
-        text,
-        "{:<20} {:>9} {:>6.0}% {:>7.2}x {:>8.0} {:>7.0}% {:>9} {:>9} {:>7.2} {:>8}  {}{more}{hits}",
-        group.system,
-        seconds(time.median),
-        100.0 * time.spread(),
-        speedup,
-        calls.median,
-        share,
-        bytes(middle.bytes_up as f64),
-        bytes(middle.bytes_down as f64),
-        cpu,
-        bytes(memory as f64),
-        kinds.join(", "),
-    );
+        let (attributes, names, data) = (rate(hits.attributes), rate(hits.names), rate(hits.data));
+        format!("; hits: attributes {attributes}, names {names}, data {data}")
+    })
+}
+
+/// What each server process took in the pass: CPU time, and what was resident at the most.
+fn processes(of: &Measurement) -> String {
+    let one = |usage: &Usage| {
+        format!("; {} {:.2} s CPU, {}", usage.name, usage.cpu_seconds, bytes(usage.memory_bytes as f64))
+    };
+    of.usage.iter().map(one).collect()
 }

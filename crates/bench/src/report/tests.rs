@@ -45,6 +45,7 @@ fn report() -> Report {
         command: "leasehold bench".to_owned(),
         plan: Plan { seed: 1, scale: 0.5 },
         vers: "4.2".to_owned(),
+        network: Network::default(),
         rounds: 3,
         left_out: vec![LeftOut { what: "mount".to_owned(), why: "no <kernel>".to_owned() }],
         measurements: Vec::new(),
@@ -119,8 +120,51 @@ fn aims_are_held_against_what_was_measured() {
     let again = "proxy warm: 10.0 x faster, 1.00 x the local time, at 75 ms";
     assert_eq!(verdict("a big file read again"), (again, true));
     assert_eq!(verdict("small writes"), ("proxy warm: 90.0 x faster at 75 ms", false));
-    assert_eq!(verdict("create"), ("+0.0 % at 75 ms", true));
-    assert_eq!(verdict("random reads"), ("a miss 1.00 x, a hit 10.0 x better at 75 ms", true));
+    assert!(aims.iter().all(|aim| !aim.what.starts_with("create")), "75 ms are no LAN");
+}
+
+#[test]
+fn each_aim_is_held_at_the_distances_of_its_own_workload() {
+    let mut report = report();
+    for each in &mut report.measurements {
+        match each.workload.as_str() {
+            "create" | "random-reads" => each.rtt_ms = 0.2,
+            "andrew" => each.rtt_ms = 200.0,
+            _ => {}
+        }
+    }
+    let aims = aims::all(&report);
+    let verdict = |what: &str| {
+        let aim = aims.iter().find(|aim| aim.what.starts_with(what)).unwrap();
+        (aim.measured.as_str(), aim.met)
+    };
+    assert_eq!(verdict("build, 2 clients, calls"), ("-97.0 % at 75 ms", true));
+    assert_eq!(verdict("create"), ("+0.0 % at 0.2 ms", true));
+    assert_eq!(verdict("random reads"), ("a miss 1.00 x, a hit 10.0 x better at 0.2 ms", true));
+}
+
+#[test]
+fn what_nobody_counted_is_not_told_as_nothing() {
+    let mut report = report();
+    report.measurements.retain(|each| each.system == "proxy cold");
+    report.measurements.iter_mut().for_each(|each| each.system = "dir cold".to_owned());
+    let exhibits = exhibits::all(&report);
+    let titles: Vec<&str> = exhibits.iter().map(|exhibit| exhibit.title.as_str()).collect();
+    assert!(!titles.iter().any(|title| title.starts_with("RPC counts")), "{titles:?}");
+    let micro = exhibits.iter().find(|exhibit| exhibit.title.starts_with("Micro")).unwrap();
+    assert!(micro.rows.iter().filter(|row| !row.paper).all(|row| row.cells[3] == "-"));
+    let table = report.table();
+    assert!(!table.contains("0.00x") && table.contains(" - "), "{table}");
+}
+
+#[test]
+fn a_time_is_told_with_its_spread_where_there_is_one() {
+    assert_eq!(Median::of([1.0, 1.04, 1.02]).time(), "1.0 s");
+    assert_eq!(Median::of([2.0, 1.0, 4.0]).time(), "2.0 s (1.0 s to 4.0 s)");
+    let mut once = report();
+    once.measurements.retain(|each| each.round == 0);
+    let row = once.table().lines().find(|line| line.starts_with("direct ")).unwrap().to_owned();
+    assert_eq!(row.split_whitespace().nth(3), Some("-"), "one round has no spread: {row}");
 }
 
 #[test]
@@ -171,4 +215,11 @@ fn what_was_measured_elsewhere_is_joined_if_it_is_of_the_same_plan() {
     assert!(here.markdown().contains("| kernel |") && here.command.lines().count() == 2);
     let other = Report { plan: Plan { seed: 1, scale: 0.25 }, ..report() };
     assert!(here.join(other).unwrap_err().contains("scale 0.25"));
+    let network = Network { bytes_per_second: Some(1_250_000), ..Network::default() };
+    let elsewhere = Report { network, measurements: Vec::new(), ..report() };
+    assert!(here.join(elsewhere).unwrap_err().contains("10 Mbit/s"));
+    assert!(here.join(report()).unwrap_err().ends_with("is there already"));
+    let later = Report { date: "2027".to_owned(), measurements: Vec::new(), ..report() };
+    here.join(later).unwrap();
+    assert!(here.command.ends_with("# 2027 on Linux <6>"), "{}", here.command);
 }

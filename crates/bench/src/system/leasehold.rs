@@ -99,7 +99,8 @@ pub(super) fn proxy(ground: &Ground, origin: &Address, directory: &Path) -> Resu
     let listen = free_port()?;
     let mut process = command(ground, "proxy");
     process.arg(origin.url(&ground.vers, ground.actimeo)).arg("--cache").arg(cache_directory(directory, 0));
-    process.args(["--min-free", "0"]);
+    // What is fetched while nobody asks depends on the clock, and is no call of the workload.
+    process.args(["--min-free", "0", "--no-fill"]);
     serving(&mut process, listen);
     Program::start(&ground.interrupt, "proxy", process, listen, &directory.join("proxy.log"))
 }
@@ -123,7 +124,7 @@ pub(super) fn mount(
     let mut process = command(ground, "mount");
     process.arg(origin.url(&ground.vers, ground.actimeo)).arg(&mounted).arg("--foreground");
     let cache = cache_directory(directory, client);
-    process.arg("-o").arg(format!("cache={},minfree=0", cache.display()));
+    process.arg("-o").arg(format!("cache={},minfree=0,nofill", cache.display()));
     let device = |path: &Path| path.metadata().map(|metadata| metadata.dev()).ok();
     let is_mounted = || device(&mounted).is_some_and(|inside| Some(inside) != device(directory));
     let name = if client == 0 { "mount".to_owned() } else { format!("mount {}", client + 1) };

@@ -8,13 +8,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rpc::SourcePort;
+
 use super::{Address, Error};
 use crate::interrupt::Interrupt;
 
 /// How long a start may take.
 const START_PATIENCE: Duration = Duration::from_secs(30);
-/// How long an end in order may take.
-const END_PATIENCE: Duration = Duration::from_secs(10);
+/// How long an end in order may take. A mount stores what it has delayed first, for which it takes a minute at the most.
+const END_PATIENCE: Duration = Duration::from_secs(70);
 /// `USER_HZ` of every Linux: the unit of /proc/PID/stat.
 const TICKS_PER_SECOND: f64 = 100.0;
 
@@ -25,7 +27,7 @@ pub struct Usage {
     pub name: String,
     /// Of CPU, in user and kernel.
     pub cpu_seconds: f64,
-    /// Resident at the most.
+    /// Resident at the most, in the pass.
     pub memory_bytes: u64,
 }
 
@@ -157,11 +159,22 @@ impl Program {
 
     /// What it exports under a path.
     pub(super) fn address(&self, export: &str) -> Address {
-        Address { server: self.server, mountport: None, export: export.to_owned(), options: String::new() }
+        Address {
+            server: self.server,
+            mountport: None,
+            export: export.to_owned(),
+            source: SourcePort::Any,
+            options: String::new(),
+        }
     }
 
     pub(super) fn usage(&self) -> Usage {
         Usage::of(&self.name, self.child.id())
+    }
+
+    /// What was resident at the most is from now on what is resident (proc(5), `clear_refs`).
+    pub(super) fn forget_peak(&self) {
+        let _ = std::fs::write(format!("/proc/{}/clear_refs", self.child.id()), "5");
     }
 
     /// Ends it with SIGKILL.

@@ -1,8 +1,8 @@
 //! What Nache's authors measured of delegations: figures 1 to 3, 11 and 12. Their curves are pictures; the text gives a few
 //! numbers.
 
-use super::{Bar, Chart, Exhibit, bars, head, of, row, titled, without_local};
-use crate::report::{Median, Report, Rounds, seconds};
+use super::{Bar, Chart, Exhibit, bars, counted, head, of, row, titled};
+use crate::report::{Median, Report, Rounds};
 use crate::workload::{recall, reopen, sharing};
 
 /// Calls after so many opens of one file.
@@ -24,7 +24,7 @@ pub(super) fn reopened(report: &Report, rtt: f64, writes: bool) -> Option<Exhibi
     let mut rows = Vec::new();
     let mut drawn: Vec<Bar> = Vec::new();
     for (workload, state) in [(name, "on"), (undelegated.as_str(), "off")] {
-        for group in without_local(of(report, workload, rtt)) {
+        for group in counted(of(report, workload, rtt)) {
             let label = format!("{}, delegations {state}", group.system);
             rows.push(row(false, &label, reopen::TIMES.map(|times| format!("{:.0}", after(&group, times)))));
             let all = reopen::TIMES.last().map_or(0.0, |times| after(&group, *times));
@@ -58,7 +58,7 @@ pub(super) fn recall_dirty(report: &Report, rtt: f64) -> Option<Exhibit> {
     let time = |group: &Rounds<'_>, kib: usize| group.phase(&recall::dirty_phase(kib)).unwrap_or_default();
     let rows = groups
         .iter()
-        .map(|group| row(false, group.system, recall::DIRTY_KIB.map(|kib| seconds(time(group, kib).median))));
+        .map(|group| row(false, group.system, recall::DIRTY_KIB.map(|kib| time(group, kib).time())));
     let words: Vec<String> = recall::DIRTY_KIB.iter().map(|kib| format!("{kib} KiB")).collect();
     let most = recall::DIRTY_KIB[recall::DIRTY_KIB.len() - 1];
     Some(Exhibit {
