@@ -5,6 +5,7 @@
 
 mod nfs;
 mod task;
+mod xstate;
 
 pub use nfs::{V2, V3, V4_0, V4_1, V4_2};
 pub use task::{Output, Task};
@@ -218,6 +219,9 @@ fn start_kernel(lab: &Lab, options: &GuestOptions, number: u8) -> (Child, Log) {
         .env("PATH", std::env::var_os("PATH").unwrap_or_default())
         .env("HOME", lab.directory());
     command.env("TMPDIR", memory_directory(lab, options.memory_mib)).process_group(0);
+    if let Some(library) = xstate::library(lab.directory()) {
+        command.env("LD_PRELOAD", library);
+    }
 
     let (reader, writer) = std::io::pipe().unwrap_or_else(|error| panic!("lab: no pipe: {error}"));
     let errors = writer.try_clone().unwrap_or_else(|error| panic!("lab: no pipe: {error}"));
