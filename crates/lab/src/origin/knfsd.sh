@@ -18,3 +18,5 @@ echo 3 >/proc/sys/fs/nfs/nlm_timeout || true
 echo 1 >/proc/sys/fs/nfs/nlm_grace_period || true
 exportfs -ar
 rpc.mountd -p 20048
+# It lets its caller go before it is a session of its own, and what a script leaves in its group is killed.
+until ss -ltn | grep -q ':20048 '; do sleep 0.05; done
