@@ -3,7 +3,8 @@
 //!
 //! What may not happen twice is asked again only if it has not happened: the origin says so (DELAY before the operation
 //! that the compound is for, or a refused SEQUENCE, if that is not DELAY), or gives the reply that it has kept for the
-//! slot. Where it cannot say, because the session is gone, the answer is marked as one that may be the second: see `vfs::replay`.
+//! slot. Where it cannot say, because the session is gone, the answer is marked as one that may be the second: see
+//! `vfs::replay`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
