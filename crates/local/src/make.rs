@@ -167,7 +167,8 @@ impl Making<'_> {
         let node = self.tree.keep(&found, path);
         let stat = stat_regular(self.tree, &node).map_err(|_| Status::Exist)?;
         if let CreateHow::Exclusive(verifier) = how {
-            if stat.size() > 0 || stat.seconds() != verifier_seconds(verifier) {
+            let matches = stat.size() == 0 && stat.seconds() == verifier_seconds(verifier);
+            if !matches || !self.may_have_made(&stat) {
                 return Err(Status::Exist.into());
             }
             self.adorn_again(&node, set)?;
@@ -181,6 +182,18 @@ impl Making<'_> {
         let attributes = self.tree.attributes(&node);
         let directory = Wcc::around(before.wcc(), self.tree.attributes(self.directory));
         Ok(Created { node: vfs::Node { handle: found.handle, attributes }, directory })
+    }
+
+    /// Could an earlier request of the caller have made this file? A verifier proves little: it is in the times of the file,
+    /// for everybody to see. Who has made a file has it open whatever its mode, so this must be no way to open another's.
+    fn may_have_made(&self, stat: &Stat) -> bool {
+        // What root makes it may have given away; and whatever is there, root may open it.
+        identity::is_root(self.principal)
+            || match self.principal {
+                Principal::Machine => true,
+                // Also without privileges, when none but callers with the uid of the process are served.
+                Principal::Unix(credential) => credential.uid == stat.uid(),
+            }
     }
 
     /// What an attempt that was cut short may not have come to set.

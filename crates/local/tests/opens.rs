@@ -186,6 +186,39 @@ async fn permission_is_decided_at_the_open() {
     assert_eq!(std::fs::metadata(served.path("file")).unwrap().len(), 1);
 }
 
+/// The verifier of an exclusive create is in the times of the file, where everybody sees it.
+#[tokio::test]
+async fn an_exclusive_open_that_comes_again_is_its_makers() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    if !is_root() {
+        return;
+    }
+    let served = serve();
+    let root = served.root().await;
+    std::fs::write(served.path("secret"), "").unwrap();
+    std::fs::set_permissions(served.path("secret"), std::fs::Permissions::from_mode(0o600)).unwrap();
+    let seen = std::fs::metadata(served.path("secret")).unwrap();
+    let how = CreateHow::Exclusive((((seen.atime() << 32) | seen.mtime()) as u64).to_be_bytes());
+    let stranger = holding(user(65534), 1);
+    for set in [SetAttributes::default(), with_mode(0o666)] {
+        let access = Share::READ | Share::WRITE;
+        let ask = OpenRequest { create: Some((how, set)), ..request(&root, Some("secret"), access) };
+        assert_eq!(open(&served, &stranger, &ask).await.unwrap_err(), Status::Exist);
+        let made = served.fs.create(&stranger, &root, &name("secret"), how, &set).await;
+        assert_eq!(made.unwrap_err().status, Status::Exist, "version 3");
+        let root_may = open(&served, &holding(user(0), 2), &ask).await.unwrap();
+        assert!(root_may.created);
+    }
+
+    served.fs.setattr(&machine(), &root, &with_mode(0o777), None).await.unwrap();
+    let create = Some((CreateHow::Exclusive([3; 8]), SetAttributes::default()));
+    let mine = OpenRequest { create, ..request(&root, Some("mine"), Share::WRITE) };
+    let once = open(&served, &stranger, &mine).await.unwrap();
+    let again = open(&served, &stranger, &mine).await.unwrap();
+    assert!(once.created && again.created && once.handle == again.handle);
+    assert_eq!(open(&served, &holding(user(1000), 3), &mine).await.unwrap_err(), Status::Exist);
+}
+
 async fn outlives_its_name(served: Served) {
     let (root, caller) = (served.root().await, holding(machine(), 1));
     std::fs::write(served.path("file"), "there").unwrap();

@@ -105,7 +105,10 @@ impl Connection {
     /// Sends a message, as far as the socket takes it. For one that no other is likely to follow at once.
     pub(crate) fn send_alone(&self, message: Message) {
         self.outbox.push(message);
-        if !matches!(self.outbox.flush(&self.stream), Ok(Flushed::All)) {
+        if matches!(self.outbox.flush(&self.stream), Ok(Flushed::All)) {
+            // The reader may have found us sending, and left what it waits for to us.
+            self.drained.notify_one();
+        } else {
             // The writer waits until the socket takes the rest, or meets the error as well and ends the connection.
             self.writer.notify_one();
         }
@@ -228,6 +231,7 @@ impl Connection {
             if self.outbox.queued_bytes() > 0 && self.outbox.flush(&self.stream)? == Flushed::Blocked {
                 self.writer.notify_one();
             }
+            // Whoever sends now, or has sent since we looked, tells when it is done.
             while self.outbox.queued_bytes() > limits.outbox_bytes && !self.is_closed() {
                 self.drained.notified().await;
             }
@@ -299,4 +303,68 @@ pub(crate) fn encode_call(header: &CallHeader, arguments: Message) -> Message {
     header.encode(&mut encoder);
     encoder.message(arguments);
     encoder.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::net::TcpListener;
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::auth::Credential;
+    use crate::replay::ReplyCache;
+    use crate::service::{Remember, Service};
+
+    const REPLY_BYTES: usize = 16 << 10;
+
+    /// Answers on the spot, and with much.
+    struct Talkative;
+
+    impl Service for Talkative {
+        fn call(self: Arc<Self>, call: Call) -> Answering {
+            let mut reply = call.reply();
+            reply.raw(&[0; REPLY_BYTES]);
+            Box::pin(std::future::ready(Outcome::Reply(reply.finish())))
+        }
+
+        fn remember(&self, _: &Call) -> Remember {
+            Remember::No
+        }
+    }
+
+    async fn ask(connection: Arc<Connection>) -> usize {
+        let header = CallHeader {
+            xid: connection.xid(),
+            program: 1,
+            version: 1,
+            procedure: 1,
+            credential: Credential::None,
+        };
+        connection.call(header, Encoder::new().finish()).await.unwrap().unwrap().remaining()
+    }
+
+    #[tokio::test]
+    async fn the_reader_goes_on_when_another_task_has_sent_what_it_waits_for() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let (near, far) = tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
+        let dispatcher =
+            Arc::new(Dispatcher { service: Arc::new(Talkative), replies: ReplyCache::volatile() });
+        let limits = Limits { outbox_bytes: REPLY_BYTES / 2, ..Limits::default() };
+        let server = Connection::start(far.unwrap().0, Arc::default(), Some(dispatcher), limits).unwrap();
+        let client = Connection::start(near.unwrap(), Arc::default(), None, Limits::default()).unwrap();
+
+        let sending = server.outbox.as_if_sending();
+        let first = tokio::spawn(ask(client.clone()));
+        // On this one thread, the reader has then found that another sends, and waits.
+        while server.outbox.queued_bytes() <= limits.outbox_bytes {
+            tokio::task::yield_now().await;
+        }
+        drop(sending);
+        server.send_alone(message::refuse(0, Refusal::ProgramUnavailable));
+        assert_eq!(first.await.unwrap(), REPLY_BYTES);
+        let second = timeout(Duration::from_secs(10), ask(client)).await;
+        assert_eq!(second, Ok(REPLY_BYTES), "the reader hangs");
+    }
 }

@@ -81,6 +81,12 @@ impl Outbox {
         self.bytes.load(Ordering::Relaxed)
     }
 
+    /// As if another task were sending.
+    #[cfg(test)]
+    pub(crate) fn as_if_sending(&self) -> impl Sized + '_ {
+        self.progress.lock()
+    }
+
     /// Sends what the socket takes.
     pub(crate) fn flush(&self, stream: &TcpStream) -> io::Result<Flushed> {
         loop {

@@ -105,13 +105,16 @@ pub(crate) async fn attributes(
 
 /// WRITE of those versions in which it is synchronous and takes all of it, whatever the file system takes at a time.
 pub(crate) async fn write_all(
-    Object { export, handle, caller }: &Object,
+    front: &Front,
+    object: &Object,
     mut offset: u64,
     mut data: Bytes,
 ) -> vfs::Result<Attributes> {
+    let Object { export, handle, caller } = object;
     loop {
         let (by, stability) = (By::Anonymous, Stability::FileSync);
-        let written = export.fs.write(caller, handle, by, offset, data.clone(), stability).await?;
+        let write = || export.fs.write(caller, handle, by, offset, data.clone(), stability);
+        let written = front.past_silent(object, None, write).await?;
         let count = (written.count as usize).min(data.len());
         if count == 0 && !data.is_empty() {
             return Err(Status::Io.into());

@@ -2,16 +2,17 @@
 //! to be asked again.
 //!
 //! What may not happen twice is asked again only if it has not happened: the origin says so (DELAY before the operation
-//! that the compound is for, or a refused SEQUENCE), or gives the reply that it has kept for the slot. Where it cannot
-//! say, because the session is gone, the answer is marked as one that may be the second: see `vfs::replay`.
+//! that the compound is for, or a refused SEQUENCE, if that is not DELAY), or gives the reply that it has kept for the
+//! slot. Where it cannot say, because the session is gone, the answer is marked as one that may be the second: see
+//! `vfs::replay`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use protocol::nfs4::{
-    ArgOp, CompoundArgs, CompoundError, CompoundRes, Failure, Op, Operation, ResOp, Results, Status as Wire,
-    op,
+    ArgOp, CompoundArgs, CompoundError, CompoundRes, Failure, Op, Operation, ResOp, Results, SequenceOk,
+    Status as Wire, op,
 };
 use tokio::time::{Instant, sleep_until, timeout_at};
 use vfs::{Caller, Error, Principal, Result, Status};
@@ -20,8 +21,8 @@ use super::channel::Sending;
 use super::convert;
 use super::establish::NotMade;
 use super::recovery::Mended;
-use super::session::Session;
 use super::session::slots::Work;
+use super::session::{Session, Slot};
 use super::state::{State, Used};
 use super::{Inner, Phase};
 
@@ -95,19 +96,18 @@ struct Request<'a> {
     operations: Vec<ArgOp>,
     cachethis: bool,
     work: Work,
+    /// Until when whoever asks waits: for what the origin has not begun, however lasting.
+    asked_until: Option<Instant>,
+    /// Until when what the origin may have begun is waited for.
     deadline: Option<Instant>,
-    /// A slot is waited for no longer.
-    patience: Option<Instant>,
+    /// When the patience of a `soft` mount ends, whatever it is.
+    soft: Option<Instant>,
 }
 
 /// What comes of one try.
 enum Tried {
     /// Results, behind those of SEQUENCE.
     Answered(CompoundRes),
-    /// The origin refused the whole of it for now.
-    Later,
-    /// It refused it, and would not another time.
-    Now,
     /// It was carried out, and the origin does not tell with what result.
     Untold,
     /// The origin will never take it.
@@ -138,8 +138,9 @@ impl Inner {
                 operations,
                 cachethis: plan.once && plan.reply_bytes <= session.fore.maxresponsesize_cached,
                 work: plan.work,
+                asked_until: caller.deadline,
                 deadline: caller.deadline.filter(|_| !plan.lasting),
-                patience: [caller.deadline, soft].into_iter().flatten().min(),
+                soft,
             };
             match self.attempt(&session, request).await? {
                 Tried::Answered(compound) => {
@@ -180,8 +181,6 @@ impl Inner {
                         }
                     }
                 }
-                Tried::Later => {}
-                Tried::Now => continue,
                 Tried::Never(status) => return Err(convert::status(status).into()),
                 Tried::Untold => {
                     again |= plan.once;
@@ -226,8 +225,9 @@ impl Inner {
                 operations: operations.clone(),
                 cachethis: true,
                 work: Work::Recall,
+                asked_until: None,
                 deadline: None,
-                patience: None,
+                soft: None,
             };
             match self.attempt(session, request).await.map_err(|_| NotMade::NoAnswer)? {
                 Tried::Answered(compound) => {
@@ -236,8 +236,7 @@ impl Inner {
                         return Ok(compound.into_results());
                     }
                 }
-                Tried::Later => {}
-                Tried::Now | Tried::Untold => continue,
+                Tried::Untold => continue,
                 Tried::Never(status) => return Err(NotMade::Status(status)),
                 Tried::NoSession(_) => return Err(NotMade::Status(Wire::BadSession)),
             }
@@ -263,10 +262,13 @@ impl Inner {
         }
     }
 
+    /// One request, in one slot, until the origin says what comes of it. Told to come again, or on another connection, it
+    /// keeps the slot, and sends the same under the same sequence id: the origin says DELAY of what it is still carrying out
+    /// when that is sent again (RFC 8881, section 2.10.6.2), and whoever had the slot next would be given its results.
     async fn attempt(&self, session: &Arc<Session>, request: Request<'_>) -> Result<Tried> {
         let slot = session.acquire(request.work);
-        let slot = match request.patience {
-            Some(limit) => timeout_at(limit, slot).await.map_err(|_| late(request.deadline))?,
+        let slot = match [request.asked_until, request.soft].into_iter().flatten().min() {
+            Some(limit) => timeout_at(limit, slot).await.map_err(|_| late(request.asked_until))?,
             None => slot.await,
         };
         let mut all = Vec::with_capacity(request.operations.len() + 1);
@@ -277,65 +279,69 @@ impl Inner {
             return Err(Status::ServerFault.into());
         };
         let link = self.channel.turn();
-        let sending = Sending {
-            principal: request.principal,
-            args: &args,
-            main: request.main,
-            link: Some(link),
-            deadline: request.deadline,
-        };
-        let sent = Instant::now();
-        // Given up, the slot is in doubt: that is what dropping it means.
-        let answer = self.channel.send(sending).await?;
-        let (mut compound, retransmitted) = (answer.compound, answer.retransmitted);
+        let (principal, main, deadline) = (request.principal, request.main, request.deadline);
+        let mut retransmitted = false;
+        let mut pause = PAUSE_MIN;
+        loop {
+            let sending = Sending { principal, args: &args, main, link: Some(link), deadline };
+            let sent = Instant::now();
+            // Given up, here or in a pause, the slot is in doubt: that is what dropping it means.
+            let answer = self.channel.send(sending).await?;
+            retransmitted |= answer.retransmitted;
+            match self.sequenced(answer.compound, main)? {
+                Ok((ok, compound)) => return self.answered(slot, sent, &ok, compound),
+                Err(Wire::Delay) => {}
+                Err(Wire::ConnNotBoundToSession) => match self.bind_connection(session, link).await {
+                    Ok(()) => continue,
+                    Err(NotMade::Status(status @ (Wire::BadSession | Wire::DeadSession))) => {
+                        return Ok(self.sequence_failed(slot, status, retransmitted));
+                    }
+                    Err(_) => {}
+                },
+                Err(status) => return Ok(self.sequence_failed(slot, status, retransmitted)),
+            }
+            let until = if retransmitted { request.deadline } else { request.asked_until };
+            rest(pause, until, request.soft).await?;
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    /// What SEQUENCE says, and the results behind it.
+    fn sequenced(
+        &self,
+        mut compound: CompoundRes,
+        main: Operation,
+    ) -> Result<Result<(SequenceOk, CompoundRes), Wire>> {
         let mut results = std::mem::take(&mut compound.resarray).into_vec();
         let first = if results.is_empty() { None } else { Some(results.remove(0)) };
-        let ok = match first {
-            Some(ResOp::Sequence(Ok(ok))) => ok,
-            Some(ResOp::Sequence(Err(status))) => {
-                return Ok(self.sequence_failed(session, slot, link, status, retransmitted).await);
+        match first {
+            Some(ResOp::Sequence(Ok(ok))) => {
+                compound.resarray = xdr::List::new(results).unwrap_or_default();
+                Ok(Ok((ok, compound)))
             }
+            Some(ResOp::Sequence(Err(status))) => Ok(Err(status)),
             other => {
-                slot.refused();
                 let received = other.map(|result| result.operation());
                 let what = CompoundError::Unexpected { expected: Operation::Sequence, received };
-                return Err(self.channel.nonsense.heard(request.main.name(), what));
+                Err(self.channel.nonsense.heard(main.name(), what))
             }
-        };
-        if !slot.answers(&ok) {
+        }
+    }
+
+    /// The origin took the request.
+    fn answered(&self, slot: Slot, sent: Instant, ok: &SequenceOk, compound: CompoundRes) -> Result<Tried> {
+        if !slot.answers(ok) {
             slot.spent();
             return Err(self.channel.nonsense.heard("SEQUENCE", "the answer of another slot"));
         }
-        slot.taken(&ok);
+        slot.taken(ok);
         self.renewed(sent, ok.status_flags);
-        compound.resarray = xdr::List::new(results).unwrap_or_default();
         Ok(Tried::Answered(compound))
     }
 
     /// What a failure of SEQUENCE means (RFC 8881, section 18.46.3).
-    async fn sequence_failed(
-        &self,
-        session: &Arc<Session>,
-        slot: super::session::Slot,
-        link: usize,
-        status: Wire,
-        retransmitted: bool,
-    ) -> Tried {
+    fn sequence_failed(&self, slot: Slot, status: Wire, retransmitted: bool) -> Tried {
         match status {
-            Wire::Delay => {
-                slot.refused();
-                Tried::Later
-            }
-            Wire::ConnNotBoundToSession => {
-                slot.refused();
-                match self.bind_connection(session, link).await {
-                    Ok(()) => Tried::Now,
-                    Err(NotMade::Status(Wire::BadSession | Wire::DeadSession)) => {
-                        Tried::NoSession(retransmitted)
-                    }
-                    Err(_) => Tried::Later,
-                }
-            }
             Wire::RetryUncachedRep | Wire::SeqFalseRetry => {
                 slot.spent();
                 Tried::Untold

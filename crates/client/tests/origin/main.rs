@@ -13,6 +13,7 @@ mod ganesha4;
 mod nonsense;
 mod operations;
 mod resends;
+mod resends4;
 mod restart4;
 mod riding4;
 mod room4;

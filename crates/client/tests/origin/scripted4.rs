@@ -1,6 +1,6 @@
 //! An origin of version 4.1 that keeps sessions as a server must, and answers everything else as a test says.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,7 +26,7 @@ pub enum Say {
     Usual,
     /// This.
     Result(Box<ResOp>),
-    /// As usual, but the compound is answered only after this.
+    /// As usual, but the compound is answered only after this. Until then, whoever asks again is told DELAY.
     Wait(Arc<Notify>),
     /// Nothing, and the end of the connection: for the whole compound, which is carried out and remembered.
     HangUp,
@@ -51,6 +51,14 @@ struct Kept {
     sessions: u32,
     /// Of each slot: sequence id and reply.
     slots: HashMap<u32, (u32, Bytes)>,
+    /// What each slot was last used for: sequence id, and all that came behind SEQUENCE.
+    used: HashMap<u32, (u32, Vec<ArgOp>)>,
+    /// Slots whose request is being carried out.
+    busy: HashSet<u32>,
+    /// How often DELAY was said of one of those.
+    delays: u32,
+    /// Other requests under the sequence id of one that came before, probes left out.
+    mistaken: u32,
     slots_max: u32,
     flags: u32,
     back: Option<Arc<Connection>>,
@@ -66,6 +74,14 @@ struct Kept {
     forgets: bool,
     /// The next SEQUENCE is on a connection that is not bound.
     refuse: Option<Arc<AtomicBool>>,
+}
+
+impl Kept {
+    fn forget_slots(&mut self) {
+        self.slots.clear();
+        self.used.clear();
+        self.busy.clear();
+    }
 }
 
 struct Scripted {
@@ -101,14 +117,14 @@ impl Origin4 {
         kept.session = None;
         kept.confirmed = None;
         kept.clients += 1000;
-        kept.slots.clear();
+        kept.forget_slots();
     }
 
     /// Forgets the session alone.
     pub fn forget_session(&self) {
         let mut kept = self.service.kept.lock();
         kept.session = None;
-        kept.slots.clear();
+        kept.forget_slots();
     }
 
     /// What SEQUENCE says from now on.
@@ -165,6 +181,16 @@ impl Origin4 {
         self.service.kept.lock().replays
     }
 
+    /// How often a request was told to come again because it was being carried out.
+    pub fn delays(&self) -> u32 {
+        self.service.kept.lock().delays
+    }
+
+    /// How many requests came in a slot under the sequence id of another.
+    pub fn mistaken(&self) -> u32 {
+        self.service.kept.lock().mistaken
+    }
+
     /// Calls back, with CB_SEQUENCE in front, and gives what was answered behind that. `again` is a call that was made
     /// before.
     pub async fn call_back(&self, operation: CbArgOp, again: bool) -> CbCompoundRes {
@@ -215,13 +241,14 @@ impl Service for Scripted {
         let outcome = match (call.header.program, call.header.version, call.header.procedure) {
             (nfs4::PROGRAM, 4, 0) => Outcome::Reply(call.reply().finish()),
             (nfs4::PROGRAM, 4, 1) => {
-                if let Some((bytes, wait)) = self.compound(&call) {
+                if let Some((bytes, held)) = self.compound(&call) {
                     let mut encoder = call.reply();
                     encoder.raw(&bytes);
                     let reply = Outcome::Reply(encoder.finish());
-                    if let Some(wait) = wait {
+                    if let Some(Held { until, slot }) = held {
                         return Box::pin(async move {
-                            wait.notified().await;
+                            until.notified().await;
+                            self.kept.lock().busy.retain(|busy| Some(*busy) != slot);
                             reply
                         });
                     }
@@ -241,8 +268,14 @@ impl Service for Scripted {
     }
 }
 
+/// A reply that waits, and the slot that is busy until then.
+struct Held {
+    until: Arc<Notify>,
+    slot: Option<u32>,
+}
+
 impl Scripted {
-    fn compound(&self, call: &rpc::Call) -> Option<(Bytes, Option<Arc<Notify>>)> {
+    fn compound(&self, call: &rpc::Call) -> Option<(Bytes, Option<Held>)> {
         let mut arguments = call.arguments.clone();
         let mut header = CompoundHeader::decode(&mut arguments).unwrap();
         let mut operations = Vec::new();
@@ -264,6 +297,16 @@ impl Scripted {
                 done.store(true, Ordering::Relaxed);
                 return refused(Status::ConnNotBoundToSession);
             }
+            let behind = &operations[1..];
+            if let Some((sequence, before)) = kept.used.get(&args.slotid)
+                && *sequence == args.sequenceid
+            {
+                kept.mistaken += u32::from(!behind.is_empty() && before != behind);
+                if kept.busy.contains(&args.slotid) {
+                    kept.delays += 1;
+                    return refused(Status::Delay);
+                }
+            }
             match kept.slots.get(&args.slotid) {
                 Some((sequence, _)) if *sequence == args.sequenceid && kept.forgets && !args.cachethis => {
                     // SEQUENCE itself succeeds (RFC 8881, section 18.46.3).
@@ -283,6 +326,7 @@ impl Scripted {
                 _ => {}
             }
             slot = Some((args.slotid, args.sequenceid));
+            kept.used.insert(args.slotid, (args.sequenceid, behind.to_vec()));
             kept.cached_last = args.cachethis;
             results.push(ResOp::Sequence(Ok(sequenced(args, &kept))));
             operations.remove(0);
@@ -315,8 +359,11 @@ impl Scripted {
         if let Some((slot, sequence)) = slot {
             kept.slots.insert(slot, (sequence, reply.clone()));
         }
+        let slot = slot.map(|(slot, _)| slot);
+        let held = wait.map(|until| Held { until, slot });
+        kept.busy.extend(slot.filter(|_| held.is_some()));
         kept.seen.push(operations);
-        (!hang_up).then_some((reply, wait))
+        (!hang_up).then_some((reply, held))
     }
 
     fn usual(&self, operation: &ArgOp, call: &rpc::Call) -> ResOp {
@@ -353,7 +400,7 @@ impl Scripted {
                 kept.sessions += 1;
                 let sessionid = number(kept.sessions);
                 kept.session = Some(sessionid);
-                kept.slots.clear();
+                kept.forget_slots();
                 kept.callbacks = 0;
                 kept.back.clone_from(&call.connection);
                 ResOp::CreateSession(Ok(nfs4::CreateSessionOk {

@@ -15,7 +15,8 @@ pub(super) async fn create(request: &Request<'_>, args: CreateArgs) -> vfs::Resu
     let set = set_attributes(&args.attributes);
     let made = file_type(args.attributes.mode);
     let created = if made == FileType::Regular {
-        export.fs.create(caller, handle, &name, CreateHow::Unchecked, &set).await?
+        let create = || export.fs.create(caller, handle, &name, CreateHow::Unchecked, &set);
+        request.front.past_silent(&object, Some(&name), create).await?
     } else {
         let device = device(set.size.unwrap_or(0) as u32);
         let set = SetAttributes { size: None, ..set };

@@ -16,9 +16,12 @@ pub(super) async fn getattr(request: &Request<'_>, handle: Handle) -> vfs::Resul
 }
 
 pub(super) async fn setattr(request: &Request<'_>, args: SattrArgs) -> vfs::Result<Fattr> {
-    let Object { export, handle, caller } = request.writable(&args.file)?;
-    let wcc = export.fs.setattr(&caller, &handle, &set_attributes(&args.attributes), None).await?;
-    Ok(fattr(&attributes(&export, &caller, &handle, wcc.after).await?))
+    let object = request.writable(&args.file)?;
+    let Object { export, handle, caller } = &object;
+    let set = set_attributes(&args.attributes);
+    let setting = || export.fs.setattr(caller, handle, &set, None);
+    let wcc = request.front.past_silent(&object, None, setting).await?;
+    Ok(fattr(&attributes(export, caller, handle, wcc.after).await?))
 }
 
 pub(super) async fn lookup(request: &Request<'_>, args: DirOpArgs) -> vfs::Result<DirOpOk> {
@@ -39,10 +42,12 @@ pub(super) async fn readlink(request: &Request<'_>, handle: Handle) -> vfs::Resu
 }
 
 pub(super) async fn read(request: &Request<'_>, args: ReadArgs) -> vfs::Result<ReadOk> {
-    let Object { export, handle, caller } = request.object(&args.file)?;
+    let object = request.object(&args.file)?;
+    let Object { export, handle, caller } = &object;
     let count = args.count.min(DATA_MAX);
-    let read = export.fs.read(&caller, &handle, By::Anonymous, args.offset.into(), count).await?;
-    let attributes = attributes(&export, &caller, &handle, read.attributes).await?;
+    let read = || export.fs.read(caller, handle, By::Anonymous, args.offset.into(), count);
+    let read = request.front.past_silent(&object, None, read).await?;
+    let attributes = attributes(export, caller, handle, read.attributes).await?;
     Ok(ReadOk { attributes: fattr(&attributes), data: crate::nfs3::bulk(read.data) })
 }
 
@@ -54,7 +59,7 @@ pub(super) async fn write(request: &Request<'_>, args: WriteArgs) -> vfs::Result
     if offset + data.len() as u64 > u32::MAX.into() {
         return Err(Status::FBig.into());
     }
-    Ok(fattr(&write_all(&object, offset, data).await?))
+    Ok(fattr(&write_all(request.front, &object, offset, data).await?))
 }
 
 pub(super) async fn statfs(request: &Request<'_>, handle: Handle) -> vfs::Result<StatfsOk> {

@@ -9,9 +9,12 @@ use super::{DATAGRAM_TRANSFER_MAX_BYTES, TRANSFER_MAX_BYTES};
 use crate::front::{Object, Request};
 
 pub(super) async fn read(request: &Request<'_>, args: ReadArgs) -> vfs::Result<ReadOk> {
-    let Object { export, handle, caller } = request.object(&args.file)?;
+    let object = request.object(&args.file)?;
+    let Object { export, handle, caller } = &object;
     let most = if request.datagram { DATAGRAM_TRANSFER_MAX_BYTES } else { TRANSFER_MAX_BYTES };
-    let read = export.fs.read(&caller, &handle, By::Anonymous, args.offset, args.count.min(most)).await?;
+    let count = args.count.min(most);
+    let read = || export.fs.read(caller, handle, By::Anonymous, args.offset, count);
+    let read = request.front.past_silent(&object, None, read).await?;
     if read.data.is_empty() && !read.eof && args.count > 0 {
         // Linux takes that for an I/O error. No back end should answer so.
         tracing::warn!(
@@ -29,7 +32,8 @@ pub(super) async fn read(request: &Request<'_>, args: ReadArgs) -> vfs::Result<R
 }
 
 pub(super) async fn write(request: &Request<'_>, args: WriteArgs) -> vfs::Result<WriteOk> {
-    let Object { export, handle, caller } = request.writable(&args.file)?;
+    let object = request.writable(&args.file)?;
+    let Object { export, handle, caller } = &object;
     let Bulk::Bytes(mut data) = args.data else { return Err(Status::ServerFault.into()) };
     if data.len() < args.count as usize {
         return Err(Status::Inval.into());
@@ -39,7 +43,8 @@ pub(super) async fn write(request: &Request<'_>, args: WriteArgs) -> vfs::Result
         return Err(Status::FBig.into());
     }
     let stable = stability(args.stable);
-    let written = export.fs.write(&caller, &handle, By::Anonymous, args.offset, data, stable).await?;
+    let write = || export.fs.write(caller, handle, By::Anonymous, args.offset, data.clone(), stable);
+    let written = request.front.past_silent(&object, None, write).await?;
     Ok(WriteOk {
         file_wcc: wcc_data(&written.wcc),
         count: written.count,

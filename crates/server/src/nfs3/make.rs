@@ -12,15 +12,17 @@ use crate::exports::Export;
 use crate::front::{Object, Request};
 
 pub(super) async fn create(request: &Request<'_>, args: CreateArgs) -> vfs::Result<CreateOk> {
-    let Object { export, handle, caller } = request.writable(&args.location.dir)?;
+    let object = request.writable(&args.location.dir)?;
+    let Object { export, handle, caller } = &object;
     let name = new_name(&args.location.name, Status::Exist)?;
     let (how, set) = match &args.how {
         WireHow::Unchecked(sattr) => (CreateHow::Unchecked, set_attributes(sattr)),
         WireHow::Guarded(sattr) => (CreateHow::Guarded, set_attributes(sattr)),
         WireHow::Exclusive(verifier) => (CreateHow::Exclusive(*verifier), SetAttributes::default()),
     };
-    let created = export.fs.create(&caller, &handle, &name, how, &set).await?;
-    create_ok(request, &export, &created)
+    let create = || export.fs.create(caller, handle, &name, how, &set);
+    let created = request.front.past_silent(&object, Some(&name), create).await?;
+    create_ok(request, export, &created)
 }
 
 pub(super) async fn mkdir(request: &Request<'_>, args: MkdirArgs) -> vfs::Result<CreateOk> {

@@ -16,9 +16,11 @@ pub(super) async fn getattr(request: &Request<'_>, args: GetattrArgs) -> vfs::Re
 }
 
 pub(super) async fn setattr(request: &Request<'_>, args: SetattrArgs) -> vfs::Result<SetattrOk> {
-    let Object { export, handle, caller } = request.writable(&args.object)?;
+    let object = request.writable(&args.object)?;
+    let Object { export, handle, caller } = &object;
     let set = set_attributes(&args.new_attributes);
-    let wcc = export.fs.setattr(&caller, &handle, &set, args.guard.map(timestamp)).await?;
+    let setting = || export.fs.setattr(caller, handle, &set, args.guard.map(timestamp));
+    let wcc = request.front.past_silent(&object, None, setting).await?;
     Ok(SetattrOk { obj_wcc: wcc_data(&wcc) })
 }
 

@@ -36,7 +36,8 @@ pub(super) async fn create(asked: &Asked<'_>, lease: LeaseRequest, args: CreateA
             Err(error) => return Err(error),
         }
     }
-    let created = export.fs.create(caller, handle, &name, CreateHow::Unchecked, &set).await?;
+    let create = || export.fs.create(caller, handle, &name, CreateHow::Unchecked, &set);
+    let created = asked.front.past_silent(&object, Some(&name), create).await?;
     without_lease(asked, &object, &created, (lease, 0)).await
 }
 

@@ -28,7 +28,9 @@ pub(super) async fn setattr(asked: &Asked<'_>, lease: LeaseRequest, args: SattrA
     let object = asked.writable(&args.file)?;
     let grant = grant(asked, &object, lease).await?;
     let Object { export, handle, caller } = &object;
-    let wcc = export.fs.setattr(caller, handle, &set_attributes(&args.attributes), None).await?;
+    let set = set_attributes(&args.attributes);
+    let setting = || export.fs.setattr(caller, handle, &set, None);
+    let wcc = asked.front.past_silent(&object, None, setting).await?;
     let attributes = fattr(asked, &attributes(export, caller, handle, wcc.after).await?).await?;
     Ok((grant.at(attributes.rev), attributes))
 }
@@ -70,7 +72,8 @@ pub(super) async fn read(asked: &Asked<'_>, lease: LeaseRequest, args: ReadArgs)
     let Object { export, handle, caller } = &object;
     let most = if asked.request.datagram { DATAGRAM_DATA_MAX } else { DATA_MAX };
     let count = args.count.min(most);
-    let read = export.fs.read(caller, handle, By::Anonymous, args.offset, count).await?;
+    let read = || export.fs.read(caller, handle, By::Anonymous, args.offset, count);
+    let read = asked.front.past_silent(&object, None, read).await?;
     let attributes = fattr(asked, &attributes(export, caller, handle, read.attributes).await?).await?;
     Ok((grant.at(attributes.rev), ReadOk { attributes, data: crate::nfs3::bulk(read.data) }))
 }
@@ -93,7 +96,7 @@ pub(super) async fn write(asked: &Asked<'_>, lease: LeaseRequest, args: WriteArg
     let _turn = if args.append { Some(asked.front.nqnfs.appends.lock().await) } else { None };
     let offset = if args.append { export.fs.getattr(caller, handle).await?.size } else { args.offset };
     offset.checked_add(data.len() as u64).filter(|end| i64::try_from(*end).is_ok()).ok_or(Status::FBig)?;
-    let after = write_all(&object, offset, data).await?;
+    let after = write_all(asked.front, &object, offset, data).await?;
     let attributes = fattr(asked, &after).await?;
     Ok((grant.at(attributes.rev), attributes))
 }

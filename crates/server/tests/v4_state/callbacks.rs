@@ -45,7 +45,7 @@ pub enum Manner {
 /// The client's end of the callbacks: answers in its manner, and tells of them.
 #[derive(Debug)]
 struct Callee {
-    manner: Manner,
+    manner: Mutex<Manner>,
     called: mpsc::UnboundedSender<Called>,
     /// The next sequence id of each slot.
     slots: Mutex<Vec<u32>>,
@@ -54,15 +54,16 @@ struct Callee {
 impl Callee {
     fn new(manner: Manner) -> (Arc<Callee>, mpsc::UnboundedReceiver<Called>) {
         let (called, calls) = mpsc::unbounded_channel();
-        (Arc::new(Callee { manner, called, slots: Mutex::new(vec![1; 16]) }), calls)
+        (Arc::new(Callee { manner: manner.into(), called, slots: Mutex::new(vec![1; 16]) }), calls)
     }
 
     fn answer(&self, operation: CbArgOp, minor: u32, ident: u32) -> CbResOp {
+        let manner = *self.manner.lock();
         let result = match &operation {
             CbArgOp::Sequence(args) => {
                 let mut slots = self.slots.lock();
                 // Who is not answered asks again.
-                let again = matches!(self.manner, Manner::Mute | Manner::Babbling);
+                let again = matches!(manner, Manner::Mute | Manner::Babbling);
                 assert!(again || args.sequenceid == slots[args.slotid as usize], "exactly once, in order");
                 slots[args.slotid as usize] = args.sequenceid + 1;
                 return CbResOp::Sequence(Ok(CbSequenceOk {
@@ -73,7 +74,7 @@ impl Callee {
                     target_highest_slotid: args.highest_slotid,
                 }));
             }
-            _ if let Manner::Refusing(status) = self.manner => CbResOp::failed(operation.operation(), status),
+            _ if let Manner::Refusing(status) = manner => CbResOp::failed(operation.operation(), status),
             CbArgOp::Getattr(_) => {
                 let (size, change) = WRITTEN;
                 let fattr = Fattr { size: Some(size), change: Some(change), ..Fattr::default() };
@@ -103,7 +104,7 @@ impl Service for Callee {
                 status = result.status();
                 results += 1;
             }
-            match self.manner {
+            match *self.manner.lock() {
                 Manner::Mute => return Box::pin(std::future::pending()),
                 Manner::Babbling => reply.raw(&[0xa5; 36]),
                 Manner::Obliging | Manner::Refusing(_) => {
@@ -123,6 +124,7 @@ impl Service for Callee {
 /// A client with a session whose one connection goes both ways.
 pub struct Reachable {
     link: Link,
+    callee: Arc<Callee>,
     pub calls: mpsc::UnboundedReceiver<Called>,
     pub session: Sessionid,
     sequence: u32,
@@ -140,9 +142,16 @@ impl Reachable {
         let replies = tempfile::tempdir().unwrap();
         let (callee, calls) = Callee::new(manner);
         let cache = ReplyCache::open(replies.path()).unwrap();
-        let link = Link::with_service(LinkOptions::new(life.address()), callee, cache);
-        let mut client =
-            Reachable { link, calls, session: [0; 16], sequence: 0, status_flags: 0, _replies: replies };
+        let link = Link::with_service(LinkOptions::new(life.address()), callee.clone(), cache);
+        let mut client = Reachable {
+            link,
+            callee,
+            calls,
+            session: [0; 16],
+            sequence: 0,
+            status_flags: 0,
+            _replies: replies,
+        };
         let known = client.send(vec![exchange_id(ownerid, 1, 0)]).await;
         let known = known.into_results().take::<op::ExchangeId>().unwrap();
         let mut args = create_session_args(known.clientid, known.sequenceid, 4);
@@ -189,6 +198,11 @@ impl Reachable {
             assert_eq!(result.status(), Ok(()), "{}", result.operation());
         }
         results.result::<O>().unwrap()
+    }
+
+    /// What it makes of callbacks from now on.
+    pub fn set_manner(&self, manner: Manner) {
+        *self.callee.manner.lock() = manner;
     }
 
     /// The next callback.

@@ -1,11 +1,12 @@
-//! Clients of versions 2 and 3 and of NQNFS in the period of grace: nothing is changed that somebody may believe in still.
+//! Clients of versions 2 and 3 and of NQNFS: in the period of grace nothing is changed that somebody may believe in still, and
+//! what silent clients of version 4 deny is nothing.
 
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
 use protocol::mount::{self, Dirpath};
 use protocol::nfs3::{self, Sattr, StableHow, Status, call};
-use protocol::nfs4::{ArgFattr, ArgOp, Attr, Fattr, SetattrArgs, Stateid, op};
+use protocol::nfs4::{ArgFattr, ArgOp, Attr, Fattr, OpenArgs, ReadArgs, SetattrArgs, Stateid, op};
 use protocol::{Call, Reply, nfs2, nqnfs};
 use rpc::message::{CallHeader, Incoming};
 use rpc::{
@@ -17,7 +18,7 @@ use xdr::{Bulk, Encode, Encoder, Opaque};
 use crate::callbacks::Reachable;
 use crate::directories::{delegated, granting};
 use crate::restart::reclaim;
-use crate::setup::{Home, LEASE, Life, PATIENCE, create, reclaim_complete};
+use crate::setup::{Home, LEASE, Life, PATIENCE, Session, create, reclaim_complete};
 use crate::wire::{ROOT, getattr, lookup};
 
 /// Longer than any of these tests.
@@ -321,4 +322,70 @@ async fn attributes_of_a_file_are_changed_in_grace_by_who_has_it_for_writing() {
     assert_eq!(stranger.last::<op::Getattr>(seen).await.obj_attributes.mode, Some(0o600));
     holder.last::<op::ReclaimComplete>(vec![reclaim_complete()]).await;
     assert_eq!(stranger.on(file, mode(0o640)).await, Ok(()));
+}
+
+/// What each call that needs the data of the file of its number ends with. None of them asks for state.
+async fn all_uses(client: &Client, other: &mut Session, files: &[nfs3::Handle]) -> Vec<bool> {
+    let root = client.root3().await;
+    let write = nfs3::WriteArgs {
+        file: files[0],
+        offset: 0,
+        count: 3,
+        stable: StableHow::FileSync,
+        data: Bulk::Bytes(b"new"[..].into()),
+    };
+    let read = nfs3::ReadArgs { file: files[1], offset: 0, count: 3 };
+    let empty = Sattr { size: Some(0), ..nothing() };
+    let set = nfs3::SetattrArgs { object: files[2], new_attributes: empty, guard: None };
+    let how = nfs3::CreateHow::Unchecked(empty);
+    let create = nfs3::CreateArgs { location: at3(root, USED[3]), how };
+    let mut done = vec![
+        client.v3::<call::Write, _, _>(write).await,
+        client.v3::<call::Read, _, _>(read).await,
+        client.v3::<call::Setattr, _, _>(set).await,
+        client.v3::<call::Create, _, _>(create).await,
+    ];
+    let root2 = client.root2().await;
+    let found = client.call::<nfs2::call::Lookup>(at2(root2, USED[4])).await;
+    let Reply::Ok(found) = found else { panic!("{found:?}") };
+    let data = Bulk::Bytes(b"new"[..].into());
+    let write = nfs2::WriteArgs { file: found.file, beginoffset: 0, offset: 0, totalcount: 3, data };
+    let written = client.call::<nfs2::call::Write>(write).await;
+    done.push(if matches!(written, Reply::Ok(_)) { Ok(()) } else { Err(Status::Acces) });
+    assert!(done.iter().all(|done| matches!(done, Ok(()) | Err(Status::Acces))), "{done:?}");
+
+    let read = ArgOp::Read(ReadArgs { stateid: Stateid::ANONYMOUS, offset: 0, count: 3 });
+    let obj_attributes = ArgFattr::from(Fattr { size: Some(0), ..Fattr::default() });
+    let set = ArgOp::Setattr(SetattrArgs { stateid: Stateid::ANONYMOUS, obj_attributes });
+    let mut ended: Vec<_> = done.iter().map(Result::is_ok).collect();
+    for (file, operation) in [(USED[5], read), (USED[6], set)] {
+        let done = other.status(vec![ROOT, lookup(file.as_bytes()), operation]).await;
+        assert!(matches!(done, Ok(()) | Err(protocol::nfs4::Status::Locked)), "{done:?}");
+        ended.push(done.is_ok());
+    }
+    ended
+}
+
+const USED: [&str; 7] = ["written", "read", "set", "created", "written by 2", "read by 4", "set by 4"];
+
+#[tokio::test]
+async fn what_a_silent_client_denies_keeps_nobody_off() {
+    let home = Home::new();
+    let life = home.serve(Duration::from_secs(2)).await;
+    let (client, mut other) = (Client::new(&life, Transport::Tcp), life.session(b"other").await);
+    let root = client.root3().await;
+    let mut files = Vec::new();
+    for file in USED {
+        // Each by a client of its own: whoever is in conflict with it takes all it has.
+        let mut holder = life.session(file.as_bytes()).await;
+        holder.open(OpenArgs { share_deny: 3, ..create(file.as_bytes(), b"owner", 3) }).await;
+        files.push(client.find3(root, file).await);
+    }
+    assert_eq!(all_uses(&client, &mut other, &files).await, [false; USED.len()], "their leases are good");
+    let all = async {
+        while all_uses(&client, &mut other, &files).await != [true; USED.len()] {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(LONG, all).await.expect("somebody is kept off");
 }

@@ -22,8 +22,6 @@ use crate::nfs4::state::stateids::{Kind, Standing, StateKey};
 
 /// A client may need so long to see the answer to its OPEN.
 const OPEN_ON_ITS_WAY: Duration = Duration::from_millis(100);
-/// So often a client may say that it does not know a delegation, before it is believed.
-const DENIALS_MAX: u32 = 5;
 /// Between two attempts to reach a client.
 const AGAIN: Duration = Duration::from_millis(500);
 /// CB_RECALL_ANY and CB_NOTIFY_LOCK are hints.
@@ -135,11 +133,11 @@ async fn recall(front: &Arc<Front>, export: ExportId, of: Recall) {
         match answer.map(|mut results| results.take::<op::Recall>().map_err(|error| error.status())) {
             Ok(Ok(())) => return,
             Ok(Err(Some(Status::BadHandle | Status::BadStateid))) => {
+                // It has not seen the answer to its OPEN, which may be behind much else on another connection, or be
+                // asked for again: it will believe in the delegation when it has. One that has none for other reasons
+                // loses it at the deadline.
                 denials += 1;
-                if denials >= DENIALS_MAX {
-                    return give_up(front, delegation.key).await;
-                }
-                sleep(OPEN_ON_ITS_WAY * denials).await;
+                sleep((OPEN_ON_ITS_WAY * denials).min(AGAIN)).await;
             }
             Ok(Err(_)) | Err(Unreachable) => sleep(AGAIN).await,
         }
@@ -153,14 +151,6 @@ fn is_held(front: &Front, key: StateKey) -> bool {
         .stateids
         .get(key)
         .is_some_and(|held| matches!(held.kind, Kind::Delegation { standing, .. } if good(standing)))
-}
-
-/// The client does not have the delegation, it says: so it has been returned.
-async fn give_up(front: &Front, key: StateKey) {
-    let held = front.state.tables().stateids.remove(key);
-    if let Some(held) = held {
-        front.give_back(&held).await;
-    }
 }
 
 async fn getattr(front: &Front, export: ExportId, query: Query) {

@@ -9,7 +9,8 @@ use crate::nfs4::{kind, place};
 pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: AllocateArgs) -> Result<(), Status> {
     let (object, at) = place::written(compound, args.stateid, args.offset, args.length).await?;
     let Object { export, caller, .. } = &object;
-    match export.fs.allocate(caller, at, args.length).await {
+    let allocate = || export.fs.allocate(caller, at, args.length);
+    match compound.front.past_silent(&object, None, allocate).await {
         Ok(_) => Ok(()),
         Err(error) => Err(kind::io_error(&object, error, compound.minor).await),
     }

@@ -11,7 +11,9 @@ pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: CloneArgs
     if source.export.id != target.export.id {
         return Err(Status::Xdev);
     }
-    match target.export.fs.clone_range(&target.caller, from, to, args.count).await {
+    let front = &compound.front;
+    let clone = || target.export.fs.clone_range(&target.caller, from, to, args.count);
+    match front.past_silent(&source, None, || front.past_silent(&target, None, clone)).await {
         Ok(_) => Ok(()),
         Err(error) => Err(kind::io_error(&target, error, compound.minor).await),
     }

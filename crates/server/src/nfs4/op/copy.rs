@@ -18,7 +18,9 @@ pub(in crate::nfs4) async fn answer(
     if source.export.id != target.export.id {
         return Err(Status::Xdev.into());
     }
-    let copied = match target.export.fs.copy(&target.caller, from, to, args.count).await {
+    let front = &compound.front;
+    let copy = || target.export.fs.copy(&target.caller, from, to, args.count);
+    let copied = match front.past_silent(&source, None, || front.past_silent(&target, None, copy)).await {
         Ok(copied) => copied,
         Err(error) => return Err(kind::io_error(&target, error, compound.minor).await.into()),
     };

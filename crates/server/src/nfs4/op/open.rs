@@ -188,20 +188,11 @@ async fn opened(compound: &Compound<'_>, object: &Object, request: &OpenRequest)
             break error;
         }
     };
-    if matches!(error.status, vfs::Status::ShareDenied | vfs::Status::Delay) {
-        let file = match &request.name {
-            None => Some(request.handle),
-            Some(name) => {
-                let looked = export.fs.lookup(caller, &request.handle, name).await;
-                looked.ok().map(|looked| looked.node.handle)
-            }
-        };
-        if let Some(handle) = file
-            && compound.front.expire_silent(&FileKey { export: export.id, handle }).await
-        {
-            let again = export.fs.open(caller, request).await;
-            return again.map_err(convert::error);
-        }
+    if matches!(error.status, vfs::Status::ShareDenied | vfs::Status::Delay)
+        && compound.front.expire_silent_at(object, request.name.as_ref()).await
+    {
+        let again = export.fs.open(caller, request).await;
+        return again.map_err(convert::error);
     }
     Err(failure(compound.minor, object, request, error).await)
 }

@@ -16,7 +16,8 @@ pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: ReadArgs)
     // Behind the last byte that a file can have there is nothing either.
     let offset = args.offset.min(i64::MAX as u64 - u64::from(count));
     let Object { export, handle, caller } = &object;
-    match export.fs.read(caller, handle, by, offset, count).await {
+    let read = || export.fs.read(caller, handle, by, offset, count);
+    match compound.front.past_silent(&object, None, read).await {
         Ok(read) => Ok(ReadOk { eof: read.eof, data: bulk(read.data) }),
         Err(error) => Err(kind::io_error(&object, error, compound.minor).await),
     }

@@ -22,7 +22,7 @@ pub(in crate::nfs4) async fn answer(
     let count = args.count.min(TRANSFER_MAX_BYTES);
     let start = args.offset.min(i64::MAX as u64 - u64::from(count));
     let range = Range { object: &object, by, start, end: start + u64::from(count) };
-    match range.contents().await {
+    match compound.front.past_silent(&object, None, || range.contents()).await {
         Ok((eof, contents)) => {
             Ok(ReadPlusOk { eof, contents: List::new(contents).ok_or(Status::ServerFault)? })
         }

@@ -17,7 +17,8 @@ pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: SeekArgs)
         DataContent::Other(_) => return Err(Status::UnionNotSupp),
     };
     let Object { export, handle, caller } = &object;
-    match export.fs.seek(caller, handle, by, args.offset, what).await {
+    let seek = || export.fs.seek(caller, handle, by, args.offset, what);
+    match compound.front.past_silent(&object, None, seek).await {
         Ok(sought) => Ok(SeekOk { eof: sought.eof, offset: sought.offset }),
         Err(error) => Err(kind::io_error(&object, error, compound.minor).await),
     }

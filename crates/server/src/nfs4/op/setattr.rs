@@ -25,7 +25,8 @@ pub(in crate::nfs4) async fn answer(
     let mut attrsset = Bitmap::EMPTY;
     if !setting.is_plain() {
         let Object { export, handle, caller } = &object;
-        export.fs.setattr(caller, handle, &setting.set, None).await.map_err(convert::io_error)?;
+        let set = || export.fs.setattr(caller, handle, &setting.set, None);
+        compound.front.past_silent(&object, None, set).await.map_err(convert::io_error)?;
         attrsset = setting.asked - Bitmap::of(&[Attr::Acl]);
     }
     if let Some(acl) = &setting.acl {

@@ -18,7 +18,8 @@ pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: WriteArgs
     }
     let stable = convert::stability(args.stable);
     let Object { export, handle, caller } = &object;
-    match export.fs.write(caller, handle, by, args.offset, data, stable).await {
+    let write = || export.fs.write(caller, handle, by, args.offset, data.clone(), stable);
+    match compound.front.past_silent(&object, None, write).await {
         Ok(written) => Ok(WriteOk {
             count: written.count,
             committed: convert::stable_how(written.stability),

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use protocol::nfs4::Clientid;
 use tokio::time::Instant;
-use vfs::{Caller, HolderId};
+use vfs::{Caller, HolderId, Name, Status};
 
 use super::Tables;
 use super::clients::Gone;
 use super::owners::{OwnerKind, OwnerName};
 use super::stateids::{FileKey, Held, Kind, Standing, Stateids};
-use crate::front::Front;
+use crate::front::{Front, Object};
 
 /// Leasehold itself, in a client's name.
 pub(crate) fn on_behalf(holder: HolderId) -> Caller {
@@ -88,7 +88,42 @@ impl Front {
         !silent.is_empty()
     }
 
-    /// The same for one holder.
+    /// The same of what a name in a directory leads to, or of the object itself.
+    pub(crate) async fn expire_silent_at(&self, object: &Object, name: Option<&Name>) -> bool {
+        let Object { export, handle, caller } = object;
+        let handle = match name {
+            None => *handle,
+            Some(name) => match export.fs.lookup(caller, handle, name).await {
+                Ok(looked) => looked.node.handle,
+                Err(_) => return false,
+            },
+        };
+        self.expire_silent(&FileKey { export: export.id, handle }).await
+    }
+
+    /// Does what an open may deny to others: of an object, or of what a name in it leads to. If one does that a silent client
+    /// has, it is done once more without that.
+    pub(crate) async fn past_silent<T, F>(
+        &self,
+        object: &Object,
+        name: Option<&Name>,
+        job: impl Fn() -> F,
+    ) -> vfs::Result<T>
+    where
+        F: Future<Output = vfs::Result<T>>,
+    {
+        match job().await {
+            Err(error)
+                if error.status == Status::ShareDenied
+                    && Box::pin(self.expire_silent_at(object, name)).await =>
+            {
+                job().await
+            }
+            done => done,
+        }
+    }
+
+    /// One holder loses all it has, if it is silent. Was it?
     pub(crate) async fn expire_if_silent(&self, holder: HolderId) -> bool {
         let silent = {
             let (tables, now) = (self.state.tables(), Instant::now());
