@@ -33,6 +33,8 @@ pub struct Inode {
     pub state: Mutex<State>,
     /// Woken when a lock on it may be free.
     pub unlocked: Notify,
+    /// Held by who appends while the kernel may be wrong about the end: its direct writes may come several at a time.
+    pub appending: tokio::sync::Mutex<()>,
 }
 
 /// What changes about a file.
@@ -54,6 +56,10 @@ pub struct State {
     pub pages: Pages,
     /// The attributes that the kernel was last told.
     pub told: Option<WccAttributes>,
+    /// Opens and locks, any of which may have shown another size than the kernel believes in.
+    pub looks: u64,
+    /// After how many of them the kernel has appended where the end was.
+    pub ends_known: u64,
     /// Which processes got locks on it, by their owners, and by which open last, until they give up all of them or that
     /// is released: the kernel says nothing of an owner that is an open file itself (`F_OFD_SETLK`).
     pub lockers: HashMap<Owner, Locker>,
@@ -121,7 +127,8 @@ struct Table {
 
 impl Inode {
     fn new(number: u64, handle: Handle) -> Arc<Inode> {
-        Arc::new(Inode { number, handle, state: Mutex::default(), unlocked: Notify::new() })
+        let (state, unlocked, appending) = <_>::default();
+        Arc::new(Inode { number, handle, state, unlocked, appending })
     }
 
     /// Is a lease held on it?

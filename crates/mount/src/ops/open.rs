@@ -159,6 +159,7 @@ impl Front {
         let (keep, stale) = {
             let mut state = inode.state.lock();
             let leased = state.lease.is_some_and(|lease| is_valid(&lease));
+            state.looks += 1;
             let keep = state.pages.open(fh, &below.attributes, leased);
             let now = below.attributes.wcc();
             (keep, state.told.take_if(|told| *told != now).is_some())

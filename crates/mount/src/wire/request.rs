@@ -2,7 +2,9 @@
 
 use bytes::Bytes;
 
-use super::abi::{Fattr, IN_HEADER_BYTES, Init, LK_FLOCK, RELEASE_FLOCK_UNLOCK, WRITE_KILL_SUIDGID, op};
+use super::abi::{
+    Fattr, IN_HEADER_BYTES, Init, LK_FLOCK, RELEASE_FLOCK_UNLOCK, WRITE_CACHE, WRITE_KILL_SUIDGID, op,
+};
 
 /// Nodes in one FORGET, at most: what fits the smallest buffer that the kernel accepts many times over.
 const FORGETS_MAX: usize = 1 << 16;
@@ -353,6 +355,8 @@ fn write(f: &mut Fields<'_>, whole: &Bytes) -> Option<Request> {
     let (_owner, flags, _) = (f.u64()?, f.u32()?, f.u32()?);
     let data = f.take(size)?;
     let kill_set_id = write_flags & WRITE_KILL_SUIDGID != 0;
+    // A page has its place, whoever's open it is written through.
+    let flags = if write_flags & WRITE_CACHE == 0 { flags } else { flags & !(libc::O_APPEND as u32) };
     Some(Request::Write { fh, offset, data: whole.slice_ref(data), flags, kill_set_id })
 }
 

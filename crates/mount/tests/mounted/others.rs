@@ -1,0 +1,126 @@
+//! What somebody else does to a file that the kernel believes to know: its attributes, its name, an open of it.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use crate::setting::{Setting, VERSIONS, may_mount};
+
+/// Attribute timeouts that no test outlasts.
+const LONG: &str = "actimeo=3600";
+
+fn append(path: &Path, text: &[u8]) {
+    OpenOptions::new().append(true).open(path).unwrap().write_all(text).unwrap();
+}
+
+/// The kernel appends where it believes the end to be, and an open does not tell it where that is now.
+#[test]
+fn who_opens_a_file_to_append_writes_behind_what_others_have_appended() {
+    if !may_mount() {
+        return;
+    }
+    for version in VERSIONS {
+        for read_before in [false, true] {
+            let setting = Setting::new(&format!("vers={version}&{LONG}"));
+            fs::write(setting.there("log"), b"0123456789").unwrap();
+            assert_eq!(fs::metadata(setting.at("log")).unwrap().len(), 10);
+            let before = read_before.then(|| {
+                assert_eq!(fs::read(setting.at("log")).unwrap(), b"0123456789");
+                File::open(setting.at("log")).unwrap()
+            });
+            append(&setting.there("log"), b"there");
+            append(&setting.at("log"), b"at!");
+            let wanted = b"0123456789thereat!";
+            assert_eq!(fs::read(setting.there("log")).unwrap(), wanted, "version {version}");
+            assert_eq!(fs::metadata(setting.at("log")).unwrap().len(), 18, "version {version}");
+            assert_eq!(fs::read(setting.at("log")).unwrap(), wanted, "version {version}");
+            drop(before);
+        }
+    }
+}
+
+/// The same through one descriptor that is open all the time, with many WRITEs for one write(2), and what is read back by it.
+#[test]
+fn much_that_is_appended_in_one_go_follows_what_others_have_appended() {
+    if !may_mount() {
+        return;
+    }
+    for version in VERSIONS {
+        let setting = Setting::new(&format!("vers={version}&{LONG}"));
+        let first: Vec<u8> = (0..10_000u32).map(|n| (n % 249) as u8).collect();
+        fs::write(setting.there("log"), &first).unwrap();
+        let mut held = OpenOptions::new().read(true).append(true).open(setting.at("log")).unwrap();
+        let mut bytes = vec![0; first.len()];
+        held.read_exact_at(&mut bytes, 0).unwrap();
+        append(&setting.there("log"), b"between");
+        // An open is what shows that there is more.
+        drop(File::open(setting.at("log")).unwrap());
+        held.read_exact_at(&mut bytes[..5000], 0).unwrap();
+        let much: Vec<u8> = (0..3_000_000u32).map(|n| (n % 251) as u8).collect();
+        held.write_all(&much).unwrap();
+        let wanted = [&first[..], b"between", &much].concat();
+        let mut back = vec![0; wanted.len()];
+        held.read_exact_at(&mut back, 0).unwrap();
+        assert!(back == wanted, "version {version}: it reads something else than was written");
+        held.write_all(b"end").unwrap();
+        drop(held);
+        assert!(fs::read(setting.there("log")).unwrap() == [&wanted[..], b"end"].concat());
+        assert_eq!(fs::metadata(setting.at("log")).unwrap().len(), wanted.len() as u64 + 3);
+    }
+}
+
+#[test]
+fn who_appends_to_a_file_that_others_have_cut_leaves_no_hole() {
+    if !may_mount() {
+        return;
+    }
+    for version in VERSIONS {
+        let setting = Setting::new(&format!("vers={version}&{LONG}"));
+        fs::write(setting.there("log"), b"0123456789").unwrap();
+        assert_eq!(fs::read(setting.at("log")).unwrap(), b"0123456789");
+        OpenOptions::new().write(true).open(setting.there("log")).unwrap().set_len(4).unwrap();
+        let held = OpenOptions::new().read(true).append(true).open(setting.at("log")).unwrap();
+        for text in [b"at", b"!!"] {
+            (&held).write_all(text).unwrap();
+        }
+        assert_eq!(held.metadata().unwrap().len(), 8, "version {version}");
+        let mut bytes = [0; 8];
+        held.read_exact_at(&mut bytes, 0).unwrap();
+        drop(held);
+        assert_eq!(&bytes, b"0123at!!", "version {version}");
+        assert_eq!(fs::read(setting.there("log")).unwrap(), b"0123at!!", "version {version}");
+        assert_eq!(fs::read(setting.at("log")).unwrap(), b"0123at!!", "version {version}");
+    }
+}
+
+/// Where nobody else appends, nothing is asked for it.
+#[test]
+fn an_append_asks_nothing_that_another_write_does_not() {
+    if !may_mount() {
+        return;
+    }
+    for version in VERSIONS {
+        let setting = Setting::new(&format!("vers={version}&{LONG}"));
+        fs::write(setting.at("log"), b"0123456789").unwrap();
+        let open = |append: bool| {
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).append(append).open(setting.at("log")).unwrap()
+        };
+        let cost = |append: bool| {
+            let file = open(append);
+            let end = file.metadata().unwrap().len();
+            let write = |n: u64| {
+                if append {
+                    (&file).write_all(b"x").unwrap()
+                } else {
+                    file.write_all_at(b"x", end + n).unwrap()
+                }
+            };
+            setting.counted(|| (0..10).for_each(write)).0
+        };
+        cost(false);
+        assert_eq!(cost(true), cost(false), "version {version}");
+        assert_eq!(fs::metadata(setting.there("log")).unwrap().len(), 40);
+    }
+}
