@@ -14,7 +14,7 @@ use vfs::{
 use crate::device::Device;
 use crate::errno;
 use crate::files::{File, Files};
-use crate::inodes::{Inode, Inodes, is_valid};
+use crate::inodes::{Inode, Inodes, NAMES_MAX, is_valid};
 use crate::notify::Notifier;
 use crate::recalls::Recalls;
 use crate::silly::Record;
@@ -256,12 +256,16 @@ impl Front {
         at: Option<(u64, Name)>,
     ) -> EntryOut {
         let inode = self.inodes.remember(handle);
-        if at.is_some() {
-            self.inodes.name(&inode, at);
+        if let Some(at) = at
+            && let Some((parent, name)) = self.inodes.name(&inode, at, attributes.is_dir())
+        {
+            self.notifier.name_later(parent, &name);
         }
         let attr_valid = self.valid(&inode);
-        let entry_valid =
-            if self.options.lookup_cache == LookupCache::None { Duration::ZERO } else { attr_valid };
+        // A name that is not among those that are remembered would not be looked at when the file is opened by it.
+        let many = !attributes.is_dir() && attributes.nlink as usize > NAMES_MAX;
+        let kept = self.options.lookup_cache != LookupCache::None && !many;
+        let entry_valid = if kept { attr_valid } else { Duration::ZERO };
         let attr = self.attr(&inode, attributes);
         EntryOut { node: inode.number, entry_valid, attr_valid, attr }
     }

@@ -112,13 +112,11 @@ impl Front {
         self.give_back(id);
     }
 
-    /// Attributes and name of a file are to be asked for again.
+    /// Attributes and names of a file are to be asked for again.
     pub async fn distrust(&self, inode: &Inode) {
         self.notifier.attributes_of_any(inode.number).await;
-        let name = inode.state.lock().name.clone();
-        if let Some((parent, name)) = name {
-            self.notifier.name(parent, &name).await;
-        }
+        let names = inode.state.lock().names.clone();
+        self.notifier.names(names).await;
     }
 }
 

@@ -187,7 +187,7 @@ impl Front {
     /// The inode number of a directory itself or of the one that it is in.
     async fn own_number(&self, directory: &Arc<Directory>, cookie: u64) -> u64 {
         let inode = &directory.inode;
-        let parent = inode.state.lock().name.as_ref().map_or(ROOT, |(parent, _)| *parent);
+        let parent = inode.state.lock().names.last().map_or(ROOT, |(parent, _)| *parent);
         let of = if cookie == SELF { Some(inode.clone()) } else { self.inodes.get(parent) };
         let Some(of) = of else { return 1 };
         let attributes = self.fs.getattr(&directory.caller, &of.handle).await;

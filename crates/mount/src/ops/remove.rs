@@ -22,7 +22,8 @@ impl Front {
             self.silly.add(&silly).map_err(|_| Errno::IO)?;
             let at = (&directory.handle, &silly.name);
             let renamed = self.fs.rename(&caller, &directory.handle, &name, at.0, at.1).await;
-            return self.sillied(&open, silly, renamed.map(drop)).await.map(|()| Answer::Done);
+            let at = (directory.number, name);
+            return self.sillied(&open, &at, silly, renamed.map(drop)).await.map(|()| Answer::Done);
         }
         self.fs.remove(&caller, &directory.handle, &name).await.map_err(errno::of)?;
         self.unname(directory.number, &name);
@@ -65,12 +66,12 @@ impl Front {
                 // The link that was to keep it is one too many.
                 let _ = self.fs.remove(&caller, &silly.directory, &silly.name).await;
             }
-            let _ = self.sillied(replaced, silly, outcome).await;
+            let _ = self.sillied(replaced, &(target.number, new.clone()), silly, outcome).await;
         }
         renamed.map_err(errno::of)?;
         self.unname(target.number, &new);
         if let Some(moved) = moved {
-            self.inodes.name(&moved, Some((target.number, new)));
+            self.renamed(&moved, (source.number, old), (target.number, new));
         }
         Ok(Answer::Done)
     }
@@ -96,7 +97,7 @@ impl Front {
             return Err(errno::of(error));
         }
         if let Some(moved) = self.inodes.named(source.number, old) {
-            self.inodes.name(&moved, Some((target.number, new.clone())));
+            self.renamed(&moved, (source.number, old.clone()), (target.number, new.clone()));
         }
         Ok(Answer::Done)
     }
@@ -130,12 +131,18 @@ impl Front {
     }
 
     /// A file has got its last name, or not.
-    async fn sillied(&self, open: &Inode, silly: Silly, outcome: vfs::Result<()>) -> Result<(), Errno> {
+    async fn sillied(
+        &self,
+        open: &Inode,
+        at: &(u64, Name),
+        silly: Silly,
+        outcome: vfs::Result<()>,
+    ) -> Result<(), Errno> {
         if let Err(error) = outcome {
             self.silly.done();
             return Err(errno::of(error));
         }
-        self.inodes.name(open, None);
+        self.inodes.unname(open, at);
         let closed = {
             let mut state = open.state.lock();
             let closed = state.opens == 0;
@@ -175,7 +182,14 @@ impl Front {
 
     fn unname(&self, parent: u64, name: &Name) {
         if let Some(inode) = self.inodes.named(parent, name) {
-            self.inodes.name(&inode, None);
+            self.inodes.unname(&inode, &(parent, name.clone()));
+        }
+    }
+
+    fn renamed(&self, moved: &Inode, from: (u64, Name), to: (u64, Name)) {
+        self.inodes.unname(moved, &from);
+        if let Some((parent, name)) = self.inodes.name(moved, to, false) {
+            self.notifier.name_later(parent, &name);
         }
     }
 }

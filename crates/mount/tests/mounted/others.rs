@@ -124,3 +124,51 @@ fn an_append_asks_nothing_that_another_write_does_not() {
         assert_eq!(fs::metadata(setting.there("log")).unwrap().len(), 40);
     }
 }
+
+/// The kernel knows a file by both names, and an open is of one of them.
+#[test]
+fn of_a_file_with_two_names_each_is_opened_for_itself() {
+    if !may_mount() {
+        return;
+    }
+    let setting = Setting::new(&format!("vers=3&{LONG}"));
+    fs::write(setting.there("a"), b"old").unwrap();
+    fs::hard_link(setting.there("a"), setting.there("b")).unwrap();
+    for name in ["a", "b"] {
+        assert_eq!(fs::read(setting.at(name)).unwrap(), b"old");
+    }
+    fs::write(setting.there("new"), b"new content").unwrap();
+    fs::rename(setting.there("new"), setting.there("a")).unwrap();
+    assert_eq!(fs::read(setting.at("a")).unwrap(), b"new content");
+    assert_eq!(fs::read(setting.at("b")).unwrap(), b"old");
+    // One that was made here.
+    fs::hard_link(setting.at("b"), setting.at("c")).unwrap();
+    assert_eq!(fs::read(setting.at("c")).unwrap(), b"old");
+    fs::write(setting.there("new"), b"newer").unwrap();
+    fs::rename(setting.there("new"), setting.there("b")).unwrap();
+    assert_eq!(fs::read(setting.at("b")).unwrap(), b"newer");
+    assert_eq!(fs::read(setting.at("c")).unwrap(), b"old");
+    // One that was given another name here, and is removed there.
+    fs::hard_link(setting.there("c"), setting.there("d")).unwrap();
+    assert_eq!(fs::read(setting.at("d")).unwrap(), b"old");
+    fs::rename(setting.at("c"), setting.at("e")).unwrap();
+    assert_eq!(fs::read(setting.at("d")).unwrap(), b"old");
+    fs::remove_file(setting.there("e")).unwrap();
+    assert!(File::open(setting.at("e")).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound));
+    assert_eq!(fs::read(setting.at("d")).unwrap(), b"old");
+}
+
+/// It has but one link at any time.
+#[test]
+fn a_name_that_somebody_else_gave_to_another_file_opens_that_one() {
+    if !may_mount() {
+        return;
+    }
+    let setting = Setting::new(&format!("vers=3&{LONG}"));
+    fs::write(setting.there("a"), b"old").unwrap();
+    assert_eq!(fs::read(setting.at("a")).unwrap(), b"old");
+    fs::rename(setting.there("a"), setting.there("b")).unwrap();
+    fs::write(setting.there("a"), b"new").unwrap();
+    assert_eq!(fs::read(setting.at("b")).unwrap(), b"old");
+    assert_eq!(fs::read(setting.at("a")).unwrap(), b"new");
+}
