@@ -56,7 +56,7 @@ impl Front {
         let replaced =
             replaced.filter(|replaced| !moved.as_ref().is_some_and(|moved| Arc::ptr_eq(moved, replaced)));
         let kept = match &replaced {
-            Some(replaced) => Some(self.keep_replaced(&caller, &target, &new, replaced).await?),
+            Some(replaced) => self.keep_replaced(&caller, &target, &new, replaced).await?,
             None => None,
         };
         let renamed = self.fs.rename(&caller, &source.handle, &old, &target.handle, &new).await;
@@ -103,31 +103,31 @@ impl Front {
     }
 
     /// Another link for a file that is about to be replaced, so that there is no moment without the name. Where there
-    /// are no links, the name itself is moved.
+    /// are no links, the name itself is moved. Of one that somebody else has removed there is nothing to keep.
     async fn keep_replaced(
         &self,
         caller: &Caller,
         directory: &Inode,
         name: &Name,
         replaced: &Inode,
-    ) -> Result<Silly, Errno> {
+    ) -> Result<Option<Silly>, Errno> {
         let silly = self.silly_of(caller, directory, replaced);
         self.silly.add(&silly).map_err(|_| Errno::IO)?;
         let handle = &directory.handle;
         let linked = self.fs.link(caller, &replaced.handle, handle, &silly.name).await.map(drop);
         let kept = match linked {
-            Err(error) if !matches!(error.status, Status::Stale | Status::NoEnt) => {
+            Err(error) if !is_gone(&error) => {
                 self.fs.rename(caller, handle, name, handle, &silly.name).await.map(drop)
             }
             other => other,
         };
-        match kept {
-            Ok(()) => Ok(silly),
-            Err(error) => {
-                self.silly.done();
-                Err(errno::of(error))
-            }
+        let Err(error) = kept else { return Ok(Some(silly)) };
+        self.silly.done();
+        if !is_gone(&error) {
+            return Err(errno::of(error));
         }
+        self.inodes.unname(replaced, &(directory.number, name.clone()));
+        Ok(None)
     }
 
     /// A file has got its last name, or not.
@@ -160,7 +160,7 @@ impl Front {
     /// Removes the name of a file that has been closed.
     pub async fn remove_silly(&self, silly: &Silly) {
         match self.fs.remove(&silly.caller, &silly.directory, &silly.name).await {
-            Err(error) if !matches!(error.status, Status::NoEnt | Status::Stale) => {
+            Err(error) if !is_gone(&error) => {
                 tracing::warn!("cannot remove {}, which was deleted while it was open: {error}", silly.name);
             }
             _ => self.silly.done(),
@@ -192,4 +192,9 @@ impl Front {
             self.notifier.name_later(parent, &name);
         }
     }
+}
+
+/// There is nothing under a name, or nothing that a handle stands for.
+fn is_gone(error: &vfs::Error) -> bool {
+    matches!(error.status, Status::NoEnt | Status::Stale)
 }

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use crate::files::wait_until;
 use crate::setting::{Setting, VERSIONS, may_mount};
 
 /// Attribute timeouts that no test outlasts.
@@ -171,4 +172,23 @@ fn a_name_that_somebody_else_gave_to_another_file_opens_that_one() {
     fs::write(setting.there("a"), b"new").unwrap();
     assert_eq!(fs::read(setting.at("b")).unwrap(), b"old");
     assert_eq!(fs::read(setting.at("a")).unwrap(), b"new");
+}
+
+#[test]
+fn a_name_whose_file_somebody_else_has_removed_is_renamed_over() {
+    if !may_mount() {
+        return;
+    }
+    for version in VERSIONS {
+        let setting = Setting::new(&format!("vers={version}"));
+        fs::write(setting.there("f"), b"old").unwrap();
+        let open = File::open(setting.at("f")).unwrap();
+        fs::remove_file(setting.there("f")).unwrap();
+        fs::write(setting.at("f.new"), b"new content").unwrap();
+        fs::rename(setting.at("f.new"), setting.at("f")).unwrap();
+        assert_eq!(fs::read(setting.there("f")).unwrap(), b"new content", "version {version}");
+        assert_eq!(fs::read(setting.at("f")).unwrap(), b"new content", "version {version}");
+        drop(open);
+        wait_until(|| fs::read_dir(setting.there(".")).unwrap().count() == 1);
+    }
 }
