@@ -215,13 +215,10 @@ impl Front {
     /// The kernel gives back what it was told.
     pub fn forget(&self, node: u64, count: u64) {
         let Some(inode) = self.inodes.forget(node, count) else { return };
-        let Some(lease) = inode.state.lock().lease.take() else { return };
-        // A retired node leaves its lease with its successor.
-        if let Some(successor) = self.inodes.find(&inode.handle) {
-            successor.state.lock().lease.get_or_insert(lease);
-            return;
+        let lease = inode.state.lock().lease.take();
+        if let Some(lease) = lease {
+            self.give_back(lease.id);
         }
-        self.give_back(lease.id);
     }
 
     /// The file of a node. One that we never gave is stale.

@@ -265,6 +265,11 @@ impl Inodes {
         }
     }
 
+    /// Would the next lookup of its file give this node?
+    pub fn is_current(&self, inode: &Inode) -> bool {
+        self.table.lock().by_handle.get(&inode.handle) == Some(&inode.number)
+    }
+
     /// How many nodes the kernel knows.
     pub fn len(&self) -> usize {
         self.table.lock().by_number.len()

@@ -82,6 +82,12 @@ impl Notifier {
         let _ = tokio::time::timeout(PATIENCE, told).await;
     }
 
+    /// The same of any node, and nobody waits.
+    pub fn attributes_later(&self, node: u64) {
+        let (device, message) = (self.device.clone(), reply::inval_inode(node, -1, 0));
+        tokio::task::spawn_blocking(move || tell(&device, &message));
+    }
+
     /// The attributes and all data of a node are. Waits for pages that are being read: not for those who answer.
     pub fn data(&self, node: u64) {
         let (device, message) = (self.device.clone(), reply::inval_inode(node, 0, 0));

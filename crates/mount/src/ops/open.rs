@@ -210,7 +210,7 @@ impl Front {
             Way::Ordinary => (false, 0),
             Way::Passed(backing) => (true, backing),
             Way::Again => {
-                self.inodes.retire(inode);
+                self.retire(inode);
                 if let Some(id) = below.id {
                     let _ = self.fs.close(caller, id).await;
                 }
@@ -268,7 +268,7 @@ impl Front {
         };
         let handle = below.handle;
         if let Some(there) = self.inodes.find(&handle).filter(|there| there.state.lock().backing.is_some()) {
-            self.inodes.retire(&there);
+            self.retire(&there);
         }
         let attributes = below.attributes;
         let entry = self.entry_of(&handle, &attributes, Some((directory.number, name)));
