@@ -208,6 +208,7 @@ impl Front {
                 let _ = self.release(open.fh, None).await;
                 self.forget(entry.node, 1);
             }
+            Answer::Listing(_, nodes) => nodes.into_iter().for_each(|node| self.forget(node, 1)),
             _ => {}
         }
     }
