@@ -71,7 +71,7 @@ impl Front {
         renamed.map_err(errno::of)?;
         self.unname(target.number, &new);
         if let Some(moved) = moved {
-            self.renamed(&moved, (source.number, old), (target.number, new));
+            self.renamed(&moved, &(source.number, old), (target.number, new));
         }
         Ok(Answer::Done)
     }
@@ -97,7 +97,7 @@ impl Front {
             return Err(errno::of(error));
         }
         if let Some(moved) = self.inodes.named(source.number, old) {
-            self.renamed(&moved, (source.number, old.clone()), (target.number, new.clone()));
+            self.renamed(&moved, &(source.number, old.clone()), (target.number, new.clone()));
         }
         Ok(Answer::Done)
     }
@@ -186,8 +186,8 @@ impl Front {
         }
     }
 
-    fn renamed(&self, moved: &Inode, from: (u64, Name), to: (u64, Name)) {
-        self.inodes.unname(moved, &from);
+    fn renamed(&self, moved: &Inode, from: &(u64, Name), to: (u64, Name)) {
+        self.inodes.unname(moved, from);
         if let Some((parent, name)) = self.inodes.name(moved, to, false) {
             self.notifier.name_later(parent, &name);
         }

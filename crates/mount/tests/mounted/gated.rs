@@ -293,7 +293,9 @@ fn what_a_killed_listing_would_have_told_is_forgotten() {
     }
     let setting = Setting::new(None);
     let names = ["f", "g", "h"];
-    names.iter().for_each(|name| drop(setting.origin().put(&root(), name, b"x")));
+    for name in names {
+        setting.origin().put(&root(), name, b"x");
+    }
     let readdir = setting.origin().gate("READDIR");
     let mut ls = Command::new("ls").arg("-l").arg(setting.at("")).stdout(Stdio::null()).spawn().unwrap();
     setting.come(&readdir);

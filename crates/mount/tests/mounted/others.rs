@@ -113,9 +113,9 @@ fn an_append_asks_nothing_that_another_write_does_not() {
             let end = file.metadata().unwrap().len();
             let write = |n: u64| {
                 if append {
-                    (&file).write_all(b"x").unwrap()
+                    (&file).write_all(b"x").unwrap();
                 } else {
-                    file.write_all_at(b"x", end + n).unwrap()
+                    file.write_all_at(b"x", end + n).unwrap();
                 }
             };
             setting.counted(|| (0..10).for_each(write)).0
