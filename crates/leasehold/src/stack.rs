@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use arbiter::{Arbiter, Delegations};
@@ -172,27 +173,38 @@ fn hostname() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// SIGTERM and SIGINT, listened for from the first moment: one that comes before anybody waits is not lost.
+/// SIGTERM, SIGINT, SIGQUIT and SIGHUP, listened for from the first moment: one that comes before anybody waits is not
+/// lost. Left to themselves the last two would end the process at once, with what it has delayed, and with its mount.
 pub struct End {
-    terminate: Signal,
-    interrupt: Signal,
+    signals: Vec<Signal>,
 }
 
 impl End {
-    /// From now on these signals are ours.
+    /// From now on these signals are ours; but SIGHUP is not if whoever has started us wants it ignored, as nohup(1) does.
     pub fn listen() -> Result<End, Failure> {
+        let mut kinds = vec![SignalKind::terminate(), SignalKind::interrupt(), SignalKind::quit()];
+        if !is_ignored(SignalKind::hangup()) {
+            kinds.push(SignalKind::hangup());
+        }
         let failed = |error: std::io::Error| Failure(format!("cannot listen for signals: {error}"));
-        Ok(End {
-            terminate: signal(SignalKind::terminate()).map_err(failed)?,
-            interrupt: signal(SignalKind::interrupt()).map_err(failed)?,
-        })
+        let signals = kinds.into_iter().map(signal).collect::<Result<_, _>>().map_err(failed)?;
+        Ok(End { signals })
     }
 
     /// Waits until the process is told to end.
     pub async fn wait(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
+        std::future::poll_fn(|context| {
+            let came = |signal: &mut Signal| signal.poll_recv(context).is_ready();
+            if self.signals.iter_mut().any(came) { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
     }
+}
+
+/// Did whoever has started this process want a signal ignored?
+fn is_ignored(kind: SignalKind) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask >> (kind.as_raw_value() - 1) & 1 == 1
 }

@@ -14,7 +14,7 @@ use vfs::{
 use crate::device::Device;
 use crate::errno;
 use crate::files::{File, Files};
-use crate::inodes::{Inode, Inodes, is_valid};
+use crate::inodes::{Inode, Inodes, NAMES_MAX, is_valid};
 use crate::notify::Notifier;
 use crate::recalls::Recalls;
 use crate::silly::Record;
@@ -208,6 +208,7 @@ impl Front {
                 let _ = self.release(open.fh, None).await;
                 self.forget(entry.node, 1);
             }
+            Answer::Listing(_, nodes) => nodes.into_iter().for_each(|node| self.forget(node, 1)),
             _ => {}
         }
     }
@@ -215,13 +216,10 @@ impl Front {
     /// The kernel gives back what it was told.
     pub fn forget(&self, node: u64, count: u64) {
         let Some(inode) = self.inodes.forget(node, count) else { return };
-        let Some(lease) = inode.state.lock().lease.take() else { return };
-        // A retired node leaves its lease with its successor.
-        if let Some(successor) = self.inodes.find(&inode.handle) {
-            successor.state.lock().lease.get_or_insert(lease);
-            return;
+        let lease = inode.state.lock().lease.take();
+        if let Some(lease) = lease {
+            self.give_back(lease.id);
         }
-        self.give_back(lease.id);
     }
 
     /// The file of a node. One that we never gave is stale.
@@ -256,12 +254,16 @@ impl Front {
         at: Option<(u64, Name)>,
     ) -> EntryOut {
         let inode = self.inodes.remember(handle);
-        if at.is_some() {
-            self.inodes.name(&inode, at);
+        if let Some(at) = at
+            && let Some((parent, name)) = self.inodes.name(&inode, at, attributes.is_dir())
+        {
+            self.notifier.name_later(parent, &name);
         }
         let attr_valid = self.valid(&inode);
-        let entry_valid =
-            if self.options.lookup_cache == LookupCache::None { Duration::ZERO } else { attr_valid };
+        // A name that is not among those that are remembered would not be looked at when the file is opened by it.
+        let many = !attributes.is_dir() && attributes.nlink as usize > NAMES_MAX;
+        let kept = self.options.lookup_cache != LookupCache::None && !many;
+        let entry_valid = if kept { attr_valid } else { Duration::ZERO };
         let attr = self.attr(&inode, attributes);
         EntryOut { node: inode.number, entry_valid, attr_valid, attr }
     }

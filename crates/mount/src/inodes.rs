@@ -4,8 +4,10 @@
 //! (What programs see as the inode number is the origin's `fileid`, in the attributes.) The kernel counts each time
 //! that it is told of a node, and gives the count back with FORGET; at zero the node is gone.
 //!
-//! Where a file was last found is remembered too: an open goes by name, so that it finds what is there now, and a file
-//! that is removed or renamed while it is open is known by it.
+//! Where a file was found is remembered too: an open goes by name, so that it finds what is there now, and a file that is
+//! removed or renamed while it is open is known by it. It may have been found under several names: those of its links, or
+//! one that somebody else has given it meanwhile. The kernel may believe each of them, and does not say which one an open
+//! came by.
 //!
 //! A node may be **retired**: its file gets a new node at the next lookup, while those who have the old one open keep
 //! it. That is how a file leaves passthrough, which the kernel cannot undo for an open that has it.
@@ -22,6 +24,9 @@ use crate::device::Backing;
 use crate::pages::Pages;
 use crate::wire::abi::ROOT;
 
+/// Names of a file that are remembered. Of one with more links the kernel may remember none.
+pub const NAMES_MAX: usize = 8;
+
 /// A file that the kernel knows.
 #[derive(Debug)]
 pub struct Inode {
@@ -33,13 +38,15 @@ pub struct Inode {
     pub state: Mutex<State>,
     /// Woken when a lock on it may be free.
     pub unlocked: Notify,
+    /// Held by who appends while the kernel may be wrong about the end: its direct writes may come several at a time.
+    pub appending: tokio::sync::Mutex<()>,
 }
 
 /// What changes about a file.
 #[derive(Debug, Default)]
 pub struct State {
-    /// The directory's node, and the name by which it was last found there.
-    pub name: Option<(u64, Name)>,
+    /// Where it was found and may be still, the last place last: the directory's node, and the name there.
+    pub names: Vec<(u64, Name)>,
     /// Opens of it.
     pub opens: u32,
     /// Those of them that may write.
@@ -54,6 +61,10 @@ pub struct State {
     pub pages: Pages,
     /// The attributes that the kernel was last told.
     pub told: Option<WccAttributes>,
+    /// Opens and locks, any of which may have shown another size than the kernel believes in.
+    pub looks: u64,
+    /// After how many of them the kernel has appended where the end was.
+    pub ends_known: u64,
     /// Which processes got locks on it, by their owners, and by which open last, until they give up all of them or that
     /// is released: the kernel says nothing of an owner that is an open file itself (`F_OFD_SETLK`).
     pub lockers: HashMap<Owner, Locker>,
@@ -121,7 +132,8 @@ struct Table {
 
 impl Inode {
     fn new(number: u64, handle: Handle) -> Arc<Inode> {
-        Arc::new(Inode { number, handle, state: Mutex::default(), unlocked: Notify::new() })
+        let (state, unlocked, appending) = <_>::default();
+        Arc::new(Inode { number, handle, state, unlocked, appending })
     }
 
     /// Is a lease held on it?
@@ -207,34 +219,42 @@ impl Inodes {
         if table.by_handle.get(&inode.handle) == Some(&number) {
             table.by_handle.remove(&inode.handle);
         }
-        if let Some(name) = inode.state.lock().name.take() {
+        for name in std::mem::take(&mut inode.state.lock().names) {
             table.unname(&name, number);
         }
         Some(inode)
     }
 
-    /// A file was found under this name, or has lost the one that it was found under.
-    pub fn name(&self, inode: &Inode, name: Option<(u64, Name)>) {
+    /// A file was found here. `alone` is what can have no other name: a directory. The name that is not remembered any more.
+    pub fn name(&self, inode: &Inode, at: (u64, Name), alone: bool) -> Option<(u64, Name)> {
         let mut table = self.table.lock();
-        let before = std::mem::replace(&mut inode.state.lock().name, name.clone());
-        if before == name {
-            return;
+        if !table.by_number.contains_key(&inode.number) {
+            return None;
         }
-        if let Some(before) = before {
-            table.unname(&before, inode.number);
+        let mut state = inode.state.lock();
+        state.names.retain(|name| *name != at);
+        let most = if alone { 0 } else { NAMES_MAX - 1 };
+        let lost = (state.names.len() > most).then(|| state.names.remove(0));
+        if let Some(lost) = &lost {
+            table.unname(lost, inode.number);
         }
-        if let Some(name) = name.filter(|_| table.by_number.contains_key(&inode.number)) {
-            table.by_name.insert(name, inode.number);
-        }
+        state.names.push(at.clone());
+        table.by_name.insert(at, inode.number);
+        lost
+    }
+
+    /// A file is not there any more.
+    pub fn unname(&self, inode: &Inode, at: &(u64, Name)) {
+        let mut table = self.table.lock();
+        inode.state.lock().names.retain(|name| name != at);
+        table.unname(at, inode.number);
     }
 
     /// What was last found under a name.
     pub fn named(&self, parent: u64, name: &Name) -> Option<Arc<Inode>> {
         let table = self.table.lock();
         let number = table.by_name.get(&(parent, name.clone()))?;
-        let (inode, _) = table.by_number.get(number)?;
-        let holds = inode.state.lock().name.as_ref().is_some_and(|(p, n)| *p == parent && n == name);
-        holds.then(|| inode.clone())
+        table.by_number.get(number).map(|(inode, _)| inode.clone())
     }
 
     /// The next lookup of this file gives it another node.
@@ -243,6 +263,11 @@ impl Inodes {
         if table.by_handle.get(&inode.handle) == Some(&inode.number) && inode.number != ROOT {
             table.by_handle.remove(&inode.handle);
         }
+    }
+
+    /// Would the next lookup of its file give this node?
+    pub fn is_current(&self, inode: &Inode) -> bool {
+        self.table.lock().by_handle.get(&inode.handle) == Some(&inode.number)
     }
 
     /// How many nodes the kernel knows.
@@ -290,15 +315,36 @@ mod tests {
         let inodes = Inodes::new(handle(0));
         let (a, b) = (inodes.remember(&handle(1)), inodes.remember(&handle(2)));
         let name = |text: &str| Name::new(text.as_bytes()).unwrap();
-        inodes.name(&a, Some((ROOT, name("x"))));
-        inodes.name(&b, Some((ROOT, name("x"))));
-        assert_eq!(inodes.named(ROOT, &name("x")).unwrap().number, b.number);
-        inodes.name(&b, Some((ROOT, name("y"))));
-        assert!(inodes.named(ROOT, &name("x")).is_none());
+        let found = |text: &str| inodes.named(ROOT, &name(text)).map(|inode| inode.number);
+        inodes.name(&a, (ROOT, name("x")), false);
+        inodes.name(&b, (ROOT, name("x")), false);
+        assert_eq!(found("x"), Some(b.number));
+        inodes.unname(&a, &(ROOT, name("x")));
+        assert_eq!(found("x"), Some(b.number), "it is another file's by now");
+        inodes.name(&b, (ROOT, name("y")), false);
+        assert_eq!((found("x"), found("y")), (Some(b.number), Some(b.number)), "it has two");
+        inodes.unname(&b, &(ROOT, name("x")));
+        assert_eq!((found("x"), found("y")), (None, Some(b.number)));
         inodes.forget(b.number, 1);
-        assert!(inodes.named(ROOT, &name("y")).is_none());
-        inodes.name(&b, Some((ROOT, name("z"))));
-        assert!(inodes.named(ROOT, &name("z")).is_none(), "the kernel does not know it any more");
+        assert_eq!(found("y"), None);
+        inodes.name(&b, (ROOT, name("z")), false);
+        assert_eq!(found("z"), None, "the kernel does not know it any more");
+    }
+
+    #[test]
+    fn no_more_names_are_remembered_than_may_be_and_one_of_a_directory() {
+        let inodes = Inodes::new(handle(0));
+        let (file, directory) = (inodes.remember(&handle(1)), inodes.remember(&handle(2)));
+        let name = |n: usize| (ROOT, Name::new(format!("n{n}").as_bytes()).unwrap());
+        for n in 0..NAMES_MAX {
+            assert_eq!(inodes.name(&file, name(n), false), None);
+        }
+        assert_eq!(inodes.name(&file, name(0), false), None, "it is the last one now");
+        assert_eq!(inodes.name(&file, name(100), false), Some(name(1)));
+        assert!(inodes.named(ROOT, &name(1).1).is_none());
+        assert_eq!(file.state.lock().names.len(), NAMES_MAX);
+        assert_eq!(inodes.name(&directory, name(200), true), None);
+        assert_eq!(inodes.name(&directory, name(201), true), Some(name(200)));
     }
 
     proptest! {

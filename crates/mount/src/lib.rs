@@ -111,10 +111,10 @@ impl Mount {
         let limits =
             fs.limits(&machine, &root.handle).await.map_err(|error| MountError::Root(error.status))?;
         let silly = record(&options, &*fs).await?;
-        let mounting = target.clone();
-        let fd = tokio::task::spawn_blocking(move || mounting::mount(&mounting)).await;
-        let fd = fd.map_err(|error| MountError::Start(std::io::Error::other(error)))??;
-        let detach = Detach(Some(directory.clone()));
+        // Who is not waited for any more detaches what it has mounted.
+        let mount = move || mounting::mount(&target).map(|fd| (fd, Detach(Some(target.directory))));
+        let mounted = tokio::task::spawn_blocking(mount).await;
+        let (fd, detach) = mounted.map_err(|error| MountError::Start(std::io::Error::other(error)))??;
         let device = Device::new(fd);
         let locks = limits.features.contains(Features::STATE) && !options.local_locks;
         let max_write = limits.write_max.min(options.max_write).clamp(4096, 1 << 20) / 4096 * 4096;

@@ -6,7 +6,7 @@
 //!
 //! | notification | waits in the kernel for | who holds that | who waits for it here |
 //! |---|---|---|---|
-//! | a name | the directory's inode lock | whoever makes, removes, renames or (for reading) looks up a name there, until we answer | a thread of its own; a recall, for `PATIENCE` |
+//! | a name | the directory's inode lock | whoever makes, removes, renames or (for reading) looks up a name there, until we answer | a thread of its own; a recall, and an OPEN, which holds no such lock, for `PATIENCE` |
 //! | pages | the pages, and mapped ones that are written: a WRITE of their own | whoever reads or writes them, until we answer | a blocking thread for each; the one who asked for a lock (`data_gone`) |
 //! | attributes | the inode, if it is being made or dropped | nobody who waits for us: RELEASE holds the inode until its READs are over | whoever tells |
 //! | any | `fc->killsb`, for reading | an unmount that is being finished, which waits for those who hold it already: for pages, that is for READs | an unmount, for its patience, after which it breaks the connection |
@@ -31,7 +31,7 @@ use crate::wire::reply;
 
 /// Names that wait to be told. Beyond it the oldest are given up: what is opened by them is asked of the origin anyway.
 const NAMES_MAX: usize = 1 << 16;
-/// How long a recall waits for the kernel to have heard.
+/// How long it is waited for the kernel to have heard.
 const PATIENCE: Duration = Duration::from_millis(300);
 
 /// Tells the kernel.
@@ -82,6 +82,12 @@ impl Notifier {
         let _ = tokio::time::timeout(PATIENCE, told).await;
     }
 
+    /// The same of any node, and nobody waits.
+    pub fn attributes_later(&self, node: u64) {
+        let (device, message) = (self.device.clone(), reply::inval_inode(node, -1, 0));
+        tokio::task::spawn_blocking(move || tell(&device, &message));
+    }
+
     /// The attributes and all data of a node are. Waits for pages that are being read: not for those who answer.
     pub fn data(&self, node: u64) {
         let (device, message) = (self.device.clone(), reply::inval_inode(node, 0, 0));
@@ -94,11 +100,25 @@ impl Notifier {
         let _ = tokio::task::spawn_blocking(move || device.notify(&message)).await;
     }
 
-    /// A name is to be looked up again. Waits a moment for the kernel to have heard.
-    pub async fn name(&self, parent: u64, name: &Name) {
-        let (told, heard) = oneshot::channel();
-        self.queue.push((parent, name.clone()), told);
-        let _ = tokio::time::timeout(PATIENCE, heard).await;
+    /// Names are to be looked up again. Waits a moment for the kernel to have heard.
+    pub async fn names(&self, names: Vec<(u64, Name)>) {
+        let push = |name| {
+            let (told, heard) = oneshot::channel();
+            self.queue.push(name, told);
+            heard
+        };
+        let told: Vec<_> = names.into_iter().map(push).collect();
+        let all = async {
+            for told in told {
+                let _ = told.await;
+            }
+        };
+        let _ = tokio::time::timeout(PATIENCE, all).await;
+    }
+
+    /// The same of one, and nobody waits.
+    pub fn name_later(&self, parent: u64, name: &Name) {
+        self.queue.push((parent, name.clone()), oneshot::channel().0);
     }
 }
 

@@ -21,6 +21,8 @@ use vfs::{Attributes, Timestamp, Wcc, WccAttributes};
 const GRANULE_MIN: Duration = Duration::from_millis(10);
 /// Opens that are waited for to be heard of again; the last ones are the ones that will be.
 const DROPPING_MAX: usize = 64;
+/// A write that is shorter makes no page whole.
+const PAGE_MIN_BYTES: usize = 4096;
 /// How far the origin's clock may be from ours.
 pub const SKEW: Duration = Duration::from_secs(3);
 
@@ -35,6 +37,8 @@ pub struct Pages {
     mixed: bool,
     /// Opens that the kernel drops the pages for, or may not yet have: all of the same state.
     dropping: Vec<u64>,
+    /// Some may be whole: only those are read without asking.
+    filled: bool,
 }
 
 impl Pages {
@@ -48,7 +52,7 @@ impl Pages {
             self.dropping.clear();
         }
         if !keep {
-            (self.young, self.mixed) = (false, false);
+            (self.young, self.mixed, self.filled) = (false, false, false);
             if self.dropping.len() == DROPPING_MAX {
                 self.dropping.remove(0);
             }
@@ -66,12 +70,20 @@ impl Pages {
 
     /// A READ of the kernel is about to be answered.
     pub fn read(&mut self, leased: bool, granule: Duration, wall: Timestamp) {
+        self.filled = true;
         let Some((state, since)) = self.seen else {
             self.mixed = true;
             return;
         };
         let old = wall.as_nanos() - state.mtime.max(state.ctime).as_nanos() > SKEW.as_nanos() as i128;
         self.young |= !leased && !old && since.elapsed() < granule.max(GRANULE_MIN);
+    }
+
+    /// The kernel has put what it wrote elsewhere than where it was written. May it be read there without our being asked?
+    pub fn misplaced(&mut self, bytes: usize) -> bool {
+        let read = self.filled || !self.dropping.is_empty() || bytes >= PAGE_MIN_BYTES;
+        *self = Pages { filled: read, ..Pages::default() };
+        read
     }
 
     /// We wrote, and the kernel has what we wrote. The states before and after, if nobody else wrote in between: else
@@ -187,6 +199,19 @@ mod tests {
         assert!(!pages.open(5, &at(6), true), "nor does a lease say what the kernel has");
         pages.heard_of(3);
         assert!(pages.open(6, &at(6), false));
+    }
+
+    #[test]
+    fn what_was_put_elsewhere_is_read_there_only_from_whole_pages() {
+        let mut pages = Pages::default();
+        open(&mut pages, 5, false);
+        assert!(!pages.misplaced(100), "the kernel has dropped all, and read nothing since");
+        assert!(!open(&mut pages, 5, true), "what it has is of no state");
+        pages.read(true, Duration::ZERO, WALL);
+        assert!(pages.misplaced(100) && !open(&mut pages, 5, true));
+        assert!(pages.misplaced(PAGE_MIN_BYTES));
+        pages.open(2, &at(5), true);
+        assert!(pages.misplaced(100), "the kernel may not have heard of it");
     }
 
     #[test]

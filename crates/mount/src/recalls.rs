@@ -1,7 +1,11 @@
 //! Leases of the layer below, and what happens when it wants one back: the kernel is told first, then it is returned.
 //!
 //! A recall may come before the reply to the open that grants the lease. An id that nobody has is therefore kept as long
-//! as an open is under way that was sent before.
+//! as an open is under way that was sent before; if none of them brings it, it goes back.
+//!
+//! A lease is held by the node that the next lookup of its file gives, which is the one that a recall finds. A retired node
+//! leaves its lease with the layer below, which gives the same one to its successor's open. It does not return it: the
+//! return might come after that.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::Ordering;
@@ -51,14 +55,15 @@ impl Recalls {
         number
     }
 
-    /// It has been answered. False if the lease that it brought was recalled meanwhile.
-    fn land(&self, number: u64, lease: Option<LeaseId>) -> bool {
+    /// It has been answered. False if the lease that it brought was recalled meanwhile; and what was recalled and cannot
+    /// be brought any more.
+    fn land(&self, number: u64, lease: Option<LeaseId>) -> (bool, Vec<LeaseId>) {
         let mut flights = self.flights.lock();
         flights.under_way.remove(&number);
         let kept = lease.is_none_or(|id| !flights.early.contains_key(&id));
         let first = flights.under_way.first().copied().unwrap_or(flights.next);
-        flights.early.retain(|_, until| first < *until);
-        kept
+        let over = flights.early.extract_if(|_, until| *until <= first).map(|(id, _)| id).collect();
+        (kept, over)
     }
 
     fn is_early(&self, id: LeaseId) -> bool {
@@ -75,20 +80,45 @@ impl Recalls {
 impl Front {
     /// An open has been answered, and this is the lease that it brought.
     pub fn landed(&self, flight: u64, inode: &Inode, lease: Option<Lease>) {
-        let kept = self.recalls.land(flight, lease.map(|lease| lease.id));
+        let (kept, over) = self.recalls.land(flight, lease.map(|lease| lease.id));
+        over.into_iter().for_each(|id| self.give_back(id));
         let Some(lease) = lease else { return };
         if !kept {
             return self.give_back(lease.id);
         }
-        let before = inode.state.lock().lease.replace(lease);
+        // The node may have been retired meanwhile.
+        let Some(holder) = self.inodes.find(&inode.handle) else { return };
+        let before = holder.state.lock().lease.replace(lease);
         if let Some(before) = before.filter(|before| before.id != lease.id) {
             self.give_back(before.id);
+        }
+        if !self.inodes.is_current(&holder) {
+            self.part(&holder);
         }
     }
 
     /// An open brought nothing.
     pub fn crashed(&self, flight: u64) {
-        self.recalls.land(flight, None);
+        let (_, over) = self.recalls.land(flight, None);
+        over.into_iter().for_each(|id| self.give_back(id));
+    }
+
+    /// The next lookup of a file gives it another node. Whatever the kernel was told of this one under a lease it has to
+    /// ask for again: nobody will recall it.
+    pub fn retire(&self, inode: &Inode) {
+        self.inodes.retire(inode);
+        self.part(inode);
+    }
+
+    /// A retired node parts with its lease.
+    fn part(&self, inode: &Inode) {
+        let names = {
+            let mut state = inode.state.lock();
+            let leased = state.lease.take().is_some();
+            if leased { state.names.clone() } else { return }
+        };
+        self.notifier.attributes_later(inode.number);
+        names.iter().for_each(|(parent, name)| self.notifier.name_later(*parent, name));
     }
 
     /// Returns a lease, soon.
@@ -112,13 +142,11 @@ impl Front {
         self.give_back(id);
     }
 
-    /// Attributes and name of a file are to be asked for again.
+    /// Attributes and names of a file are to be asked for again.
     pub async fn distrust(&self, inode: &Inode) {
         self.notifier.attributes_of_any(inode.number).await;
-        let name = inode.state.lock().name.clone();
-        if let Some((parent, name)) = name {
-            self.notifier.name(parent, &name).await;
-        }
+        let names = inode.state.lock().names.clone();
+        self.notifier.names(names).await;
     }
 }
 
@@ -178,9 +206,13 @@ mod tests {
         let (a, b) = (recalls.take_off(), recalls.take_off());
         assert!(recalls.is_early(LeaseId(2)));
         let c = recalls.take_off();
-        assert!(recalls.land(b, Some(LeaseId(3))));
-        assert!(!recalls.land(a, Some(LeaseId(2))), "recalled on the way");
-        assert!(recalls.land(c, Some(LeaseId(2))), "sent after: it is another grant");
+        assert_eq!(recalls.land(b, Some(LeaseId(3))), (true, vec![]));
+        assert_eq!(recalls.land(a, Some(LeaseId(2))), (false, vec![LeaseId(2)]), "recalled on the way");
+        assert_eq!(recalls.land(c, Some(LeaseId(2))), (true, vec![]), "sent after: it is another grant");
         assert!(recalls.flights.lock().early.is_empty());
+        // Nobody brings it: whoever wants it back gets it all the same.
+        let d = recalls.take_off();
+        assert!(recalls.is_early(LeaseId(4)));
+        assert_eq!(recalls.land(d, None), (true, vec![LeaseId(4)]));
     }
 }

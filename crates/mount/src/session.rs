@@ -7,7 +7,7 @@
 //! A request is begun on the thread that read it: an answer that needs no waiting needs no other thread. What has to
 //! wait goes on as a task, to its end, whoever waits for it. A process that has been killed gets its answer before that
 //! (`hard` or not, a mount must not keep anybody from being killed), and what it would have got is taken back: an open
-//! is closed, a node forgotten.
+//! is closed, nodes are forgotten.
 
 use std::collections::{HashMap, HashSet};
 use std::future::Future;
@@ -247,7 +247,7 @@ impl Session {
         }
         let sent = device.reply(unique, &outcome);
         if let (Err(_), Ok(answer)) = (sent, outcome)
-            && matches!(answer, Answer::Entry(_) | Answer::Open(_) | Answer::Create(..))
+            && matches!(answer, Answer::Entry(_) | Answer::Open(_) | Answer::Create(..) | Answer::Listing(..))
         {
             let front = self.front.clone();
             self.runtime.spawn(async move { front.abandon(answer).await });

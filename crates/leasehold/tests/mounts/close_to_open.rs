@@ -11,7 +11,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use lab::{CloseToOpen, Hand, Rng, Seat};
 
-use crate::setting::{Setting, may_mount};
+use crate::setting::{Setting, VERSIONS, may_mount};
 
 /// Reads files through a map of its own for each open, and keeps the last maps and descriptors, so that the kernel has
 /// the pages in use. Without python3 there is nobody to map.
@@ -103,6 +103,28 @@ fn who_maps_a_file_after_the_open_sees_what_the_last_writer_left() {
                 assert_eq!(found, wanted, "version {version}, round {round}: {name} on {seat}");
             }
         }
+    }
+}
+
+/// The kernel has both names, and believes them for as long as the timeouts, or a lease, say.
+#[test]
+fn of_a_file_with_two_names_each_is_opened_for_itself_under_leases_too() {
+    if !may_mount() {
+        return;
+    }
+    for version in VERSIONS {
+        let mut setting = Setting::new();
+        setting.mount("a", &format!("vers={version},actimeo=3600"));
+        setting.mount("b", &format!("vers={version},actimeo=3600"));
+        fs::write(setting.at("b", "one"), b"old").unwrap();
+        fs::hard_link(setting.at("b", "one"), setting.at("b", "two")).unwrap();
+        for name in ["one", "two"] {
+            assert_eq!(fs::read(setting.at("a", name)).unwrap(), b"old");
+        }
+        fs::write(setting.at("b", "new"), b"new content").unwrap();
+        fs::rename(setting.at("b", "new"), setting.at("b", "one")).unwrap();
+        assert_eq!(fs::read(setting.at("a", "one")).unwrap(), b"new content", "version {version}");
+        assert_eq!(fs::read(setting.at("a", "two")).unwrap(), b"old", "version {version}");
     }
 }
 

@@ -66,6 +66,24 @@ fn an_orderly_end_of_a_mount_leaves_nothing_at_the_server() {
     }
 }
 
+/// The terminal is closed, or somebody presses Ctrl-\\.
+#[test]
+fn a_signal_that_ends_a_process_ends_a_mount_in_order() {
+    if !may_mount() {
+        return;
+    }
+    let mut setting = Setting::new();
+    for (signal, name) in [(Signal::HUP, "hung up"), (Signal::QUIT, "quit")] {
+        setting.mount("a", "vers=4.2");
+        // Under a lease what is closed is not sent yet.
+        fs::write(setting.at("a", name), b"content").unwrap();
+        kill_process(setting.pid_of("a").unwrap(), signal).unwrap();
+        assert!(setting.ended("a").success(), "{name}");
+        assert!(mount::mounted_at(&setting.at("a", "")).is_none(), "{name}");
+        assert_eq!(fs::read(setting.there(name)).unwrap(), b"content");
+    }
+}
+
 /// umount(8) of a `hard` mount, as an administrator calls it: in a process that knows nothing of us. Without `--force` it
 /// asks for the attributes of an absolute path and its file system first, which only the server knows.
 #[test]

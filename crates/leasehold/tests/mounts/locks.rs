@@ -11,6 +11,7 @@ use crate::setting::{Setting, VERSIONS, may_mount, output, wait_until};
 /// Takes and gives up locks of one file as it is told: `fcntl` ranges and `flock`.
 const HOLDER: &str = "import fcntl,os,sys,struct\n\
     f=os.open(sys.argv[1],os.O_RDWR|os.O_CREAT)\n\
+    a=None\n\
     for line in sys.stdin:\n\
     \x20   w=line.split()\n\
     \x20   try:\n\
@@ -19,6 +20,9 @@ const HOLDER: &str = "import fcntl,os,sys,struct\n\
     \x20           print('free' if g[0]==fcntl.F_UNLCK else '%d+%d by %d'%(g[2],g[3],g[4]),flush=True)\n\
     \x20       elif w[0]=='read': print(os.pread(f,99,0).decode(),flush=True)\n\
     \x20       elif w[0]=='write': os.pwrite(f,w[1].encode(),0); print('done',flush=True)\n\
+    \x20       elif w[0]=='append':\n\
+    \x20           a=a or os.open(sys.argv[1],os.O_WRONLY|os.O_APPEND)\n\
+    \x20           os.write(a,w[1].encode()); print('done',flush=True)\n\
     \x20       else:\n\
     \x20           how={'ex':fcntl.LOCK_EX,'sh':fcntl.LOCK_SH,'un':fcntl.LOCK_UN}[w[1]]\n\
     \x20           how|=0 if w[1]=='un' or 'wait' in w else fcntl.LOCK_NB\n\
@@ -169,4 +173,36 @@ fn a_counter_under_a_lock_counts_each_time() {
     }
     assert_eq!(output(Command::new("cat").arg(setting.at("b", "counter"))).trim(), "80");
     drop(File::open(setting.at("a", "counter")).unwrap());
+}
+
+/// All have it open all the time, and nobody looks how long it is: the lock alone says where its end is.
+#[test]
+fn what_two_mounts_append_under_a_lock_is_there_in_order() {
+    if !may_hold() {
+        return;
+    }
+    let mut setting = Setting::new();
+    setting.mount("a", "vers=4.2,actimeo=3600");
+    setting.mount("b", "vers=4.2,actimeo=3600");
+    let path = |name| setting.at(name, "log");
+    let mut holders = [Holder::new(&path("a")), Holder::new(&path("b"))];
+    let mut wanted = String::new();
+    for round in 0..20 {
+        let holder = &mut holders[round % 2];
+        assert_eq!(holder.ask("fcntl ex 0 0 wait"), "done");
+        for part in 0..=round % 3 {
+            let text = format!("{round}.{part};").repeat(round * 70 + 1);
+            assert_eq!(holder.ask(&format!("append {text}")), "done");
+            wanted += &text;
+        }
+        if round % 5 == 4 {
+            assert_eq!(holder.ask("read"), wanted[..99]);
+        }
+        assert_eq!(holder.ask("fcntl un 0 0"), "done");
+    }
+    for name in ["a", "b"] {
+        assert_eq!(fs::metadata(path(name)).unwrap().len(), wanted.len() as u64, "{name}");
+        assert!(fs::read_to_string(path(name)).unwrap() == wanted, "{name}");
+    }
+    assert!(fs::read_to_string(setting.there("log")).unwrap() == wanted);
 }

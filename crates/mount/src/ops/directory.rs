@@ -95,10 +95,11 @@ impl Front {
             let kind = file_mode(FileType::Directory) >> 12;
             let number = self.own_number(&directory, cookie).await;
             if !put_dirent(&mut page, size, plus.then_some(&nothing), (number, kind), (cookie, name)) {
-                return Ok(Answer::Data(page.into()));
+                return Ok(Answer::Listing(page.into(), Vec::new()));
             }
             offset = cookie;
         }
+        let mut told = Vec::new();
         let from = if offset <= PARENT { 0 } else { offset };
         if position.cookie != from || (from == 0 && !page.is_empty()) || position.plus != plus {
             let verifier = if from == 0 { [0; 8] } else { position.verifier };
@@ -117,18 +118,24 @@ impl Front {
                     Err(errno) => return Err(errno),
                 }
             }
-            if !self.put_entries(&directory.inode, &mut position, &mut page, size) {
+            if !self.put_entries(&directory.inode, &mut position, (&mut page, size), &mut told) {
                 break;
             }
         }
         if page.is_empty() && position.eof {
             read_to_the_end(&directory, &position);
         }
-        Ok(Answer::Data(page.into()))
+        Ok(Answer::Listing(page.into(), told))
     }
 
-    /// Moves entries to the page. False if it is full.
-    fn put_entries(&self, parent: &Inode, position: &mut Position, page: &mut Vec<u8>, size: usize) -> bool {
+    /// Moves entries to the page, and the nodes of them to those that are told. False if it is full.
+    fn put_entries(
+        &self,
+        parent: &Inode,
+        position: &mut Position,
+        (page, size): (&mut Vec<u8>, usize),
+        told: &mut Vec<u64>,
+    ) -> bool {
         while let Some(entry) = position.ahead.front() {
             let (out, number, kind) =
                 if position.plus { self.entry_plus(parent, entry) } else { bare(self, entry) };
@@ -140,7 +147,9 @@ impl Front {
                 }
                 return false;
             }
-            let valid = out.filter(|out| out.node != 0).map(|out| out.attr_valid.min(out.entry_valid));
+            let out = out.filter(|out| out.node != 0);
+            told.extend(out.map(|out| out.node));
+            let valid = out.map(|out| out.attr_valid.min(out.entry_valid));
             let until = valid.map(|valid| Instant::now() + valid);
             position.good = position.good.zip(until).map(|(good, until)| good.min(until));
             position.cookie = entry.cookie;
@@ -187,7 +196,7 @@ impl Front {
     /// The inode number of a directory itself or of the one that it is in.
     async fn own_number(&self, directory: &Arc<Directory>, cookie: u64) -> u64 {
         let inode = &directory.inode;
-        let parent = inode.state.lock().name.as_ref().map_or(ROOT, |(parent, _)| *parent);
+        let parent = inode.state.lock().names.last().map_or(ROOT, |(parent, _)| *parent);
         let of = if cookie == SELF { Some(inode.clone()) } else { self.inodes.get(parent) };
         let Some(of) = of else { return 1 };
         let attributes = self.fs.getattr(&directory.caller, &of.handle).await;

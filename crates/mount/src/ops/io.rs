@@ -1,6 +1,11 @@
 //! READ, WRITE, LSEEK, FALLOCATE, COPY_FILE_RANGE.
+//!
+//! **Appends.** The kernel appends where it believes the end to be, and nothing but a question of its own tells it another
+//! size: neither the answer to an open nor that to a lock, which are the points of coherence. So the first append after one
+//! of those is held against the size that is known here, and goes where the end is.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use rustix::io::Errno;
@@ -14,11 +19,14 @@ use crate::wire::reply::{Answer, Outcome};
 /// Most bytes of one COPY_FILE_RANGE: its answer has 32 bits.
 const COPY_MAX_BYTES: u64 = 1 << 30;
 
+/// How long an append waits for pages to go that have it elsewhere.
+const PAGES_PATIENCE: Duration = Duration::from_millis(100);
+
 impl Front {
     /// READ. To the kernel, fewer bytes than asked are the end of the file.
     pub async fn read(&self, fh: u64, offset: u64, size: u32) -> Outcome {
         let file = self.file(fh)?;
-        let granule = std::time::Duration::from_nanos(self.limits.time_delta_nanoseconds);
+        let granule = Duration::from_nanos(self.limits.time_delta_nanoseconds);
         let leased = file.inode.is_leased();
         {
             let mut state = file.inode.state.lock();
@@ -53,6 +61,41 @@ impl Front {
     /// WRITE.
     pub async fn write(&self, fh: u64, offset: u64, data: Bytes, flags: u32, kill_set_id: bool) -> Outcome {
         let file = self.file(fh)?;
+        if flags & libc::O_APPEND as u32 != 0 && is_end_in_doubt(&file) {
+            return self.append(&file, offset, data, flags, kill_set_id).await;
+        }
+        self.write_at(&file, offset, data, flags, kill_set_id).await
+    }
+
+    /// Writes at the end, wherever the kernel believes it to be.
+    async fn append(&self, file: &File, offset: u64, data: Bytes, flags: u32, kill_set_id: bool) -> Outcome {
+        let _turn = file.inode.appending.lock().await;
+        let looks = file.inode.state.lock().looks;
+        let end = self.fs.getattr(&file.caller, &file.inode.handle).await.map_err(errno::of)?.size;
+        if end == offset {
+            file.inode.state.lock().ends_known = looks;
+            return self.write_at(file, offset, data, flags, kill_set_id).await;
+        }
+        let length = data.len();
+        let written = self.write_at(file, end, data, flags, kill_set_id).await?;
+        // The kernel asks for the size before it shows one, as after every write, but it has put the bytes into its pages.
+        let readable = file.inode.state.lock().pages.misplaced(length);
+        if readable {
+            // Bounded: of these pages it keeps one locked until we answer, if that one is not whole.
+            let gone = self.notifier.data_gone(file.inode.number);
+            let _ = tokio::time::timeout(PAGES_PATIENCE, gone).await;
+        }
+        Ok(written)
+    }
+
+    async fn write_at(
+        &self,
+        file: &File,
+        offset: u64,
+        data: Bytes,
+        flags: u32,
+        kill_set_id: bool,
+    ) -> Outcome {
         // Told now: whoever delays the write below would tell it at the close.
         let room = self.limits.file_size_max.saturating_sub(offset);
         if room == 0 && !data.is_empty() {
@@ -64,7 +107,7 @@ impl Front {
         let mut done = 0;
         while done < data.len() {
             let part = data.slice(done..data.len().min(done + most));
-            match self.write_part(&file, offset + done as u64, part, stability).await {
+            match self.write_part(file, offset + done as u64, part, stability).await {
                 Ok(written) if written.count > 0 => done += written.count as usize,
                 Ok(_) if done == 0 => return Err(Errno::IO),
                 // What was written counts; the rest fails when it is tried again.
@@ -189,4 +232,10 @@ impl Front {
         target.inode.state.lock().pages.wrote(&copied.wcc, leased);
         Ok(Answer::Written(copied.count.min(COPY_MAX_BYTES) as u32))
     }
+}
+
+/// Has there been an open or a lock, and no append since that came to where the end was?
+fn is_end_in_doubt(file: &File) -> bool {
+    let state = file.inode.state.lock();
+    state.looks != state.ends_known
 }

@@ -86,7 +86,9 @@ impl Front {
     /// Who gets a lock sees what the last holder wrote: pages of another state go before it is told.
     async fn look_anew(&self, file: &File) {
         let leased = file.inode.is_leased();
-        let Ok(now) = self.fs.getattr(&opening(&file.caller), &file.inode.handle).await else { return };
+        let now = self.fs.getattr(&opening(&file.caller), &file.inode.handle).await;
+        file.inode.state.lock().looks += 1;
+        let Ok(now) = now else { return };
         let keep = leased || file.inode.state.lock().pages.open(file.fh, &now, leased);
         if !keep {
             // Bounded: pages that are being read may wait for whoever waits for this lock.

@@ -2,7 +2,8 @@
 //!
 //! An open goes by the name that the file was last found under, so that it finds what is there **now**: one GETATTR or
 //! OPEN of the layer below, nothing under a lease. If the name leads elsewhere, or nowhere, the kernel is told ESTALE:
-//! it looks the path up once more, and opens what it finds.
+//! it looks the path up once more, and opens what it finds. Nobody says by which name the kernel has come, so that a file
+//! that was found under several is looked for under each of them.
 //!
 //! What the open shows decides about what the kernel has: pages of another state go, attributes of another state are
 //! asked for again.
@@ -12,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
-use vfs::{AccessMask, Attributes, Caller, CreateHow, Lease, OpenId, OpenRequest, Share, Status, Want};
+use vfs::{AccessMask, Attributes, Caller, CreateHow, Lease, Name, OpenId, OpenRequest, Share, Status, Want};
 
 use super::names::mode_only;
 use crate::credentials::caller;
@@ -71,29 +72,28 @@ impl Front {
         access: Share,
         inode: &Inode,
     ) -> Result<Below, Errno> {
-        let known = inode.state.lock().name.clone();
-        let at = known.and_then(|(parent, name)| Some((self.inodes.get(parent)?, name)));
-        let Some((directory, name)) = at else {
+        let mut names = inode.state.lock().names.clone();
+        let last = names.pop();
+        if !names.is_empty() {
+            self.look_at_all(caller, inode, names).await?;
+        }
+        let found = last.and_then(|at| Some((self.inodes.get(at.0)?, at)));
+        let Some((directory, at)) = found else {
             return self.open_handle(caller, fh, access, inode).await;
         };
-        let request = request(fh, access, directory.handle, Some(name));
+        let request = request(fh, access, directory.handle, Some(at.1.clone()));
         match self.fs.open(&opening(caller), &request).await {
             Ok(opened) if opened.handle == inode.handle => Ok(below(&opened)),
             Ok(other) => {
                 self.recalls_of_other(other.lease);
                 let _ = self.fs.close(caller, other.id).await;
-                self.found_elsewhere(inode)
+                self.found_elsewhere(inode, at).await
             }
             Err(error) => match error.status {
                 Status::NotSupp => self.open_without_opens(caller, needed(access), inode).await,
                 // Who may not search the directory may have the file all the same, if it came by another way.
                 Status::Access => self.open_handle(caller, fh, access, inode).await,
-                Status::NoEnt
-                | Status::Stale
-                | Status::BadHandle
-                | Status::IsDir
-                | Status::NotDir
-                | Status::Inval => self.found_elsewhere(inode),
+                status if leads_nowhere(status) => self.found_elsewhere(inode, at).await,
                 status => Err(errno::errno(status)),
             },
         }
@@ -135,8 +135,45 @@ impl Front {
     }
 
     /// The name leads elsewhere: the kernel has to look again, and so have we.
-    fn found_elsewhere(&self, inode: &Inode) -> Result<Below, Errno> {
-        self.inodes.name(inode, None);
+    async fn found_elsewhere(&self, inode: &Inode, at: (u64, Name)) -> Result<Below, Errno> {
+        self.inodes.unname(inode, &at);
+        let others = !inode.state.lock().names.is_empty();
+        if others {
+            self.notifier.names(vec![at]).await;
+        }
+        Err(Errno::STALE)
+    }
+
+    /// Does each of these names lead to the file still? All are tried, since the kernel looks again but once, and only the
+    /// one that it came by: of the others it is told.
+    async fn look_at_all(
+        &self,
+        caller: &Caller,
+        inode: &Inode,
+        names: Vec<(u64, Name)>,
+    ) -> Result<(), Errno> {
+        let mut elsewhere = Vec::new();
+        for at in names {
+            // What the kernel has forgotten nobody has come through.
+            let Some(directory) = self.inodes.get(at.0) else {
+                self.inodes.unname(inode, &at);
+                continue;
+            };
+            match self.fs.lookup(&opening(caller), &directory.handle, &at.1).await {
+                Ok(looked) if looked.node.handle == inode.handle => {}
+                // Nor has who may not search the directory.
+                Err(error) if error.status == Status::Access => {}
+                Err(error) if !leads_nowhere(error.status) => return Err(errno::of(error)),
+                _ => {
+                    self.inodes.unname(inode, &at);
+                    elsewhere.push(at);
+                }
+            }
+        }
+        if elsewhere.is_empty() {
+            return Ok(());
+        }
+        self.notifier.names(elsewhere).await;
         Err(Errno::STALE)
     }
 
@@ -159,6 +196,7 @@ impl Front {
         let (keep, stale) = {
             let mut state = inode.state.lock();
             let leased = state.lease.is_some_and(|lease| is_valid(&lease));
+            state.looks += 1;
             let keep = state.pages.open(fh, &below.attributes, leased);
             let now = below.attributes.wcc();
             (keep, state.told.take_if(|told| *told != now).is_some())
@@ -172,7 +210,7 @@ impl Front {
             Way::Ordinary => (false, 0),
             Way::Passed(backing) => (true, backing),
             Way::Again => {
-                self.inodes.retire(inode);
+                self.retire(inode);
                 if let Some(id) = below.id {
                     let _ = self.fs.close(caller, id).await;
                 }
@@ -230,7 +268,7 @@ impl Front {
         };
         let handle = below.handle;
         if let Some(there) = self.inodes.find(&handle).filter(|there| there.state.lock().backing.is_some()) {
-            self.inodes.retire(&there);
+            self.retire(&there);
         }
         let attributes = below.attributes;
         let entry = self.entry_of(&handle, &attributes, Some((directory.number, name)));
@@ -370,6 +408,12 @@ impl Front {
         file.inode.unlocked.notify_waiters();
         Ok(Answer::Done)
     }
+}
+
+/// What is not there, or is no file.
+fn leads_nowhere(status: Status) -> bool {
+    use Status::{BadHandle, Inval, IsDir, NoEnt, NotDir, Stale};
+    matches!(status, NoEnt | Stale | BadHandle | IsDir | NotDir | Inval)
 }
 
 fn below(opened: &vfs::Opened) -> Below {

@@ -22,7 +22,8 @@ impl Front {
             self.silly.add(&silly).map_err(|_| Errno::IO)?;
             let at = (&directory.handle, &silly.name);
             let renamed = self.fs.rename(&caller, &directory.handle, &name, at.0, at.1).await;
-            return self.sillied(&open, silly, renamed.map(drop)).await.map(|()| Answer::Done);
+            let at = (directory.number, name);
+            return self.sillied(&open, &at, silly, renamed.map(drop)).await.map(|()| Answer::Done);
         }
         self.fs.remove(&caller, &directory.handle, &name).await.map_err(errno::of)?;
         self.unname(directory.number, &name);
@@ -55,7 +56,7 @@ impl Front {
         let replaced =
             replaced.filter(|replaced| !moved.as_ref().is_some_and(|moved| Arc::ptr_eq(moved, replaced)));
         let kept = match &replaced {
-            Some(replaced) => Some(self.keep_replaced(&caller, &target, &new, replaced).await?),
+            Some(replaced) => self.keep_replaced(&caller, &target, &new, replaced).await?,
             None => None,
         };
         let renamed = self.fs.rename(&caller, &source.handle, &old, &target.handle, &new).await;
@@ -65,12 +66,12 @@ impl Front {
                 // The link that was to keep it is one too many.
                 let _ = self.fs.remove(&caller, &silly.directory, &silly.name).await;
             }
-            let _ = self.sillied(replaced, silly, outcome).await;
+            let _ = self.sillied(replaced, &(target.number, new.clone()), silly, outcome).await;
         }
         renamed.map_err(errno::of)?;
         self.unname(target.number, &new);
         if let Some(moved) = moved {
-            self.inodes.name(&moved, Some((target.number, new)));
+            self.renamed(&moved, &(source.number, old), (target.number, new));
         }
         Ok(Answer::Done)
     }
@@ -96,46 +97,52 @@ impl Front {
             return Err(errno::of(error));
         }
         if let Some(moved) = self.inodes.named(source.number, old) {
-            self.inodes.name(&moved, Some((target.number, new.clone())));
+            self.renamed(&moved, &(source.number, old.clone()), (target.number, new.clone()));
         }
         Ok(Answer::Done)
     }
 
     /// Another link for a file that is about to be replaced, so that there is no moment without the name. Where there
-    /// are no links, the name itself is moved.
+    /// are no links, the name itself is moved. Of one that somebody else has removed there is nothing to keep.
     async fn keep_replaced(
         &self,
         caller: &Caller,
         directory: &Inode,
         name: &Name,
         replaced: &Inode,
-    ) -> Result<Silly, Errno> {
+    ) -> Result<Option<Silly>, Errno> {
         let silly = self.silly_of(caller, directory, replaced);
         self.silly.add(&silly).map_err(|_| Errno::IO)?;
         let handle = &directory.handle;
         let linked = self.fs.link(caller, &replaced.handle, handle, &silly.name).await.map(drop);
         let kept = match linked {
-            Err(error) if !matches!(error.status, Status::Stale | Status::NoEnt) => {
+            Err(error) if !is_gone(&error) => {
                 self.fs.rename(caller, handle, name, handle, &silly.name).await.map(drop)
             }
             other => other,
         };
-        match kept {
-            Ok(()) => Ok(silly),
-            Err(error) => {
-                self.silly.done();
-                Err(errno::of(error))
-            }
+        let Err(error) = kept else { return Ok(Some(silly)) };
+        self.silly.done();
+        if !is_gone(&error) {
+            return Err(errno::of(error));
         }
+        self.inodes.unname(replaced, &(directory.number, name.clone()));
+        Ok(None)
     }
 
     /// A file has got its last name, or not.
-    async fn sillied(&self, open: &Inode, silly: Silly, outcome: vfs::Result<()>) -> Result<(), Errno> {
+    async fn sillied(
+        &self,
+        open: &Inode,
+        at: &(u64, Name),
+        silly: Silly,
+        outcome: vfs::Result<()>,
+    ) -> Result<(), Errno> {
         if let Err(error) = outcome {
             self.silly.done();
             return Err(errno::of(error));
         }
-        self.inodes.name(open, None);
+        self.inodes.unname(open, at);
         let closed = {
             let mut state = open.state.lock();
             let closed = state.opens == 0;
@@ -153,7 +160,7 @@ impl Front {
     /// Removes the name of a file that has been closed.
     pub async fn remove_silly(&self, silly: &Silly) {
         match self.fs.remove(&silly.caller, &silly.directory, &silly.name).await {
-            Err(error) if !matches!(error.status, Status::NoEnt | Status::Stale) => {
+            Err(error) if !is_gone(&error) => {
                 tracing::warn!("cannot remove {}, which was deleted while it was open: {error}", silly.name);
             }
             _ => self.silly.done(),
@@ -175,7 +182,19 @@ impl Front {
 
     fn unname(&self, parent: u64, name: &Name) {
         if let Some(inode) = self.inodes.named(parent, name) {
-            self.inodes.name(&inode, None);
+            self.inodes.unname(&inode, &(parent, name.clone()));
         }
     }
+
+    fn renamed(&self, moved: &Inode, from: &(u64, Name), to: (u64, Name)) {
+        self.inodes.unname(moved, from);
+        if let Some((parent, name)) = self.inodes.name(moved, to, false) {
+            self.notifier.name_later(parent, &name);
+        }
+    }
+}
+
+/// There is nothing under a name, or nothing that a handle stands for.
+fn is_gone(error: &vfs::Error) -> bool {
+    matches!(error.status, Status::NoEnt | Status::Stale)
 }

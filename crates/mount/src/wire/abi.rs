@@ -146,6 +146,8 @@ bitflags::bitflags! {
 pub const RELEASE_FLOCK_UNLOCK: u32 = 1 << 1;
 /// FUSE_LK_FLOCK
 pub const LK_FLOCK: u32 = 1;
+/// FUSE_WRITE_CACHE: pages that were mapped, of whichever open.
+pub const WRITE_CACHE: u32 = 1;
 /// FUSE_WRITE_KILL_SUIDGID
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// FUSE_NOTIFY_INVAL_INODE

@@ -92,8 +92,10 @@ pub enum Answer {
     Open(OpenOut),
     /// A name and an open.
     Create(EntryOut, OpenOut),
-    /// Bytes: of a file, a listing, a link, an extended attribute.
+    /// Bytes: of a file, a link, an extended attribute.
     Data(Bytes),
+    /// Entries of a directory, and the nodes that they tell of.
+    Listing(Bytes, Vec<u64>),
     /// How many bytes were written.
     Written(u32),
     /// Space.
@@ -115,7 +117,7 @@ pub type Outcome = Result<Answer, Errno>;
 pub fn with_reply<T>(unique: u64, outcome: &Outcome, send: impl FnOnce(&[IoSlice<'_>]) -> T) -> T {
     let (error, body, tail) = match outcome {
         Err(errno) => (-errno.raw_os_error(), Vec::new(), &b""[..]),
-        Ok(Answer::Data(bytes)) => (0, Vec::new(), &bytes[..]),
+        Ok(Answer::Data(bytes) | Answer::Listing(bytes, _)) => (0, Vec::new(), &bytes[..]),
         Ok(answer) => (0, encode(answer), &b""[..]),
     };
     let length = OUT_HEADER_BYTES + body.len() + tail.len();
@@ -134,7 +136,7 @@ fn out_header(length: usize, error: i32, unique: u64) -> [u8; OUT_HEADER_BYTES] 
 fn encode(answer: &Answer) -> Vec<u8> {
     let mut to = Vec::with_capacity(160);
     match answer {
-        Answer::Silence | Answer::Done | Answer::Data(_) => {}
+        Answer::Silence | Answer::Done | Answer::Data(_) | Answer::Listing(..) => {}
         Answer::Entry(entry) => put_entry(&mut to, entry),
         Answer::Attr(valid, attr) => {
             put(&mut to, &[valid.as_secs()]);

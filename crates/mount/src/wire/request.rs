@@ -2,10 +2,12 @@
 
 use bytes::Bytes;
 
-use super::abi::{Fattr, IN_HEADER_BYTES, Init, LK_FLOCK, RELEASE_FLOCK_UNLOCK, WRITE_KILL_SUIDGID, op};
+use super::abi::{
+    Fattr, IN_HEADER_BYTES, Init, LK_FLOCK, RELEASE_FLOCK_UNLOCK, WRITE_CACHE, WRITE_KILL_SUIDGID, op,
+};
 
-/// Nodes in one FORGET, at most: what fits the smallest buffer that the kernel accepts many times over.
-const FORGETS_MAX: usize = 1 << 16;
+/// Bytes of a node that is given back.
+const FORGET_BYTES: usize = 16;
 
 /// Who asks, about what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -325,10 +327,10 @@ fn init(f: &mut Fields<'_>) -> Option<Request> {
 
 fn batch_forget(f: &mut Fields<'_>) -> Option<Request> {
     let (count, _) = (f.u32()? as usize, f.u32()?);
-    if count > FORGETS_MAX {
+    if count > f.0.len() / FORGET_BYTES {
         return None;
     }
-    let mut nodes = Vec::with_capacity(count.min(f.0.len() / 16));
+    let mut nodes = Vec::with_capacity(count);
     for _ in 0..count {
         nodes.push((f.u64()?, f.u64()?));
     }
@@ -353,6 +355,8 @@ fn write(f: &mut Fields<'_>, whole: &Bytes) -> Option<Request> {
     let (_owner, flags, _) = (f.u64()?, f.u32()?, f.u32()?);
     let data = f.take(size)?;
     let kill_set_id = write_flags & WRITE_KILL_SUIDGID != 0;
+    // A page has its place, whoever's open it is written through.
+    let flags = if write_flags & WRITE_CACHE == 0 { flags } else { flags & !(libc::O_APPEND as u32) };
     Some(Request::Write { fh, offset, data: whole.slice_ref(data), flags, kill_set_id })
 }
 
@@ -392,6 +396,7 @@ impl<'a> Fields<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::abi::WRITE_OVERHEAD_BYTES;
     use proptest::prelude::*;
 
     fn message(opcode: u32, body: &[u8]) -> Bytes {
@@ -424,6 +429,22 @@ mod tests {
         let wanted = Request::Write { fh: 3, offset: 4096, data, flags: 0, kill_set_id: true };
         assert_eq!(parse(op::WRITE, &bytes), Some(wanted));
         assert_eq!(parse(9999, &message(9999, b"")), Some(Request::Unknown(9999)));
+    }
+
+    /// As many as the kernel puts into the buffer of a reader: it takes no answer to that, not even a refusal.
+    #[test]
+    fn nodes_are_given_back_as_many_at_a_time_as_the_kernel_likes() {
+        let most = ((1 << 20) + WRITE_OVERHEAD_BYTES - IN_HEADER_BYTES - 8) / 16;
+        let mut body = Vec::new();
+        body.extend((most as u32).to_ne_bytes());
+        body.extend([0; 4]);
+        (0..most as u64).for_each(|node| body.extend([node, 2].map(u64::to_ne_bytes).concat()));
+        let Some(Request::Forget(nodes)) = parse(op::BATCH_FORGET, &message(op::BATCH_FORGET, &body)) else {
+            panic!("refused")
+        };
+        assert!(nodes.len() == most && most == 65_789 && nodes[most - 1] == (most as u64 - 1, 2));
+        body.truncate(body.len() - 1);
+        assert_eq!(parse(op::BATCH_FORGET, &message(op::BATCH_FORGET, &body)), None);
     }
 
     #[test]

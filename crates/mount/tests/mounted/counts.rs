@@ -172,3 +172,42 @@ fn a_whole_file_is_read_by_the_kernel_itself() {
     assert_eq!(fs::read(setting.there("file")).unwrap(), b"written meanwhile");
     assert!(setting.stats().passthrough, "nothing was refused");
 }
+
+/// A node that has left passthrough lives on with who has it open. A lease that it kept would be recalled of its successor, and
+/// believed in by whoever got it from it later.
+#[test]
+fn what_a_file_left_passthrough_with_is_not_believed_after_the_recall() {
+    if !may_mount() {
+        return;
+    }
+    let setting = Setting::new("vers=4.2&actimeo=1");
+    if !setting.stats().passthrough {
+        eprintln!("skipped: this kernel has no passthrough");
+        return;
+    }
+    fs::write(setting.there("file"), b"first").unwrap();
+    super::files::wait_until(|| {
+        assert_eq!(fs::read(setting.at("file")).unwrap(), b"first");
+        setting.stats().opens_passed > 0
+    });
+    let passed = File::open(setting.at("file")).unwrap();
+    let nodes = setting.stats().nodes;
+    fs::write(setting.at("file"), b"second").unwrap();
+    assert_eq!(setting.stats().nodes, nodes + 1, "it has another node");
+    drop(File::open(setting.at("file")).unwrap());
+    fs::write(setting.there("file"), b"third, by another").unwrap();
+    let size = || fs::metadata(setting.at("file")).unwrap().len();
+    // The recall makes the kernel forget the name, and the second node with it.
+    super::files::wait_until(|| size() == 17 && setting.stats().nodes == nodes + 1);
+    drop(passed);
+    super::files::wait_until(|| size() == 17 && setting.stats().nodes == nodes);
+    // The kernel asks, and is told how long it may believe the answer: not for longer than until it asks again.
+    for _ in 0..2 {
+        super::files::wait_until(|| {
+            let requests = setting.stats().requests;
+            size() == 17 && setting.stats().requests > requests
+        });
+    }
+    fs::write(setting.there("file"), b"fourth").unwrap();
+    super::files::wait_until(|| size() == 6);
+}

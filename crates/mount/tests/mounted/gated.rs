@@ -10,7 +10,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -283,6 +283,30 @@ fn who_closes_files_as_it_is_killed_does_not_wait_for_the_origin() {
     setting.come(&write);
     assert_eq!(setting.soon(&ended), Some(9));
     write.open();
+}
+
+/// Who is killed while it reads a directory is told of no node, and gives none back.
+#[test]
+fn what_a_killed_listing_would_have_told_is_forgotten() {
+    if !may_mount() {
+        return;
+    }
+    let setting = Setting::new(None);
+    let names = ["f", "g", "h"];
+    for name in names {
+        setting.origin().put(&root(), name, b"x");
+    }
+    let readdir = setting.origin().gate("READDIR");
+    let mut ls = Command::new("ls").arg("-l").arg(setting.at("")).stdout(Stdio::null()).spawn().unwrap();
+    setting.come(&readdir);
+    ls.kill().unwrap();
+    let ended = aside(move || ls.wait().unwrap().signal());
+    assert_eq!(setting.soon(&ended), Some(9));
+    readdir.open();
+    assert_eq!(fs::read_dir(setting.at("")).unwrap().count(), 3);
+    // The kernel gives back what it knows of a file that is no more.
+    names.iter().for_each(|name| fs::remove_file(setting.at(name)).unwrap());
+    wait_until(|| setting.mount.as_ref().unwrap().stats().nodes == 1);
 }
 
 /// Nobody has a file open, but READs that were made ahead wait for the origin; who tells the kernel of the file's change

@@ -7,6 +7,7 @@ mod files;
 mod gated;
 #[path = "../../../cache/tests/origin/mod.rs"]
 mod origin;
+mod others;
 mod semantics;
 mod setting;
 mod stress;
