@@ -224,25 +224,42 @@ impl Core {
     }
 
     fn start_pending(&self, object: &Arc<Object>) {
-        let Some(Some(pending)) = self.writes(object, Writes::begin_pending) else { return };
         let Some(core) = self.share() else { return };
+        let Some(Some(mut pending)) = self.writes(object, Writes::begin_pending) else { return };
         let object = object.clone();
         tokio::spawn(async move {
-            let caller = messenger(&pending.caller);
             let mut patience = PATIENCE_MIN;
-            let result = loop {
-                match core.setattr_below(&caller, &object, &pending.set(), None).await {
-                    Err(error) if wants_patience(&error) => wait(&mut patience).await,
-                    result => break result,
+            loop {
+                let caller = messenger(&pending.caller);
+                let result = core.setattr_below(&caller, &object, &pending.set(), None).await;
+                if !result.as_ref().is_err_and(wants_patience) {
+                    return core.end_pending(&object, &pending, result);
                 }
-            };
-            if let Err(error) = &result {
-                tracing::debug!("attributes of {}: {error}", object.handle);
+                core.writes(&object, Writes::rest_pending);
+                core.go_on(&object);
+                wait(&mut patience).await;
+                // Newer writes may have made it void, and have to be durable before what they left of it.
+                match core.writes(&object, Writes::resume_pending).flatten() {
+                    Some(now) => pending = now,
+                    None => return core.go_on(&object),
+                }
             }
-            let result = result.map(|_| ()).map_err(|error| error.status);
-            core.writes(&object, |writes| writes.end_pending(&pending, result));
-            object.written.notify_waiters();
         });
+    }
+
+    fn end_pending(&self, object: &Arc<Object>, pending: &Pending, result: Result<Wcc>) {
+        if let Err(error) = &result {
+            tracing::debug!("attributes of {}: {error}", object.handle);
+        }
+        let result = result.map(|_| ()).map_err(|error| error.status);
+        self.writes(object, |writes| writes.end_pending(pending, result));
+        self.go_on(object);
+    }
+
+    /// What others waited for is no longer on its way.
+    pub fn go_on(&self, object: &Arc<Object>) {
+        object.written.notify_waiters();
+        self.kick(object);
     }
 
     pub async fn commit_below(&self, writer: &Caller, object: &Arc<Object>) -> Result<Commit> {

@@ -27,9 +27,10 @@ pub struct Durability {
     life: AtomicU8,
     /// What files have on disk of which something is in memory only.
     disk: Mutex<BTreeMap<u64, Vec<u8>>>,
-    /// How the next WRITEs, and then the next COMMITs, are refused.
+    /// How the next WRITEs, the next COMMITs and the next SETATTRs are refused.
     pub refuse_writes: Mutex<VecDeque<Status>>,
     pub refuse_commits: Mutex<VecDeque<Status>>,
+    pub refuse_setattrs: Mutex<VecDeque<Status>>,
     /// All WRITEs.
     pub came: Mutex<Vec<Came>>,
 }
