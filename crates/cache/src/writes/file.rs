@@ -503,6 +503,8 @@ impl Writes {
             self.forget_mtime();
         } else {
             for (at, run) in aside.into_runs() {
+                // It is newer than what has landed there since.
+                self.unstable.remove(&(at..at + run.bytes.len() as u64));
                 self.put_back(at, &run.bytes, &run.tag);
             }
         }

@@ -472,6 +472,27 @@ fn what_is_on_its_way_or_unstable_is_no_gap() {
 }
 
 #[test]
+fn what_lands_while_a_truncation_is_refused_is_older_than_what_waited() {
+    let mut writes = with_gaps([0..16, 2000..2016]);
+    writes.demand();
+    let flight = writes.next(8).unwrap();
+    assert_eq!((flight.offset, flight.stability), (0, Stability::Unstable));
+    writes.write(0, b"N", &user(), now());
+    writes.begin_cut(0);
+    writes.landed(flight.ticket, taken(&flight));
+    writes.end_cut(0, false);
+    writes.demand();
+    writes.begin_commit();
+    let newer = writes.next(8).unwrap();
+    assert_eq!((newer.offset, &newer.bytes[..]), (0, &b"N"[..]));
+    // The origin has lost what it took: only that is sent again of which nothing newer is on its way.
+    writes.end_commit(Ok([1; 8]));
+    let mut sent: Vec<_> = std::iter::from_fn(|| writes.next(8)).map(|flight| flight.offset).collect();
+    sent.sort_unstable();
+    assert_eq!(sent, [1, 2000]);
+}
+
+#[test]
 fn each_writer_is_sent_in_its_own_name_and_the_last_one_has_the_byte() {
     let mut writes = Writes::new(1000, 0);
     writes.write(0, b"aaaa", &Caller::unix(1, 1, &[]), now());
