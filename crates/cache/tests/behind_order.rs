@@ -7,8 +7,8 @@ mod origin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cache::Cache;
-use origin::behind::{BOTH, open, open_file, over, put, user};
+use cache::{Cache, WriteBehind};
+use origin::behind::{BOTH, delaying, open, open_file, over, put, user};
 use origin::state::Policy;
 use origin::{Bench, open_request, opener, root, until};
 use vfs::{FileSystem, Handle, LeaseKind, SetAttributes, SetTime, Status, Timestamp};
@@ -92,4 +92,54 @@ async fn a_time_that_the_origin_puts_off_is_not_set_after_newer_writes_or_times(
         let setattr = ("SETATTR", 1 + u64::from(touches));
         assert!(calls.contains(&setattr), "the one that is void is not sent again: {calls:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_that_the_origin_puts_off_holds_up_no_other() {
+    let bench = Bench::with_state(Policy::Always(LeaseKind::Write));
+    let files = ["a", "b"].map(|text| bench.origin.put(&root(), text, b""));
+    bench.origin.pass(10 * SECOND);
+    let limits = |behind: &mut WriteBehind| (behind.in_flight_max, behind.wsize) = (2, 4096);
+    let cache = delaying(&bench, limits).await;
+    let mut opens = Vec::new();
+    for text in ["a", "b"] {
+        opens.push(open(&cache, &open_request(&root(), text, 1, BOTH)).await);
+    }
+    bench.origin.durability.puts_off.lock().push(files[0]);
+    put(&cache, opens[0], &files[0], 0, &[1; 8192]).await;
+    let (first, syncing) = (files[0], cache.clone());
+    let sync = tokio::spawn(async move { syncing.commit(&user(), &first, 0, 0).await });
+    tokio::time::sleep(SECOND * 60).await;
+    for byte in 0..10 {
+        put(&cache, opens[1], &files[1], 0, &[byte]).await;
+        let sync = tokio::time::timeout(SECOND, cache.commit(&user(), &files[1], 0, 0)).await;
+        sync.expect("the other file is nothing to it").unwrap();
+    }
+    // A recall as well.
+    put(&cache, opens[1], &files[1], 0, b"recalled").await;
+    bench.origin.others(&files[1], |tree| assert_eq!(tree.get(&files[1]).unwrap().data, b"recalled")).await;
+    assert!(!sync.is_finished());
+    bench.origin.durability.puts_off.lock().clear();
+    sync.await.unwrap().unwrap();
+    assert_eq!(bench.origin.contents(&files[0]), [1; 8192]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_files_that_the_origin_puts_off_do_not_keep_others_from_being_sent_by_age() {
+    let bench = Bench::new();
+    let cache = delaying(&bench, |_| ()).await;
+    for n in 0..100 {
+        let text = format!("f{n}");
+        let file = bench.origin.put(&root(), &text, b"");
+        let id = open(&cache, &open_request(&root(), &text, 1, BOTH)).await;
+        bench.origin.durability.puts_off.lock().push(file);
+        put(&cache, id, &file, 0, b"put off").await;
+    }
+    let file = bench.origin.put(&root(), "f", b"");
+    let id = open(&cache, &open_request(&root(), "f", 1, BOTH)).await;
+    put(&cache, id, &file, 0, b"sent").await;
+    tokio::time::sleep(SECOND * 120).await;
+    assert_eq!(bench.origin.contents(&file), b"sent");
+    bench.origin.durability.puts_off.lock().clear();
+    until(|| cache.stats().dirty_bytes == 0).await;
 }

@@ -31,6 +31,8 @@ pub struct Durability {
     pub refuse_writes: Mutex<VecDeque<Status>>,
     pub refuse_commits: Mutex<VecDeque<Status>>,
     pub refuse_setattrs: Mutex<VecDeque<Status>>,
+    /// WRITEs of these files are put off.
+    pub puts_off: Mutex<Vec<Handle>>,
     /// All WRITEs.
     pub came: Mutex<Vec<Came>>,
 }
@@ -54,6 +56,9 @@ impl Durability {
             Principal::Machine => u32::MAX,
         };
         self.came.lock().push(Came { uid, offset, length: data.len(), stability });
+        if self.puts_off.lock().contains(handle) {
+            return Err(Status::Delay.into());
+        }
         if let Some(status) = self.refuse_writes.lock().pop_front() {
             return Err(status.into());
         }
