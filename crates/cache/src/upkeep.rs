@@ -168,6 +168,7 @@ impl Core {
 
     /// Makes data durable that has not changed lately, so that it outlives the machine.
     pub async fn sync_idle(self: &Arc<Core>) {
+        let mut told = false;
         loop {
             let object = {
                 let mut unsynced = self.unsynced.lock();
@@ -176,9 +177,13 @@ impl Core {
                     _ => return,
                 }
             };
-            if let Some(object) = object.and_then(|(_, object)| object.upgrade()) {
-                self.sync(&object).await;
+            let Some(object) = object.and_then(|(_, object)| object.upgrade()) else { continue };
+            if !std::mem::replace(&mut told, true) {
+                // Before bytes are durable, so is what the index has heard of what they took the place of.
+                let core = self.clone();
+                let _ = tokio::task::spawn_blocking(move || core.index.sync()).await;
             }
+            self.sync(&object).await;
         }
     }
 
@@ -230,9 +235,12 @@ mod tests {
     use crate::store::{Directory, Index, Pins, Record};
     use crate::testing::attributes;
 
+    /// A table and what is put there.
+    type Key = (u8, Vec<u8>);
+
     /// A store in memory whose first change of objects waits.
     struct Slow {
-        values: Mutex<BTreeMap<(u8, Vec<u8>), Vec<u8>>>,
+        values: Mutex<BTreeMap<Key, Vec<u8>>>,
         begun: mpsc::SyncSender<()>,
         goes_on: Mutex<Option<mpsc::Receiver<()>>>,
     }
