@@ -4,8 +4,8 @@
 //! returned, which nothing of ours may hold up for longer than the deadline: locks that the origin does not know of are
 //! told, trust ends, and then it is returned. Opens need not be made again: the origin has one for all of them.
 //!
-//! Of the locks that are held across calls (`table::Object`), a return takes `locking` alone, which is held for nothing but
-//! telling locks for another return. It waits neither for `turn` (an OPEN that the origin holds until the lease is back) nor
+//! Of the locks that are held across calls (`table::Object`), a return takes `locking` alone, which is held across calls for
+//! nothing but telling locks for another return. It waits neither for `turn` (an OPEN that the origin holds until the lease is back) nor
 //! for `revalidation` or `cutting`, and for WRITEs until the deadline.
 
 use std::sync::{Arc, Weak};
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use vfs::{Callback, Callbacks, Caller, Held, LeaseId, LockRequest, Locked, Query, Recall};
+use vfs::{Callback, Callbacks, Caller, Held, LeaseId, Lock, LockRequest, Locked, OpenId, Query, Recall};
 
 use crate::core::Core;
 use crate::filesystem::overlay::overlay;
@@ -193,10 +193,22 @@ impl Core {
                     false
                 }
             };
-            if !granted {
-                tracing::warn!("a lock on {} is lost: the origin refuses it", object.handle);
+            match (self.with(object, |state| state.locks.tell(&lock, granted)), granted) {
+                (true, false) => tracing::warn!("a lock on {} is lost: the origin refuses it", object.handle),
+                (false, true) => self.untell(object, (id, &caller), &lock).await,
+                _ => {}
             }
-            self.with(object, |state| state.locks.tell(&lock, granted));
+        }
+    }
+
+    /// The origin was told of a lock that was not held any more when it was granted: a LOCK of its owner that was on its
+    /// way before has taken its place.
+    async fn untell(&self, object: &Arc<Object>, (id, caller): (OpenId, &Caller), lock: &Lock) {
+        for part in self.with(object, |state| state.locks.tell_again(lock)) {
+            self.counters.lock.bump();
+            if let Err(error) = self.below.unlock(caller, id, &lock.owner, part).await {
+                self.lose_open(object, id, &error);
+            }
         }
     }
 

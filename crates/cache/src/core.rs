@@ -56,6 +56,8 @@ pub struct Core {
     pub pins: Pins,
     /// Objects that have something to tell the index.
     pub dirty: Mutex<Vec<Arc<Object>>>,
+    /// Held by whoever tells it, until it is told.
+    pub telling: Arc<tokio::sync::Mutex<()>>,
     /// Files to be removed from this disk.
     pub trash: Mutex<Vec<Arc<ObjectFile>>>,
     /// Objects with data that may not have reached the disk itself, and since when they are here.
@@ -158,6 +160,7 @@ impl Core {
             objects,
             pins: start.pins,
             dirty: Mutex::default(),
+            telling: Arc::default(),
             trash: Mutex::default(),
             unsynced: Mutex::default(),
             cleaner: Arc::default(),

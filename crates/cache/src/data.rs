@@ -74,6 +74,20 @@ pub struct Data {
     pub synced: bool,
     /// Counts what was stored.
     pub stores: u64,
+    /// Is what an earlier process has left known to be what its index says?
+    pub proof: Proof,
+}
+
+/// What an earlier process was writing when it was killed may be on the disk already, and in the index not yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Proof {
+    /// It is, or there is nothing of an earlier process.
+    #[default]
+    Given,
+    /// Nobody has looked.
+    Open,
+    /// It is not, or nothing tells.
+    Failed,
 }
 
 /// How a READ is to be answered.
@@ -105,7 +119,7 @@ impl Data {
         sums: Sums,
         synced: bool,
     ) -> Data {
-        Data { file: Some(file), valid, young, sums, synced, ..Data::default() }
+        Data { file: Some(file), valid, young, sums, synced, proof: Proof::Open, ..Data::default() }
     }
 
     /// Plans the reading of `want`, which lies within a file of `size` bytes. `sent` is the sequence number of the

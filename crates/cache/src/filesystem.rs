@@ -299,7 +299,8 @@ impl FileSystem for Cache {
             self.core.written_opened(since, caller, &mut opened).await;
             Ok(opened)
         };
-        self.core.or_offline(online, || self.core.offline_open(caller, request)).await
+        let before = self.core.prove_named(caller, request);
+        self.core.or_offline_after(online, before, || self.core.offline_open(caller, request)).await
     }
 
     async fn downgrade(&self, caller: &Caller, open: OpenId, access: Share, deny: Share) -> Result<()> {

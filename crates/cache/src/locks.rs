@@ -80,12 +80,26 @@ impl Locks {
     }
 
     /// The owner gives up what it holds of a range.
-    pub fn give_up(&mut self, owner: &Owner, (offset, length): (u64, u64)) {
+    pub fn give_up(&mut self, owner: &Owner, range: (u64, u64)) {
+        self.give_up_some(owner, range, |_| true);
+    }
+
+    /// The same, of what the origin does not know of.
+    pub fn give_up_untold(&mut self, owner: &Owner, range: (u64, u64)) {
+        self.give_up_some(owner, range, |held| !held.told);
+    }
+
+    fn give_up_some(
+        &mut self,
+        owner: &Owner,
+        (offset, length): (u64, u64),
+        which: impl Fn(&HeldLock) -> bool,
+    ) {
         let end = offset.saturating_add(length);
         let mut rest = Vec::with_capacity(self.held.len() + 1);
         for held in self.held.drain(..) {
             let (start, stop) = (held.lock.offset, held.lock.end());
-            if held.lock.owner != *owner || stop <= offset || end <= start {
+            if held.lock.owner != *owner || stop <= offset || end <= start || !which(&held) {
                 rest.push(held);
                 continue;
             }
@@ -117,13 +131,39 @@ impl Locks {
         self.held.iter().find(|held| !held.told)
     }
 
-    /// The origin knows of this lock now, or it is lost.
-    pub fn tell(&mut self, lock: &Lock, granted: bool) {
+    /// The origin knows of this lock now, or it is lost. False if it is not held any more.
+    pub fn tell(&mut self, lock: &Lock, granted: bool) -> bool {
+        let held = self.held.iter().any(|held| held.lock == *lock);
         if granted {
             self.held.iter_mut().filter(|held| held.lock == *lock).for_each(|held| held.told = true);
         } else {
             self.held.retain(|held| held.lock != *lock);
         }
+        held
+    }
+
+    /// The origin has been told of a lock that its owner had replaced meanwhile: what the owner holds there is told once
+    /// more, and these parts of it are to be unlocked, of which it holds nothing.
+    pub fn tell_again(&mut self, lock: &Lock) -> Vec<(u64, u64)> {
+        let mut parts = Vec::new();
+        for held in self.held.iter_mut().filter(|held| held.lock.owner == lock.owner) {
+            let (start, end) = (held.lock.offset.max(lock.offset), held.lock.end().min(lock.end()));
+            if start < end {
+                held.told = false;
+                parts.push((start, end));
+            }
+        }
+        parts.sort_unstable();
+        let mut free = Vec::new();
+        let mut at = lock.offset;
+        for (start, end) in parts.into_iter().chain([(lock.end(), lock.end())]) {
+            if at < start {
+                let to_the_end = start == u64::MAX;
+                free.push((at, if to_the_end { u64::MAX } else { start - at }));
+            }
+            at = at.max(end);
+        }
+        free
     }
 
     /// What the origin no longer knows of is lost.
@@ -211,6 +251,27 @@ mod tests {
         assert_eq!(left, [lock(2, false, 0, 5), lock(1, true, 10, 5), lock(1, true, 25, u64::MAX)]);
         assert_eq!(locks.end_open(OpenId(7)), [owner(1)]);
         assert!(locks.is_empty());
+    }
+
+    #[test]
+    fn what_was_replaced_while_it_was_told_is_told_again_and_the_rest_unlocked() {
+        let mut locks = Locks::default();
+        locks.take(OpenId(1), lock(1, true, 0, u64::MAX), false);
+        let told = locks.untold().unwrap().lock.clone();
+        locks.give_up(&owner(1), (0, 10));
+        locks.take(OpenId(1), lock(1, false, 20, 10), true);
+        locks.give_up(&owner(1), (40, u64::MAX));
+        assert!(!locks.tell(&told, true), "not any more");
+        assert_eq!(locks.tell_again(&told), [(0, 10), (40, u64::MAX)]);
+        let mut untold = Vec::new();
+        while let Some(next) = locks.untold().map(|held| held.lock.clone()) {
+            assert!(locks.tell(&next, true));
+            untold.push((next.offset, next.length));
+        }
+        untold.sort_unstable();
+        assert_eq!(untold, [(10, 10), (20, 10), (30, 10)]);
+        locks.give_up(&owner(1), (0, u64::MAX));
+        assert_eq!(locks.tell_again(&lock(1, true, 5, 5)), [(5, 5)]);
     }
 
     proptest! {

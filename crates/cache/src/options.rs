@@ -83,7 +83,7 @@ pub struct WriteBehind {
     pub dirty_max_bytes: u64,
     /// The mount option `wsize`: most bytes in a WRITE, if the origin takes as many.
     pub wsize: u32,
-    /// WRITEs that are under way at a time, over all files.
+    /// WRITEs that are under way at a time, over all files; those of one file are three quarters of them at most.
     pub in_flight_max: usize,
     /// How long the end of the process may be put off for what has not been sent.
     pub unmount_max: Duration,

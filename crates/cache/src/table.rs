@@ -34,7 +34,7 @@ pub struct Object {
     pub revalidation: tokio::sync::Mutex<Revalidated>,
     /// Held while an open at the origin is asked for by handle, narrowed or closed.
     pub turn: Arc<tokio::sync::Mutex<()>>,
-    /// Held while locks are told to the origin.
+    /// Held while locks are told to the origin, and for a moment by whoever gives some up that it does not know of.
     pub locking: tokio::sync::Mutex<()>,
     /// Held while the file is being cut, and writes of it are delayed.
     pub cutting: Arc<tokio::sync::Mutex<()>>,

@@ -3,7 +3,8 @@
 //! The order makes a record true whenever the process is killed: bytes are written to their file before they count as
 //! valid in memory, and what is valid in memory goes to the index some time later. A record may be behind; then the
 //! state that it speaks of is not the origin's, and the first revalidation drops it. Where there would be no first
-//! revalidation, because a lease outlives the process, the index says which records are not behind (`crate::adopt`).
+//! revalidation, because a lease outlives the process, the index says which records are not behind (`crate::adopt`). So
+//! one flush at a time: a record that was made earlier must not arrive later.
 
 use std::sync::Arc;
 use std::sync::Weak;
@@ -109,12 +110,18 @@ async fn sweeper(core: Weak<Core>) {
 impl Core {
     /// Writes to the index what there is to tell.
     pub async fn flush(self: &Arc<Core>) {
+        let turn = self.telling.clone().lock_owned().await;
         let objects = std::mem::take(&mut *self.dirty.lock());
         if objects.is_empty() {
             return;
         }
         let core = self.clone();
-        let _ = tokio::task::spawn_blocking(move || core.flush_now(&objects)).await;
+        // To its end, even if nobody waits for it any more.
+        let flush = move || {
+            core.flush_now(&objects);
+            drop(turn);
+        };
+        let _ = tokio::task::spawn_blocking(flush).await;
     }
 
     fn flush_now(&self, objects: &[Arc<Object>]) {
@@ -161,6 +168,7 @@ impl Core {
 
     /// Makes data durable that has not changed lately, so that it outlives the machine.
     pub async fn sync_idle(self: &Arc<Core>) {
+        let mut told = false;
         loop {
             let object = {
                 let mut unsynced = self.unsynced.lock();
@@ -169,9 +177,13 @@ impl Core {
                     _ => return,
                 }
             };
-            if let Some(object) = object.and_then(|(_, object)| object.upgrade()) {
-                self.sync(&object).await;
+            let Some(object) = object.and_then(|(_, object)| object.upgrade()) else { continue };
+            if !std::mem::replace(&mut told, true) {
+                // Before bytes are durable, so is what the index has heard of what they took the place of.
+                let core = self.clone();
+                let _ = tokio::task::spawn_blocking(move || core.index.sync()).await;
             }
+            self.sync(&object).await;
         }
     }
 
@@ -202,5 +214,126 @@ impl Core {
         self.flush().await;
         let core = self.clone();
         let _ = tokio::task::spawn_blocking(move || core.index.sync()).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::mpsc;
+
+    use parking_lot::Mutex;
+    use vfs::{Attributes, Handle, Lease, LeaseId, LeaseKind, Wcc};
+
+    use super::*;
+    use crate::core::Start;
+    use crate::filesystem::modify::Change;
+    use crate::lease::HeldLease;
+    use crate::object::Opening;
+    use crate::options::Options;
+    use crate::store::index::{MetaStore, Pairs, StoreError};
+    use crate::store::{Directory, Index, Pins, Record};
+    use crate::testing::attributes;
+
+    /// A table and what is put there.
+    type Key = (u8, Vec<u8>);
+
+    /// A store in memory whose first change of objects waits.
+    struct Slow {
+        values: Mutex<BTreeMap<Key, Vec<u8>>>,
+        begun: mpsc::SyncSender<()>,
+        goes_on: Mutex<Option<mpsc::Receiver<()>>>,
+    }
+
+    impl MetaStore for Slow {
+        fn get(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
+            Ok(self.values.lock().get(&(table as u8, key.to_vec())).cloned())
+        }
+
+        fn commit(&self, batch: Batch) -> Result<(), StoreError> {
+            let changes: Vec<_> = batch.into_iter().collect();
+            let of_objects = changes.iter().any(|(table, ..)| *table == Table::Objects);
+            let waits = if of_objects { self.goes_on.lock().take() } else { None };
+            if let Some(goes_on) = waits {
+                self.begun.send(()).unwrap();
+                goes_on.recv().unwrap();
+            }
+            let mut values = self.values.lock();
+            for (table, key, value) in changes {
+                match value {
+                    Some(value) => values.insert((table as u8, key), value),
+                    None => values.remove(&(table as u8, key)),
+                };
+            }
+            Ok(())
+        }
+
+        fn scan(&self, _: Table, _: &[u8], _: &[u8], _: usize) -> Result<Pairs, StoreError> {
+            Ok(vec![])
+        }
+
+        fn sync(&self) -> Result<(), StoreError> {
+            Ok(())
+        }
+    }
+
+    fn core(directory: &std::path::Path, store: Slow) -> Arc<Core> {
+        let mut options = Options::new(directory.join("cache"), "nfs://origin/export");
+        options.granule_min = Duration::from_nanos(1);
+        Core::new(Start {
+            below: Arc::new(crate::nobody::Nobody),
+            directory: Directory::open(&options.directory, &options.origin).unwrap(),
+            options,
+            index: Index::over(Box::new(store)),
+            pins: Pins::load(directory).unwrap(),
+            shares: vec![],
+            nonce: 1,
+            used_bytes: 0,
+            uses: 1,
+            indexed: 0,
+        })
+    }
+
+    /// A file under a lease for writing, of which this is known.
+    fn leased(core: &Arc<Core>, known: &Attributes) -> Arc<Object> {
+        let object = core.object(&Handle::new(b"file").unwrap());
+        let lease = Lease { id: LeaseId(7), kind: LeaseKind::Write, until: None, change: 0 };
+        core.with(&object, |state| {
+            state
+                .adopt_lease(&core.policy, |since, from| HeldLease::granted(&lease, LeaseId(8), since, from));
+        });
+        core.observe(&object, Some(known), &core.policy.sending(), Opening::No);
+        object
+    }
+
+    #[tokio::test]
+    async fn what_the_index_vouches_for_is_not_overtaken_by_what_was_known_before() {
+        let directory = tempfile::tempdir().unwrap();
+        let (begun, began) = mpsc::sync_channel(1);
+        let (go_on, goes_on) = mpsc::channel();
+        let store = Slow { values: Mutex::default(), begun, goes_on: Mutex::new(Some(goes_on)) };
+        let core = core(directory.path(), store);
+        let (old, new) = (attributes(1, 100), attributes(2, 200));
+        let object = leased(&core, &old);
+        let flush = || {
+            let core = core.clone();
+            tokio::spawn(async move { core.flush().await })
+        };
+        let first = flush();
+        tokio::task::spawn_blocking(move || began.recv().unwrap()).await.unwrap();
+        // A change of ours, while what was known before it is on its way to the index.
+        Change::begin(&core, &object).done(&Wcc::around(old.wcc(), Some(new)));
+        let mut second = flush();
+        // Time enough for one that does not wait its turn.
+        let _ = tokio::time::timeout(Duration::from_millis(100), &mut second).await;
+        go_on.send(()).unwrap();
+        first.await.unwrap();
+        if !second.is_finished() {
+            second.await.unwrap();
+        }
+        let key = object.handle.as_bytes();
+        assert!(core.index.get(Table::Leases, key).is_some(), "it is vouched for");
+        let record = Record::decode(&core.index.get(Table::Objects, key).unwrap()).unwrap();
+        assert_eq!(record.kept.attributes, new);
     }
 }

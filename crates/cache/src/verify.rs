@@ -15,8 +15,9 @@ use vfs::{Handle, Status};
 
 use crate::Cache;
 use crate::core::Core;
+use crate::data::Proof;
 use crate::inspect::patient;
-use crate::object::Opening;
+use crate::object::{Opening, State};
 use crate::store::objects::blocking;
 use crate::store::{ObjectFile, Pin};
 use crate::sums::Sum;
@@ -178,6 +179,22 @@ impl Core {
         Ok((still && there).then_some(same))
     }
 
+    /// Compares what an earlier process has left of a whole file with its sums, once.
+    pub async fn prove(&self, handle: &Handle) {
+        let object = self.glance(handle);
+        let open = self
+            .with(&object, |state| state.is_whole() && !state.is_proven() && state.data.proof == Proof::Open);
+        let Some(subject) = open.then(|| self.subject(handle)).flatten() else { return };
+        let valid: u64 = subject.valid.iter().map(|range| range.end - range.start).sum();
+        let (file, sums) = (subject.file.clone(), subject.sums.clone());
+        let good = blocking(move || check(&file, &sums)).await.is_ok_and(|found| found.good_bytes == valid);
+        self.with(&object, |state| {
+            if state.data.generation() == subject.generation {
+                state.data.proof = if good { Proof::Given } else { Proof::Failed };
+            }
+        });
+    }
+
     async fn drop_damaged(&self, subject: &Subject) -> bool {
         let dropped = self.drop_subject(subject).await;
         if dropped {
@@ -197,6 +214,14 @@ impl Core {
         });
         self.empty_trash().await;
         dropped
+    }
+}
+
+impl State {
+    /// Is the data that is here one state of the file, whatever an earlier process was doing when it was killed? If the
+    /// origin has been asked since, its attributes have told.
+    pub fn is_proven(&self) -> bool {
+        self.is_seen() || self.data.proof == Proof::Given
     }
 }
 

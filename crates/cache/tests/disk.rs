@@ -4,7 +4,7 @@
 
 mod origin;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,13 +32,6 @@ async fn store(cache: &Cache, file: &Handle, length: usize) -> Data {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     panic!("never stored");
-}
-
-/// All files of the store.
-fn stored_files(bench: &Bench) -> Vec<PathBuf> {
-    let shards = std::fs::read_dir(bench.directory.path().join("cache/objects")).unwrap();
-    let files = |shard: PathBuf| std::fs::read_dir(shard).unwrap().map(|file| file.unwrap().path());
-    shards.flat_map(|shard| files(shard.unwrap().path())).collect()
 }
 
 #[tokio::test]
@@ -99,7 +92,7 @@ async fn what_changed_while_we_were_away_is_dropped() {
     bench.origin.tree().write(&file, 5, b"new").unwrap();
     let cache = bench.open().await;
     assert_eq!(open_and_read(&cache, &file).await, bench.origin.tree().get(&file).unwrap().data);
-    until(|| stored_files(&bench).len() == 1).await;
+    until(|| bench.stored_files().len() == 1).await;
 }
 
 #[tokio::test]
@@ -124,7 +117,7 @@ async fn the_limit_is_kept_and_what_was_used_last_stays() {
     assert_eq!(bench.origin.calls(), [("GETATTR", 2)], "both are here");
     assert_eq!(open_and_read(&cache, &files[1]).await, vec![1; MIB]);
     assert!(bench.origin.calls().contains(&("READ", 1)), "the oldest went first");
-    let on_disk: u64 = stored_files(&bench).iter().map(|path| std::fs::metadata(path).unwrap().len()).sum();
+    let on_disk: u64 = bench.stored_files().iter().map(|path| std::fs::metadata(path).unwrap().len()).sum();
     assert!(on_disk <= 9 * MIB as u64, "{on_disk}");
 }
 
@@ -229,7 +222,7 @@ async fn a_damaged_index_costs_calls_and_nothing_else() {
         let cache = damaged.open().await;
         assert_eq!(open_and_read(&cache, &file).await, vec![7; 300_000]);
         cache.sweep().await;
-        until(|| stored_files(&damaged).len() <= 1).await;
+        until(|| damaged.stored_files().len() <= 1).await;
     }
 }
 
@@ -261,7 +254,7 @@ async fn data_files_that_somebody_removed_or_cut_are_fetched_again() {
         drop(store(&cache, &file, 300_000).await);
         cache.shutdown().await;
         drop(cache);
-        for path in stored_files(&bench) {
+        for path in bench.stored_files() {
             if cut {
                 std::fs::File::options().write(true).open(path).unwrap().set_len(1000).unwrap();
             } else {
@@ -290,10 +283,10 @@ async fn files_without_a_record_are_swept() {
     drop(store(&cache, &file, 300_000).await);
     // Killed before the index knew: the file is an orphan.
     let killed = bench.killed();
-    assert_eq!(stored_files(&killed).len(), 1);
+    assert_eq!(killed.stored_files().len(), 1);
     let cache = killed.open().await;
     cache.sweep().await;
-    assert_eq!(stored_files(&killed).len(), 0);
+    assert_eq!(killed.stored_files().len(), 0);
     assert_eq!(cache.stats().used_bytes, 0);
     // What is known stays, and is counted.
     open_and_read(&cache, &file).await;
@@ -302,7 +295,7 @@ async fn files_without_a_record_are_swept() {
     let killed = killed.killed();
     let cache = killed.open().await;
     cache.sweep().await;
-    assert_eq!(stored_files(&killed).len(), 1);
+    assert_eq!(killed.stored_files().len(), 1);
     assert!(cache.stats().used_bytes >= 300_000);
 }
 

@@ -190,3 +190,43 @@ async fn what_was_known_to_a_killed_process_is_answered_too() {
     cache.getattr(&opener(5), &first.whole).await.unwrap();
     assert!(cache.info(&first.whole).age.unwrap() < LONG);
 }
+
+#[tokio::test]
+async fn a_file_that_was_being_written_when_the_process_was_killed_is_not_put_together_from_two_states() {
+    let first = scene(Offline::Read, Bench::new()).await;
+    first.cache.flush().await;
+    write(&first.cache, &opener(5), &first.whole, 100_000, &[9; 4096]).await;
+    // It is on the disk, and the index has not heard of it: a part of it, if the machine went down.
+    until(|| first.cache.info(&first.whole).cached_bytes >= 200_000).await;
+    let killed = first.bench.killed();
+    let files = killed.stored_files().into_iter().map(|path| (std::fs::read(&path).unwrap(), path));
+    let (mut data, path) = files.into_iter().find(|(data, _)| data.get(100_000) == Some(&9)).unwrap();
+    data[100_000..102_048].fill(7);
+    std::fs::write(path, data).unwrap();
+    let mut options = killed.options();
+    options.offline = Offline::Read;
+    options.offline_after = Duration::ZERO;
+    let cache = killed.open_with(options).await;
+    let gates = CALLS.map(|call| killed.origin.gate(call));
+    killed.origin.silence.send_replace(Some(Instant::now()));
+    let mut new = vec![7; 200_000];
+    new[100_000..104_096].fill(9);
+    let user = opener(5);
+    let reading = cache.read(&user, &first.whole, By::Anonymous, 0, 1 << 20);
+    if let Ok(read) = timeout(Duration::from_millis(150), reading).await {
+        let data = read.unwrap().data.to_bytes().unwrap();
+        assert!(data == vec![7; 200_000] || data == new, "neither of the two");
+    }
+    let request = open_request(&first.directory, "whole", 1, Share::READ);
+    let caller = v4_opener(5, 1);
+    if let Ok(opened) = timeout(Duration::from_millis(150), cache.open(&caller, &request)).await {
+        let opened = opened.unwrap();
+        let reading = cache.read(&caller, &opened.handle, By::Open(opened.id), 0, 1 << 20);
+        let data = timeout(LONG, reading).await.unwrap().unwrap().data.to_bytes().unwrap();
+        assert!(data == vec![7; 200_000] || data == new, "neither of the two");
+    }
+    // Somebody hears of it as it is when the origin is back.
+    gates.iter().for_each(|gate| gate.open());
+    killed.origin.silence.send_replace(None);
+    assert_eq!(read(&cache, &user, &first.whole, 0, 1 << 20).await, new);
+}

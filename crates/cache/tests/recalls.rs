@@ -213,6 +213,71 @@ async fn locks_under_a_write_lease_are_told_before_it_is_returned() {
     assert!(bench.origin.state.lock().locks.is_empty());
 }
 
+/// A lock under a lease for writing that is being recalled: the layer above still has it.
+async fn locked_and_recalled(
+    kind: LockKind,
+) -> (Bench, Arc<Cache>, Handle, vfs::OpenId, impl Future<Output = ()>) {
+    let (bench, cache, file) = setup(LeaseKind::Write).await;
+    let mut callbacks = cache.callbacks().unwrap();
+    let opened = open(&cache, &open_request(&root(), "f", 1, Share::READ | Share::WRITE)).await;
+    let granted = cache.lock(&v4(0, 1), opened.id, &request(1, kind, 0)).await.unwrap();
+    assert_eq!(granted, Locked::Granted);
+    bench.origin.recall(&file);
+    assert!(matches!(callbacks.recv().await, Some(Callback::Recall(_))));
+    let (above, origin) = (cache.clone(), bench.origin.clone());
+    let give_back = async move {
+        above.returned(&v4(0, 1), opened.lease.unwrap().id).await.unwrap();
+        until(|| origin.lease(&file).is_none()).await;
+        drop(callbacks);
+    };
+    (bench, cache, file, opened.id, give_back)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_is_given_up_while_the_lease_goes_back_is_not_left_at_the_origin() {
+    for part in [10, 4] {
+        let (bench, cache, file, id, give_back) = locked_and_recalled(LockKind::Exclusive).await;
+        let gate = bench.origin.gate("UNLOCK");
+        let unlocking = {
+            let cache = cache.clone();
+            tokio::spawn(async move { cache.unlock(&v4(0, 1), id, &owner(1), (0, part)).await })
+        };
+        // The origin knows of no lock yet, and its answer is on its way while the lease goes back.
+        gate.admit(1);
+        gate.wait_for(1).await;
+        give_back.await;
+        gate.open();
+        unlocking.await.unwrap().unwrap();
+        let left = |(_, lock): &(Handle, Lock)| (lock.offset, lock.length);
+        let left: Vec<_> = bench.origin.state.lock().locks.iter().map(left).collect();
+        assert_eq!(left, if part == 10 { vec![] } else { vec![(4, 6)] });
+        let others = vfs::Owner(bytes::Bytes::from_static(b"other"));
+        let wanted = Lock { owner: others, length: part, ..request(2, LockKind::Exclusive, 0).lock };
+        assert!(bench.origin.others_lock(&file, &wanted).await);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_is_changed_while_the_lease_goes_back_is_what_it_was_changed_to() {
+    let (bench, cache, _, id, give_back) = locked_and_recalled(LockKind::Shared).await;
+    let gate = bench.origin.gate("LOCK");
+    let locking = {
+        let cache = cache.clone();
+        tokio::spawn(async move { cache.lock(&v4(0, 1), id, &request(1, LockKind::Exclusive, 0)).await })
+    };
+    gate.wait_for(1).await;
+    let give_back = tokio::spawn(give_back);
+    // What it was is told while the change is on its way.
+    gate.wait_for(2).await;
+    gate.admit(1);
+    gate.reply(1);
+    assert_eq!(locking.await.unwrap().unwrap(), Locked::Granted);
+    gate.open();
+    give_back.await.unwrap();
+    let at_origin: Vec<_> = bench.origin.state.lock().locks.iter().map(|(_, lock)| lock.clone()).collect();
+    assert_eq!(at_origin, [request(1, LockKind::Exclusive, 0).lock]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_open_that_crosses_a_close_is_sent_again() {
     let bench = Bench::with_state(Policy::Never);

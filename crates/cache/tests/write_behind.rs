@@ -4,11 +4,10 @@
 
 mod origin;
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use cache::{Cache, WriteBehind};
+use origin::behind::{BOTH, delaying, open, open_file, over, put, setup, user};
 use origin::durability::Came;
 use origin::state::{Policy, unchecked};
 use origin::{Bench, name, open_handle, open_request, opener, read, root, until, v4, v4_opener, write};
@@ -19,52 +18,6 @@ use vfs::{
 
 const SECOND: Duration = Duration::from_secs(1);
 const MIB: usize = 1 << 20;
-const BOTH: Share = Share::all();
-
-/// A cache that delays writes.
-async fn delaying(bench: &Bench, change: impl FnOnce(&mut WriteBehind)) -> Arc<Cache> {
-    let mut behind = WriteBehind::default();
-    change(&mut behind);
-    let mut options = bench.options();
-    options.write_behind = Some(behind);
-    bench.open_with(options).await
-}
-
-/// The same over an origin that keeps unstable writes in memory, with one file.
-async fn setup(data: &[u8]) -> (Bench, Arc<Cache>, Handle) {
-    over(Bench::new(), data).await
-}
-
-async fn over(bench: Bench, data: &[u8]) -> (Bench, Arc<Cache>, Handle) {
-    bench.origin.be_volatile();
-    let file = bench.origin.put(&root(), "f", data);
-    bench.origin.pass(10 * SECOND);
-    let cache = delaying(&bench, |_| ()).await;
-    (bench, cache, file)
-}
-
-async fn open(cache: &Cache, request: &OpenRequest) -> OpenId {
-    cache.open(&v4_opener(0, 1), request).await.unwrap().id
-}
-
-/// Opens the file for reading and writing, and forgets what that cost.
-async fn open_file(bench: &Bench, cache: &Cache) -> OpenId {
-    let id = open(cache, &open_request(&root(), "f", 1, BOTH)).await;
-    bench.origin.calls();
-    id
-}
-
-fn user() -> Caller {
-    v4(0, 1)
-}
-
-async fn put(cache: &Cache, by: OpenId, file: &Handle, offset: usize, data: &[u8]) {
-    let data = Bytes::copy_from_slice(data);
-    let length = data.len() as u32;
-    let written =
-        cache.write(&user(), file, By::Open(by), offset as u64, data, Stability::Unstable).await.unwrap();
-    assert_eq!((written.count, written.stability), (length, Stability::Unstable));
-}
 
 async fn size(cache: &Cache, file: &Handle) -> u64 {
     cache.getattr(&user(), file).await.unwrap().size

@@ -28,7 +28,7 @@ pub struct LoadedListings(Mutex<Loaded>);
 
 #[derive(Debug, Default)]
 struct Loaded {
-    /// Whose, and how many entries.
+    /// Whose, and how many entries; one more for itself, so that empty ones count too.
     queue: VecDeque<(Weak<Object>, usize)>,
     entries: usize,
 }
@@ -37,6 +37,7 @@ impl LoadedListings {
     /// One more is in memory; the ones that came first go, if there are too many. They are still in the index.
     fn loaded(&self, object: &Arc<Object>, entries: usize) {
         let mut loaded = self.0.lock();
+        let entries = entries + 1;
         loaded.queue.push_back((Arc::downgrade(object), entries));
         loaded.entries += entries;
         let mut gone = Vec::new();
@@ -367,6 +368,20 @@ fn decode_listing(id: u64, head: &[u8], piece: impl Fn(u32) -> Option<Vec<u8>>) 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn empty_directories_take_up_room_too() {
+        let policy = crate::policy::Policy::new(&crate::Options::new("d", "nfs://origin/export"), 1);
+        let state = crate::object::State::new(&policy);
+        let object = Arc::new(Object::new(Handle::new(b"d").unwrap(), state, 0));
+        let listings = LoadedListings::default();
+        for _ in 0..LOADED_ENTRIES_MAX + 100 {
+            listings.loaded(&object, 0);
+        }
+        assert_eq!(listings.0.lock().queue.len(), LOADED_ENTRIES_MAX);
+        listings.loaded(&object, LOADED_ENTRIES_MAX);
+        assert_eq!(listings.0.lock().queue.len(), 1);
+    }
 
     #[test]
     fn listings_come_back_and_only_under_their_number() {

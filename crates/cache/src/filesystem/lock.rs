@@ -145,9 +145,13 @@ impl Core {
         if self.unlock_here(&object, owner, range) {
             return Ok(());
         }
-        drop(object.locking.lock().await);
-        if self.unlock_here(&object, owner, range) {
-            return Ok(());
+        {
+            let _locking = object.locking.lock().await;
+            if self.unlock_here(&object, owner, range) {
+                return Ok(());
+            }
+            // Whoever returns a lease after this must not find them and tell the origin of what nobody holds any more.
+            self.with(&object, |state| state.locks.give_up_untold(owner, range));
         }
         if let Some(usage) = self.use_open_in_turn(&object, Shares::NONE).await {
             self.counters.lock.bump();

@@ -260,7 +260,7 @@ impl Drop for Setting<'_> {
             Some(pending) => writes.end_pending(pending, Ok(())),
             None => writes.put_off_pending(),
         });
-        self.object.written.notify_waiters();
+        self.core.go_on(self.object);
     }
 }
 
@@ -345,7 +345,7 @@ impl Core {
         let times = set.atime.is_some() || set.mtime.is_some();
         if guarded || *set != sizes_only {
             // What was to be set before is older, too.
-            let waits = |state: &mut State| state.writes.as_ref().is_some_and(|w| w.pending().is_some());
+            let waits = |state: &mut State| state.writes.as_ref().is_some_and(|w| w.sets());
             let level = if times || self.with(object, waits) { Level::Stable } else { Level::Sent };
             self.flush_writes(object, level).await;
         }

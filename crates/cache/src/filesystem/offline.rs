@@ -4,6 +4,9 @@
 //! links, and data of files that are **whole**, to those who had the right when it was last asked. Nothing is made up:
 //! what is not known is waited for, as without the option, and so is everything that would change anything. These
 //! answers change nothing that is remembered; the first call after the outage is judged as if there had been none.
+//!
+//! Data of an earlier process of which the origin has told nothing since is compared with its sums before its first use:
+//! a write of ours reaches this disk before the index hears of it, and a kill comes in between.
 
 use std::future::Future;
 use std::pin::pin;
@@ -30,20 +33,33 @@ impl Core {
         online: impl Future<Output = Result<T>>,
         offline: impl Fn() -> Option<Result<T>>,
     ) -> Result<T> {
+        self.or_offline_after(online, std::future::ready(()), offline).await
+    }
+
+    /// The same, if something has to be done before it is said what is known.
+    pub async fn or_offline_after<T>(
+        &self,
+        online: impl Future<Output = Result<T>>,
+        before: impl Future<Output = ()>,
+        offline: impl Fn() -> Option<Result<T>>,
+    ) -> Result<T> {
         if !self.outage.is_possible() {
             return online.await;
         }
-        if self.outage.is_on()
-            && let Some(answer) = offline()
-        {
-            self.counters.offline.bump();
-            return answer;
-        }
         let mut online = pin!(online);
+        let begun = !self.outage.is_on();
+        if begun {
+            tokio::select! {
+                biased;
+                result = &mut online => return result,
+                () = self.outage.begins() => {}
+            }
+        }
+        let mut before = pin!(before);
         tokio::select! {
             biased;
-            result = &mut online => return result,
-            () = self.outage.begins() => {}
+            () = &mut before => {}
+            result = &mut online, if begun => return result,
         }
         let Some(answer) = offline() else { return online.await };
         self.counters.offline.bump();
@@ -154,7 +170,7 @@ impl Core {
         }
         let read = self.with(&object, |state| {
             let size = known(state)?.size;
-            if !state.is_whole() {
+            if !state.is_whole() || !state.is_proven() {
                 return None;
             }
             let end = offset.saturating_add(u64::from(count)).min(size);
@@ -187,11 +203,28 @@ impl Core {
             return None;
         }
         let opened = self.with(&object, |state| {
-            let attributes = *known(state).filter(|_| state.is_whole())?;
+            let attributes = *known(state).filter(|_| state.is_whole() && state.is_proven())?;
             Some(self.opened_here(caller, request, &object, state, attributes))
         })?;
         self.tell_age(&handle);
         Some(Ok(opened))
+    }
+
+    /// What an OPEN would be answered with is known to be one state of the file.
+    pub async fn prove_named(&self, caller: &Caller, request: &OpenRequest) {
+        if request.create.is_some() || request.access != Share::READ {
+            return;
+        }
+        let handle = match &request.name {
+            None => Some(request.handle),
+            Some(name) => {
+                let found = self.offline_lookup(caller, &request.handle, name);
+                found.and_then(|looked| Some(looked.ok()?.node.handle))
+            }
+        };
+        if let Some(handle) = handle {
+            self.prove(&handle).await;
+        }
     }
 
     /// FSSTAT: as it was last told.
@@ -229,7 +262,7 @@ impl Core {
         }
         let online = async { self.read(caller, handle, offset, count).await.map(Ok) };
         let offline = || self.offline_read(caller, handle, offset, count).map(|read| Ok(Err(read)));
-        match self.or_offline(online, offline).await? {
+        match self.or_offline_after(online, self.prove(handle), offline).await? {
             Ok(read) => Ok(read),
             Err(OfflineRead { pin: None, eof }) => {
                 Ok(Read { data: vfs::Data::default(), eof, attributes: None })

@@ -282,10 +282,12 @@ impl Core {
         let core = self.share().ok_or(Status::ServerFault)?;
         let caller = caller.clone();
         vfs::lasting(async move {
-            // If a lease is being returned, the locks under it are told first.
-            drop(object.locking.lock().await);
-            let usage = core.use_open_in_turn(&object, Shares::NONE).await;
+            // If a lease is being returned, the locks under it are told first. One that is to be returned now does not
+            // find those any more that go.
+            let locking = object.locking.lock().await;
             let told = core.with(&object, |state| state.locks.end_open(open));
+            drop(locking);
+            let usage = core.use_open_in_turn(&object, Shares::NONE).await;
             core.forget_open(&object, open);
             for owner in told {
                 let Some(usage) = &usage else { break };

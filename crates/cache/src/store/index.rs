@@ -59,6 +59,16 @@ impl Batch {
     }
 }
 
+/// Table, key, and the value if it is set.
+impl IntoIterator for Batch {
+    type Item = (Table, Vec<u8>, Option<Vec<u8>>);
+    type IntoIter = std::vec::IntoIter<Self::Item>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}
+
 /// A failure of a store, as it describes itself.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
@@ -215,7 +225,7 @@ impl MetaStore for Fjall {
 
     fn commit(&self, batch: Batch) -> Result<(), StoreError> {
         let mut changes = self.database.batch();
-        for (table, key, value) in batch.0 {
+        for (table, key, value) in batch {
             let keyspace = self.table(table)?;
             match value {
                 Some(value) => changes.insert(keyspace, key, value),

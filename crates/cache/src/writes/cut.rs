@@ -56,8 +56,7 @@ impl Cut {
             return;
         }
         self.core.writes(&self.object, |writes| writes.end_cut(end, done));
-        self.object.written.notify_waiters();
-        self.core.kick(&self.object);
+        self.core.go_on(&self.object);
     }
 }
 
@@ -105,7 +104,6 @@ impl Drop for Hold {
             }
             writes.release();
         });
-        self.object.written.notify_waiters();
-        self.core.kick(&self.object);
+        self.core.go_on(&self.object);
     }
 }

@@ -7,6 +7,8 @@
 //! - The newest bytes of a range are the only ones that are sent: older ones that are not on their way are dropped.
 //! - A truncation **holds** the file: nothing new is sent until it is done. What is dirty behind the new end is put
 //!   aside, and comes back only if the origin refuses.
+//! - Attributes are set when all that was written before is durable, and while they are on their way no WRITE and no
+//!   truncation is: one that came first would have its time undone. What the origin puts off is not on its way.
 //!
 //! A WRITE asks for FILE_SYNC if it is all there is and somebody wants it sent: one call in the place of two, as Linux
 //! does. Else it asks for UNSTABLE, and one COMMIT follows them all. A full chunk goes as soon as it is not the only
@@ -134,8 +136,10 @@ pub struct Writes {
     /// The landings that the COMMIT under way speaks of.
     committing: Option<u64>,
     pending: Option<Pending>,
-    /// It is being set.
+    /// A task sees to it.
     setting: bool,
+    /// A SETATTR is on its way.
+    stamping: bool,
     holds: u32,
     /// A chunk is full, and was the only one.
     full: bool,
@@ -172,6 +176,7 @@ impl Writes {
             committing: None,
             pending: None,
             setting: false,
+            stamping: false,
             holds: 0,
             full: false,
             ripe: false,
@@ -248,16 +253,19 @@ impl Writes {
         if level == Level::Durable {
             return Progress::Done;
         }
-        match &self.pending {
-            Some(pending) if pending.first <= upto && self.setting => Progress::Wait,
-            Some(pending) if pending.first <= upto => Progress::SetPending,
-            _ => Progress::Done,
+        let waits = self.pending.as_ref().is_some_and(|pending| pending.first <= upto);
+        match waits {
+            // What it sets may be void by now, and is not to come later than what is set or written next.
+            _ if self.stamping => Progress::Wait,
+            true if self.setting || self.cut.is_some() => Progress::Wait,
+            true => Progress::SetPending,
+            false => Progress::Done,
         }
     }
 
     /// Should a task begin to send? It has to ask `next` until there is nothing.
     pub fn begin_draining(&mut self) -> bool {
-        let begin = self.ripe && !self.draining && self.holds == 0;
+        let begin = self.ripe && !self.draining && self.holds == 0 && !self.stamping;
         self.draining |= begin;
         begin
     }
@@ -270,7 +278,7 @@ impl Writes {
     }
 
     fn due(&mut self, in_flight_max: usize) -> Option<Flight> {
-        if self.holds > 0 || self.flying.len() >= in_flight_max {
+        if self.holds > 0 || self.stamping || self.flying.len() >= in_flight_max {
             return None;
         }
         let alone = self.flying.is_empty() && self.unstable.is_empty() && self.dirty.len() == 1;
@@ -384,16 +392,33 @@ impl Writes {
         self.pending.as_ref()
     }
 
-    /// The SETATTR for it is about to be sent. None if there is nothing, or it is under way.
+    /// The SETATTR for it is about to be sent. None if there is nothing, somebody sees to it, or something that was
+    /// written before is not durable.
     pub fn begin_pending(&mut self) -> Option<Pending> {
-        let pending = self.pending.clone().filter(|_| !self.setting)?;
+        let pending = self.pending.clone().filter(|_| !self.setting && self.cut.is_none())?;
+        if self.progress(pending.first, Level::Durable) != Progress::Done {
+            return None;
+        }
         self.setting = true;
+        self.stamping = true;
         Some(pending)
+    }
+
+    /// The origin puts it off: it has not been done, and until it is sent again WRITEs may go.
+    pub fn rest_pending(&mut self) {
+        self.stamping = false;
+        self.ripe |= !self.dirty.is_empty();
+    }
+
+    /// It is about to be sent again: what waits now. None if it is no longer the time for that.
+    pub fn resume_pending(&mut self) -> Option<Pending> {
+        self.setting = false;
+        self.begin_pending()
     }
 
     /// It has been answered.
     pub fn end_pending(&mut self, set: &Pending, result: Result<(), Status>) {
-        self.setting = false;
+        self.put_off_pending();
         if let Err(status) = result
             && set.asked
         {
@@ -406,6 +431,12 @@ impl Writes {
     /// It was refused together with something else, and is tried again by itself.
     pub fn put_off_pending(&mut self) {
         self.setting = false;
+        self.rest_pending();
+    }
+
+    /// Does anything wait to be set, or is on its way to be?
+    pub fn sets(&self) -> bool {
+        self.stamping || self.pending.is_some()
     }
 
     /// The data has been changed since: its time of modification is the origin's to say.
@@ -458,9 +489,9 @@ impl Writes {
         self.aside = self.dirty.take_from(end);
     }
 
-    /// Is nothing on its way that would make a file longer again that ends here?
+    /// Is nothing on its way that would make a file longer again that ends here, or undo the time of its end?
     pub fn is_clear_from(&self, end: u64) -> bool {
-        self.flying.iter().all(|flight| flight.range().end <= end)
+        !self.stamping && self.flying.iter().all(|flight| flight.range().end <= end)
     }
 
     /// The file was cut at `end`, or was not.
@@ -472,6 +503,8 @@ impl Writes {
             self.forget_mtime();
         } else {
             for (at, run) in aside.into_runs() {
+                // It is newer than what has landed there since.
+                self.unstable.remove(&(at..at + run.bytes.len() as u64));
                 self.put_back(at, &run.bytes, &run.tag);
             }
         }
@@ -537,7 +570,7 @@ impl Writes {
     /// What counts against the limits.
     pub fn cost(&self) -> u64 {
         let runs = self.dirty.len() + self.unstable.len() + self.aside.len() + self.flying.len();
-        self.bytes() + (runs + usize::from(self.pending.is_some())) as u64 * RUN_BYTES
+        self.bytes() + (runs + usize::from(self.sets())) as u64 * RUN_BYTES
     }
 
     /// Since when the oldest of it waits.

@@ -2,11 +2,13 @@
 //!
 //! WRITEs and COMMITs are tasks of their own: who gives up waiting for fsync takes nothing from those who share it. An
 //! origin that asks for patience (DELAY, GRACE) gets it; one that does not answer is the client's business, which on a
-//! `hard` mount tries for ever.
+//! `hard` mount tries for ever. Neither is to hold up other files: a WRITE that was put off takes up no slot until it is
+//! sent again, and one file never has all of them.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::OwnedSemaphorePermit;
 use vfs::{Caller, Commit, Error, Freshness, Result, SetAttributes, Status, Wcc, Written};
 
 use super::file::{Flight, Landed, Progress, Writes};
@@ -87,20 +89,20 @@ impl Core {
         let Some(delayed) = &self.delayed else { return };
         loop {
             let Ok(permit) = delayed.slots.clone().acquire_owned().await else { return };
-            let next = self.writes(object, |writes| writes.next(delayed.options.in_flight_max));
+            let next = self.writes(object, |writes| writes.next(delayed.file_in_flight_max()));
             let Some(flight) = next.flatten() else { return };
             let (core, object) = (self.clone(), object.clone());
             tokio::spawn(async move {
-                core.fly(&object, &flight).await;
-                drop(permit);
+                core.fly(&object, &flight, permit).await;
                 core.kick(&object);
             });
         }
     }
 
     /// One WRITE, from here to its end.
-    async fn fly(&self, object: &Arc<Object>, flight: &Flight) {
-        let landed = match self.send_flight(object, flight).await {
+    async fn fly(&self, object: &Arc<Object>, flight: &Flight, slot: OwnedSemaphorePermit) {
+        let mut slot = Some(slot);
+        let landed = match self.send_flight(object, flight, &mut slot).await {
             Ok(written) => {
                 let (count, stability, verifier) = (written.count, written.stability, written.verifier);
                 self.counters.flushed_bytes.add(u64::from(count));
@@ -132,7 +134,12 @@ impl Core {
         });
     }
 
-    async fn send_flight(&self, object: &Arc<Object>, flight: &Flight) -> Result<Written> {
+    async fn send_flight(
+        &self,
+        object: &Arc<Object>,
+        flight: &Flight,
+        slot: &mut Option<OwnedSemaphorePermit>,
+    ) -> Result<Written> {
         let range = flight.offset..flight.offset + flight.bytes.len() as u64;
         let own = OwnWrite::begin(self, object, range)?;
         let caller = messenger(&flight.mark.writer);
@@ -143,7 +150,13 @@ impl Core {
             let result = self.write_below(&caller, object, offset, bytes.clone(), flight.stability).await;
             change.ended(result.as_ref().map(|written| &written.wcc));
             match result {
-                Err(error) if wants_patience(&error) => wait(&mut patience).await,
+                Err(error) if wants_patience(&error) => {
+                    *slot = None;
+                    wait(&mut patience).await;
+                    if let Some(delayed) = &self.delayed {
+                        *slot = delayed.slots.clone().acquire_owned().await.ok();
+                    }
+                }
                 Ok(written) => {
                     let kept = bytes.slice(..bytes.len().min(written.count as usize));
                     // Before it is taken out of memory: what was just written is read back from here.
@@ -224,25 +237,42 @@ impl Core {
     }
 
     fn start_pending(&self, object: &Arc<Object>) {
-        let Some(Some(pending)) = self.writes(object, Writes::begin_pending) else { return };
         let Some(core) = self.share() else { return };
+        let Some(Some(mut pending)) = self.writes(object, Writes::begin_pending) else { return };
         let object = object.clone();
         tokio::spawn(async move {
-            let caller = messenger(&pending.caller);
             let mut patience = PATIENCE_MIN;
-            let result = loop {
-                match core.setattr_below(&caller, &object, &pending.set(), None).await {
-                    Err(error) if wants_patience(&error) => wait(&mut patience).await,
-                    result => break result,
+            loop {
+                let caller = messenger(&pending.caller);
+                let result = core.setattr_below(&caller, &object, &pending.set(), None).await;
+                if !result.as_ref().is_err_and(wants_patience) {
+                    return core.end_pending(&object, &pending, result);
                 }
-            };
-            if let Err(error) = &result {
-                tracing::debug!("attributes of {}: {error}", object.handle);
+                core.writes(&object, Writes::rest_pending);
+                core.go_on(&object);
+                wait(&mut patience).await;
+                // Newer writes may have made it void, and have to be durable before what they left of it.
+                match core.writes(&object, Writes::resume_pending).flatten() {
+                    Some(now) => pending = now,
+                    None => return core.go_on(&object),
+                }
             }
-            let result = result.map(|_| ()).map_err(|error| error.status);
-            core.writes(&object, |writes| writes.end_pending(&pending, result));
-            object.written.notify_waiters();
         });
+    }
+
+    fn end_pending(&self, object: &Arc<Object>, pending: &Pending, result: Result<Wcc>) {
+        if let Err(error) = &result {
+            tracing::debug!("attributes of {}: {error}", object.handle);
+        }
+        let result = result.map(|_| ()).map_err(|error| error.status);
+        self.writes(object, |writes| writes.end_pending(pending, result));
+        self.go_on(object);
+    }
+
+    /// What others waited for is no longer on its way.
+    pub fn go_on(&self, object: &Arc<Object>) {
+        object.written.notify_waiters();
+        self.kick(object);
     }
 
     pub async fn commit_below(&self, writer: &Caller, object: &Arc<Object>) -> Result<Commit> {

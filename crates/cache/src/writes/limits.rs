@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
@@ -20,6 +21,8 @@ use crate::table::Object;
 
 /// Files that are sent in the background at a time.
 const FLUSHES_MAX: usize = 32;
+/// One that takes longer is not counted any more: the origin may put it off for as long as it likes.
+const FLUSH_COUNTS_FOR: Duration = Duration::from_secs(10);
 
 /// What all files of a cache share that delays writes.
 #[derive(Debug)]
@@ -66,6 +69,12 @@ impl Delayed {
     /// Where the numbers of a file begin of which nothing was delayed.
     pub fn first_number(&self) -> u64 {
         self.begun.fetch_add(1, Ordering::Relaxed) << 32
+    }
+
+    /// WRITEs of one file that may be in flight: some room is left for others.
+    pub fn file_in_flight_max(&self) -> usize {
+        let max = self.options.in_flight_max;
+        (max - max / 4).max(1)
     }
 
     /// Bytes that are not durable at the origin.
@@ -237,9 +246,12 @@ impl Core {
             Some(oldest) if young(&oldest) => delayed.enqueue(oldest, object),
             Some(_) => {
                 tokio::spawn(async move {
-                    core.flush_writes(&object, Level::Stable).await;
-                    core.requeue(object);
-                    drop(permit);
+                    let mut flush = std::pin::pin!(core.flush_writes(&object, Level::Stable));
+                    if tokio::time::timeout(FLUSH_COUNTS_FOR, &mut flush).await.is_err() {
+                        drop(permit);
+                        flush.await;
+                    }
+                    core.requeue(object.clone());
                 });
             }
             None => self.requeue(object),

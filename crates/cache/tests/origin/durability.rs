@@ -27,9 +27,12 @@ pub struct Durability {
     life: AtomicU8,
     /// What files have on disk of which something is in memory only.
     disk: Mutex<BTreeMap<u64, Vec<u8>>>,
-    /// How the next WRITEs, and then the next COMMITs, are refused.
+    /// How the next WRITEs, the next COMMITs and the next SETATTRs are refused.
     pub refuse_writes: Mutex<VecDeque<Status>>,
     pub refuse_commits: Mutex<VecDeque<Status>>,
+    pub refuse_setattrs: Mutex<VecDeque<Status>>,
+    /// WRITEs of these files are put off.
+    pub puts_off: Mutex<Vec<Handle>>,
     /// All WRITEs.
     pub came: Mutex<Vec<Came>>,
 }
@@ -53,6 +56,9 @@ impl Durability {
             Principal::Machine => u32::MAX,
         };
         self.came.lock().push(Came { uid, offset, length: data.len(), stability });
+        if self.puts_off.lock().contains(handle) {
+            return Err(Status::Delay.into());
+        }
         if let Some(status) = self.refuse_writes.lock().pop_front() {
             return Err(status.into());
         }

@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "each test program uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+pub mod behind;
 pub mod durability;
 pub mod scratch;
 pub mod state;
@@ -288,6 +289,9 @@ impl FileSystem for Origin {
         guard: Option<Timestamp>,
     ) -> Result<Wcc> {
         let work = |tree: &mut Tree| {
+            if let Some(status) = self.durability.refuse_setattrs.lock().pop_front() {
+                return Err(status.into());
+            }
             let wcc = tree.setattr(handle, set, guard)?;
             self.durability.cut(handle, set.size);
             Ok(wcc)

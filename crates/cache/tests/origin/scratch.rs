@@ -48,3 +48,13 @@ pub fn copy(from: &std::path::Path, to: &std::path::Path) {
         }
     }
 }
+
+impl super::Bench {
+    /// All files of the store.
+    pub fn stored_files(&self) -> Vec<std::path::PathBuf> {
+        let shards = std::fs::read_dir(self.directory.path().join("cache/objects")).unwrap();
+        let files =
+            |shard: std::path::PathBuf| std::fs::read_dir(shard).unwrap().map(|file| file.unwrap().path());
+        shards.flat_map(|shard| files(shard.unwrap().path())).collect()
+    }
+}

@@ -213,6 +213,7 @@ impl State {
         if let Some(conflict) = self.conflict(&handle, lock) {
             return Ok(Locked::Denied(conflict));
         }
+        self.unlock(id, &lock.owner, (lock.offset, lock.length))?;
         self.locks.push((handle, lock.clone()));
         Ok(Locked::Granted)
     }

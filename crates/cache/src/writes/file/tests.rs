@@ -60,6 +60,12 @@ enum Step {
     Pending {
         seconds: i64,
     },
+    Set,
+    /// The origin does it.
+    SetDone,
+    SetAnswered,
+    /// The origin wants to be left alone.
+    SetPutOff,
     Send,
     /// The origin does one of those on their way, as far as it likes.
     Do {
@@ -88,6 +94,8 @@ fn step() -> impl Strategy<Value = Step> {
         2 => Just(Step::Demand),
         2 => Just(Step::Fill),
         1 => (1..1000i64).prop_map(|seconds| Step::Pending { seconds }),
+        1 => Just(Step::Set),
+        1 => prop::sample::select(vec![Step::SetDone, Step::SetAnswered, Step::SetPutOff]),
         5 => Just(Step::Send),
         4 => (0..4usize, any::<bool>(), any::<bool>())
             .prop_map(|(which, short, better)| Step::Do { which, short, better }),
@@ -110,6 +118,10 @@ struct World {
     /// The time of modification that was set since the last change.
     mtime: Option<Timestamp>,
     flights: Vec<(Flight, Option<Landed>)>,
+    /// A SETATTR under way, and whether the origin has done it.
+    setting: Option<(Pending, bool)>,
+    /// One that the origin has put off.
+    resting: bool,
     /// A COMMIT is under way, and the verifier once the origin has done it.
     committing: bool,
     commit: Option<Verifier>,
@@ -126,6 +138,8 @@ impl World {
             ours: Vec::new(),
             mtime: None,
             flights: Vec::new(),
+            setting: None,
+            resting: false,
             committing: false,
             commit: None,
             cut: None,
@@ -150,6 +164,24 @@ impl World {
             Step::Pending { seconds } => {
                 self.mtime = Some(Timestamp::new(seconds, 0));
                 self.writes.set_pending(times(seconds));
+            }
+            Step::Set => self.set(),
+            Step::SetDone => {
+                if let Some((times, done @ false)) = &mut self.setting {
+                    self.origin.mtime = times.mtime.or(self.origin.mtime);
+                    *done = true;
+                }
+            }
+            Step::SetAnswered => {
+                if let Some((times, _)) = self.setting.take_if(|(_, done)| *done) {
+                    self.writes.end_pending(&times, Ok(()));
+                }
+            }
+            Step::SetPutOff => {
+                if self.setting.take_if(|(_, done)| !*done).is_some() {
+                    self.writes.rest_pending();
+                    self.resting = true;
+                }
             }
             Step::Demand => {
                 self.writes.demand();
@@ -199,10 +231,21 @@ impl World {
     fn send(&mut self) {
         if let Some(flight) = self.writes.next(3) {
             assert!(self.cut.is_none(), "sent while it is held");
+            assert!(self.setting.is_none(), "sent while times are on their way that it makes void");
             assert!(flight.bytes.len() as u64 <= CHUNK && !flight.bytes.is_empty());
             let others = self.flights.iter().map(|(other, _)| other.range());
             assert!(!others.into_iter().any(|other| overlap(&other, &flight.range())), "two orders of bytes");
             self.flights.push((flight, None));
+        }
+    }
+
+    /// As the task does that has begun, or would.
+    fn set(&mut self) {
+        if self.setting.is_none() && self.writes.pending().is_some() {
+            let resumed = std::mem::take(&mut self.resting);
+            let times = if resumed { self.writes.resume_pending() } else { self.writes.begin_pending() };
+            assert!(times.is_none() || self.writes.begin_pending().is_none(), "twice");
+            self.setting = times.map(|times| (times, false));
         }
     }
 
@@ -228,6 +271,7 @@ impl World {
         if !self.writes.is_clear_from(size as u64) {
             return;
         }
+        assert!(self.setting.is_none(), "cut while times are on their way that it makes void");
         if done {
             self.ours.clone_from(cut);
             (self.mtime, self.origin.mtime) = (None, None);
@@ -254,6 +298,7 @@ impl World {
     /// Brings everything to an end, as fsync does.
     fn finish(&mut self) {
         self.end_flights();
+        self.end_setting();
         self.end_cut(true);
         let upto = self.writes.demand();
         for _ in 0..1000 {
@@ -265,10 +310,9 @@ impl World {
                     }
                 }
                 Progress::SetPending => {
-                    let times = self.writes.begin_pending().unwrap();
-                    assert!(self.writes.begin_pending().is_none());
-                    self.origin.mtime = times.mtime;
-                    self.writes.end_pending(&times, Ok(()));
+                    self.set();
+                    assert!(self.setting.is_some());
+                    self.end_setting();
                 }
                 Progress::Wait => {
                     for step in [Step::CommitDone, Step::Committed, Step::Send] {
@@ -283,9 +327,15 @@ impl World {
         assert_eq!((self.writes.bytes(), self.writes.end()), (0, None));
         self.origin.crash();
         assert_eq!(self.origin.file, self.ours, "durable after fsync");
-        if let Some(mtime) = self.mtime {
-            assert_eq!(self.origin.mtime, Some(mtime), "stamped by the origin after it was set");
+        assert_eq!(self.origin.mtime, self.mtime, "of what was done last");
+    }
+
+    fn end_setting(&mut self) {
+        if std::mem::take(&mut self.resting) {
+            self.setting = self.writes.resume_pending().map(|times| (times, false));
         }
+        self.step(&Step::SetDone);
+        self.step(&Step::SetAnswered);
     }
 
     fn end_flights(&mut self) {
@@ -419,6 +469,27 @@ fn what_is_on_its_way_or_unstable_is_no_gap() {
     writes.end_commit(Ok([0; 8]));
     writes.fill_gaps(200);
     assert_eq!(writes.bytes(), 100, "durable");
+}
+
+#[test]
+fn what_lands_while_a_truncation_is_refused_is_older_than_what_waited() {
+    let mut writes = with_gaps([0..16, 2000..2016]);
+    writes.demand();
+    let flight = writes.next(8).unwrap();
+    assert_eq!((flight.offset, flight.stability), (0, Stability::Unstable));
+    writes.write(0, b"N", &user(), now());
+    writes.begin_cut(0);
+    writes.landed(flight.ticket, taken(&flight));
+    writes.end_cut(0, false);
+    writes.demand();
+    writes.begin_commit();
+    let newer = writes.next(8).unwrap();
+    assert_eq!((newer.offset, &newer.bytes[..]), (0, &b"N"[..]));
+    // The origin has lost what it took: only that is sent again of which nothing newer is on its way.
+    writes.end_commit(Ok([1; 8]));
+    let mut sent: Vec<_> = std::iter::from_fn(|| writes.next(8)).map(|flight| flight.offset).collect();
+    sent.sort_unstable();
+    assert_eq!(sent, [1, 2000]);
 }
 
 #[test]
