@@ -64,7 +64,7 @@ impl PassArguments {
             beside: None,
             pass: self.pass,
             local: &self.local,
-            calls: &|| 0,
+            calls: None,
         };
         pass.run(&Interrupt::default())
     }

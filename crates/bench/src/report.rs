@@ -255,11 +255,13 @@ impl<'r> Rounds<'r> {
         (!all.is_empty()).then(|| Median::of(all))
     }
 
-    /// Calls at the origin in a phase.
-    pub fn phase_calls(&self, name: &str) -> Median {
-        self.median(|measurement| {
-            measurement.phases.iter().find(|phase| phase.name == name).map_or(0.0, |phase| phase.calls as f64)
-        })
+    /// Calls at the origin in a phase. None where they were counted for the whole pass only.
+    pub fn phase_calls(&self, name: &str) -> Option<Median> {
+        let calls = |measurement: &&Measurement| {
+            measurement.phases.iter().find(|phase| phase.name == name).and_then(|phase| phase.calls)
+        };
+        let all: Vec<f64> = self.all.iter().filter_map(calls).map(|calls| calls as f64).collect();
+        (!all.is_empty()).then(|| Median::of(all))
     }
 
     /// The round whose time is the median.

@@ -255,7 +255,7 @@ impl Turn<'_> {
             beside: beside.as_ref().map(|beside| &*beside.client),
             pass,
             local: &local,
-            calls: &|| system.calls(),
+            calls: Some(&|| system.calls()),
         };
         let passed = work.run(&self.ground.interrupt).map_err(|error| error.to_string())?;
         Ok((passed, then(system, &before)))
@@ -279,7 +279,7 @@ pub struct Pass<'p> {
     /// For what clients keep on their own disks.
     pub local: &'p Path,
     /// Calls at the origin so far, where somebody counts.
-    pub calls: &'p (dyn Fn() -> u64 + Sync),
+    pub calls: Option<&'p (dyn Fn() -> u64 + Sync)>,
 }
 
 /// What a pass was like for its clients, wherever they ran.
@@ -367,7 +367,7 @@ mod tests {
         let latencies = |count, mean, p99| Latencies { count, mean, p50: mean, p90: mean, p99 };
         let passed = |seconds, latency| Passed {
             seconds,
-            phases: vec![Phase { name: "build".to_owned(), seconds, operations: 10, calls: 0 }],
+            phases: vec![Phase { name: "build".to_owned(), seconds, operations: 10, calls: None }],
             operations: 10,
             latencies: BTreeMap::from([("read".to_owned(), latency)]),
             cpu_seconds: 0.5,

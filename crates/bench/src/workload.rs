@@ -144,9 +144,9 @@ pub struct Phase {
     pub seconds: f64,
     /// System calls of the workload in it.
     pub operations: u64,
-    /// Calls that reached the origin meanwhile, where somebody counts.
+    /// Calls that reached the origin meanwhile, where somebody counts those of a phase.
     #[serde(default)]
-    pub calls: u64,
+    pub calls: Option<u64>,
 }
 
 /// What a pass works with.
@@ -166,8 +166,8 @@ pub struct Run<'r> {
     pub local: &'r Path,
     /// Operations and latencies of all clients.
     pub meter: Arc<Meter>,
-    /// Calls at the origin so far.
-    pub calls: &'r (dyn Fn() -> u64 + Sync),
+    /// Calls at the origin so far, where somebody counts.
+    pub calls: Option<&'r (dyn Fn() -> u64 + Sync)>,
     /// What has been run.
     pub phases: Vec<Phase>,
 }
@@ -175,14 +175,15 @@ pub struct Run<'r> {
 impl Run<'_> {
     /// Runs a phase.
     pub fn phase(&mut self, name: &str, work: impl FnOnce(&Self) -> io::Result<()>) -> io::Result<()> {
-        let (operations, calls, started) = (self.meter.operations(), (self.calls)(), Instant::now());
+        let calls = || self.calls.map(|calls| calls());
+        let (operations, before, started) = (self.meter.operations(), calls(), Instant::now());
         work(self)?;
         let seconds = started.elapsed().as_secs_f64();
         self.phases.push(Phase {
             name: name.to_owned(),
             seconds,
             operations: self.meter.operations() - operations,
-            calls: (self.calls)() - calls,
+            calls: calls().zip(before).map(|(now, before)| now - before),
         });
         Ok(())
     }

@@ -282,7 +282,10 @@ fn badros_calls(report: &Report, rtt: f64) -> Option<Exhibit> {
     let groups = counted(of(report, "badros", rtt));
     let tests: Vec<&str> = groups.first()?.all[0].phases.iter().map(|phase| phase.name.as_str()).collect();
     let rows = tests.iter().map(|test| {
-        row(false, test, groups.iter().map(|group| format!("{:.0}", group.phase_calls(test).median)))
+        let calls = |group: &Rounds<'_>| {
+            group.phase_calls(test).map_or(NOT_COUNTED.to_owned(), |calls| format!("{:.0}", calls.median))
+        };
+        row(false, test, groups.iter().map(calls))
     });
     let words: Vec<&str> = [""].into_iter().chain(groups.iter().map(|group| group.system)).collect();
     Some(Exhibit {

@@ -13,7 +13,7 @@ fn measurement(
 ) -> Measurement {
     let calls: BTreeMap<String, u64> =
         calls.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect();
-    let phase = |name: &str| Phase { name: name.to_owned(), seconds, operations: 10, calls: 7 };
+    let phase = |name: &str| Phase { name: name.to_owned(), seconds, operations: 10, calls: Some(7) };
     Measurement {
         workload: workload.to_owned(),
         system: system.to_owned(),
@@ -155,6 +155,24 @@ fn what_nobody_counted_is_not_told_as_nothing() {
     assert!(micro.rows.iter().filter(|row| !row.paper).all(|row| row.cells[3] == "-"));
     let table = report.table();
     assert!(!table.contains("0.00x") && table.contains(" - "), "{table}");
+}
+
+#[test]
+fn a_phase_that_nobody_counted_is_not_told_as_nothing() {
+    let mut report = report();
+    let of_kernel = |each: &mut Measurement| {
+        each.system = "kernel".to_owned();
+        each.phases.iter_mut().for_each(|phase| phase.calls = None);
+    };
+    let mut kernel: Vec<Measurement> =
+        report.measurements.iter().filter(|each| each.system == "direct").cloned().collect();
+    kernel.iter_mut().for_each(of_kernel);
+    report.measurements.extend(kernel);
+    let exhibits = exhibits::all(&report);
+    let calls = exhibits.iter().find(|exhibit| exhibit.title.starts_with("Calls of the thirteen")).unwrap();
+    let column = |system: &str| calls.head.iter().position(|word| word == system).unwrap();
+    let (direct, kernel) = (column("direct"), column("kernel"));
+    assert!(calls.rows.iter().all(|row| row.cells[direct] == "7" && row.cells[kernel] == "-"));
 }
 
 #[test]

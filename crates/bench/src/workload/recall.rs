@@ -130,5 +130,5 @@ fn open_beside(run: &Run<'_>, path: &str) -> io::Result<f64> {
 fn median(name: &str, mut seconds: Vec<f64>) -> Phase {
     seconds.sort_by(f64::total_cmp);
     let operations = seconds.len() as u64;
-    Phase { name: name.to_owned(), seconds: seconds[seconds.len() / 2], operations, calls: 0 }
+    Phase { name: name.to_owned(), seconds: seconds[seconds.len() / 2], operations, calls: None }
 }

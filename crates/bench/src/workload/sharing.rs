@@ -63,7 +63,7 @@ fn run(run: &mut Run<'_>) -> io::Result<()> {
             })?;
             let seconds = started.elapsed().as_secs_f64();
             let operations = times * THREADS;
-            phases.lock().push(Phase { name: phase(number, synced), seconds, operations, calls: 0 });
+            phases.lock().push(Phase { name: phase(number, synced), seconds, operations, calls: None });
             Ok(())
         })?;
         let mut phases = phases.into_inner();

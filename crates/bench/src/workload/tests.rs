@@ -26,7 +26,7 @@ fn two_passes(workload: &Workload) -> (Vec<String>, Vec<(String, u64)>) {
             pass,
             local: &local,
             meter: meter.clone(),
-            calls: &|| 0,
+            calls: None,
             phases: Vec::new(),
         };
         (workload.run)(&mut run).unwrap_or_else(|error| panic!("{}: {error}", workload.name));

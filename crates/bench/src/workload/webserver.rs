@@ -4,12 +4,13 @@
 //! seconds; here each thread does a number of rounds, so that operations are the same for every system.
 
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
 
 use super::tree::FileSet;
 use super::{Plan, Run, Workload, in_parallel, read_file};
 use crate::random::Zipf;
-use crate::target::{How, Target};
+use crate::target::{How, OpenFile, Target};
 
 pub(super) const UNIFORM: Workload = Workload {
     name: "webserver",
@@ -65,24 +66,24 @@ fn serve(run: &mut Run<'_>, by_zipf: bool) -> io::Result<()> {
                 }
                 Ok(())
             })?;
-            log.file.into_inner().close()
+            let (file, _) = log.0.into_inner();
+            file.close()
         })
     })
 }
 
-/// The log of a client, open all the time.
-struct Log<'l> {
-    file: parking_lot::Mutex<Box<dyn crate::target::OpenFile + 'l>>,
-    end: AtomicU64,
-}
+/// The log of a client, open all the time: entries stand in it in the order in which they were written, one behind the other.
+struct Log<'l>(Mutex<(Box<dyn OpenFile + 'l>, u64)>);
 
 impl<'l> Log<'l> {
     fn open(client: &'l dyn Target, path: &str) -> io::Result<Log<'l>> {
-        Ok(Log { file: client.open(path, How::Create)?.into(), end: AtomicU64::new(0) })
+        Ok(Log(Mutex::new((client.open(path, How::Create)?, 0))))
     }
 
     fn append(&self) -> io::Result<()> {
-        let at = self.end.fetch_add(LOG_BYTES as u64, Ordering::Relaxed);
-        self.file.lock().write_at(&[b'.'; LOG_BYTES], at)
+        let (file, end) = &mut *self.0.lock();
+        file.write_at(&[b'.'; LOG_BYTES], *end)?;
+        *end += LOG_BYTES as u64;
+        Ok(())
     }
 }

@@ -2,7 +2,7 @@
 //! numbers.
 
 use super::{Bar, Chart, Exhibit, bars, counted, head, of, row, titled};
-use crate::report::{Median, Report, Rounds};
+use crate::report::{Median, NOT_COUNTED, Report, Rounds};
 use crate::workload::{recall, reopen, sharing};
 
 /// Calls after so many opens of one file.
@@ -26,9 +26,13 @@ pub(super) fn reopened(report: &Report, rtt: f64, writes: bool) -> Option<Exhibi
     for (workload, state) in [(name, "on"), (undelegated.as_str(), "off")] {
         for group in counted(of(report, workload, rtt)) {
             let label = format!("{}, delegations {state}", group.system);
-            rows.push(row(false, &label, reopen::TIMES.map(|times| format!("{:.0}", after(&group, times)))));
-            let all = reopen::TIMES.last().map_or(0.0, |times| after(&group, *times));
-            drawn.push(Bar { label, value: all, range: None, paper: false });
+            let calls = reopen::TIMES.map(|times| after(&group, times));
+            let told =
+                |calls: Option<f64>| calls.map_or(NOT_COUNTED.to_owned(), |calls| format!("{calls:.0}"));
+            rows.push(row(false, &label, calls.map(told)));
+            if let Some(value) = calls.last().copied().flatten() {
+                drawn.push(Bar { label, value, range: None, paper: false });
+            }
         }
     }
     rows.first()?;
@@ -46,9 +50,9 @@ pub(super) fn reopened(report: &Report, rtt: f64, writes: bool) -> Option<Exhibi
 }
 
 /// Calls of all phases up to the one that ends after so many times.
-fn after(group: &Rounds<'_>, times: u64) -> f64 {
+fn after(group: &Rounds<'_>, times: u64) -> Option<f64> {
     let phases = reopen::TIMES.into_iter().filter(|each| *each <= times).map(reopen::phase);
-    phases.map(|phase| group.phase_calls(&phase).median).sum()
+    phases.map(|phase| group.phase_calls(&phase).map(|calls| calls.median)).sum()
 }
 
 /// A recall of what has been written.
