@@ -14,6 +14,8 @@ use rustix::process::Pid;
 use serde_json::Value;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_leasehold");
+/// A mount that has been told to end does, or the test fails.
+const END_PATIENCE: Duration = Duration::from_secs(120);
 /// Which versions the origin is spoken to in.
 pub const VERSIONS: [&str; 2] = ["3", "4.2"];
 
@@ -118,7 +120,9 @@ impl Setting {
             fs::create_dir(&at).unwrap();
         }
         let words = format!("cache={},minfree=0,noresvport,log={},{options}", cache.display(), log.display());
-        let mut child = Command::new(PROGRAM)
+        // Whoever runs these tests with nohup(1) has SIGHUP ignored, and what is started inherits that.
+        let mut child = Command::new("env")
+            .args(["--default-signal=HUP", PROGRAM])
             .args(["mount", "--foreground", &format!("nfs://{address}/export")])
             .arg(&at)
             .args(["-o", &words])
@@ -151,8 +155,18 @@ impl Setting {
     }
 
     /// How the process of a mount ended that somebody else has unmounted.
+    #[track_caller]
     pub fn ended(&mut self, name: &str) -> ExitStatus {
-        self.take(name).child.wait().unwrap()
+        let began = Instant::now();
+        loop {
+            let mounted = self.mounts.iter_mut().find(|mounted| mounted.name == name).unwrap();
+            if let Some(status) = mounted.child.try_wait().unwrap() {
+                self.take(name);
+                return status;
+            }
+            assert!(began.elapsed() < END_PATIENCE, "the mount {name} has not ended");
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// SIGKILL to a mount. Who uses it gets errors from then on.
