@@ -1,6 +1,7 @@
 //! Requests that come again while the origin carries them out: each keeps its slot, and nobody is given its results.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use protocol::nfs4::{ArgOp, Fattr, Ftype, GetattrOk, ResOp};
@@ -83,6 +84,28 @@ async fn the_slot_of_what_is_given_up_while_the_origin_is_at_it_is_nobodys() {
     let probed = origin.replays();
     until(|| origin.replays() > probed).await;
     soon(fs.read(&caller(), &handle(b"file"), By::Anonymous, 0, 100)).await.unwrap();
+    assert_eq!((origin.operations("REMOVE").len(), origin.mistaken()), (1, 0));
+    assert_eq!(origin.operations("CREATE_SESSION").len(), 1);
+}
+
+#[tokio::test]
+async fn what_is_sent_again_over_a_connection_that_is_not_bound_keeps_its_slot() {
+    let (mut origin, _, removed) = busy().await;
+    let fs = Arc::new(origin.mount("").await);
+    let removing = tokio::spawn({
+        let fs = fs.clone();
+        async move { fs.remove(&caller(), &handle(b"directory"), &name(b"x")).await }
+    });
+    until(|| origin.operations("REMOVE").len() == 1).await;
+    let unbound = Arc::new(AtomicBool::new(false));
+    origin.refuse_connection(unbound.clone());
+    origin.reconnect().await;
+    until(|| unbound.load(Ordering::Relaxed) && origin.delays() > 0).await;
+    for _ in 0..3 {
+        soon(fs.read(&caller(), &handle(b"file"), By::Anonymous, 0, 100)).await.unwrap();
+    }
+    removed.notify_one();
+    soon(removing).await.unwrap().unwrap();
     assert_eq!((origin.operations("REMOVE").len(), origin.mistaken()), (1, 0));
     assert_eq!(origin.operations("CREATE_SESSION").len(), 1);
 }

@@ -218,6 +218,7 @@ pub async fn called(calls: &mut mpsc::UnboundedReceiver<Called>) -> Called {
 /// Where a client of minor version 0 listens.
 pub struct Listening {
     pub server: rpc::Server,
+    callee: Arc<Callee>,
     pub calls: mpsc::UnboundedReceiver<Called>,
     _replies: TempDir,
 }
@@ -228,8 +229,13 @@ impl Listening {
         let (callee, calls) = Callee::new(Manner::Obliging);
         let cache = ReplyCache::open(replies.path()).unwrap();
         let options = rpc::ServerOptions::new((std::net::Ipv4Addr::LOCALHOST, 0).into());
-        let server = rpc::Server::start(options, callee, cache).await.unwrap();
-        Listening { server, calls, _replies: replies }
+        let server = rpc::Server::start(options, callee.clone(), cache).await.unwrap();
+        Listening { server, callee, calls, _replies: replies }
+    }
+
+    /// What it makes of callbacks from now on.
+    pub fn set_manner(&self, manner: Manner) {
+        *self.callee.manner.lock() = manner;
     }
 
     /// As a universal address.

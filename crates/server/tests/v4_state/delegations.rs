@@ -12,7 +12,7 @@ use protocol::nfs4::{
 };
 use xdr::Opaque;
 
-use crate::callbacks::{Listening, Reachable, WRITTEN, called};
+use crate::callbacks::{Listening, Manner, Reachable, WRITTEN, called};
 use crate::setup::{Home, LEASE, Life, Minor0, open, owner};
 use crate::wire::{ROOT, getattr, lookup, putfh};
 
@@ -177,11 +177,8 @@ async fn an_open_by_a_delegation_recalls_nothing() {
     assert_eq!(bad.err(), Some(Status::BadStateid));
 }
 
-#[tokio::test]
-async fn a_client_of_minor_version_0_is_called_back_where_it_listens() {
-    let home = Home::new();
-    let life = granting(&home, Duration::from_secs(30)).await;
-    let mut listening = Listening::new().await;
+/// A client of minor version 0 that listens here, with a read delegation of `file`.
+async fn listener(life: &Life, listening: &Listening) -> (Minor0, Stateid, Handle) {
     let mut client = life.client(0).await;
     let addr = Opaque::new(listening.universal().into_bytes()).unwrap();
     let cb_location = Netaddr { netid: Opaque::new(&b"tcp"[..]).unwrap(), addr };
@@ -210,9 +207,17 @@ async fn a_client_of_minor_version_0_is_called_back_where_it_listens() {
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-    })
-    .await
-    .unwrap();
+    });
+    let delegation = delegation.await.unwrap();
+    (client, delegation, file)
+}
+
+#[tokio::test]
+async fn a_client_of_minor_version_0_is_called_back_where_it_listens() {
+    let home = Home::new();
+    let life = granting(&home, Duration::from_secs(30)).await;
+    let mut listening = Listening::new().await;
+    let (mut client, delegation, file) = listener(&life, &listening).await;
     let mut writer = life.session(b"writer").await;
     let writing = tokio::spawn(async move { writer.status(opening(2)).await });
     let call = called(&mut listening.calls).await;
@@ -221,4 +226,42 @@ async fn a_client_of_minor_version_0_is_called_back_where_it_listens() {
     let returning = ArgOp::Delegreturn(DelegreturnArgs { deleg_stateid: delegation });
     assert_eq!(client.client.status(vec![putfh(file), returning]).await, Ok(()));
     assert_eq!(writing.await.unwrap(), Ok(()));
+}
+
+#[tokio::test]
+async fn a_client_of_minor_version_0_that_denies_its_delegation_is_asked_until_it_knows_of_it() {
+    let home = Home::new();
+    let life = granting(&home, Duration::from_secs(60)).await;
+    let mut listening = Listening::new().await;
+    let (mut client, delegation, file) = listener(&life, &listening).await;
+    listening.set_manner(Manner::Refusing(Status::BadStateid));
+    let mut writer = life.session(b"writer").await;
+    let writing = tokio::spawn(async move { writer.status(opening(2)).await });
+    for denied in 0..6 {
+        let CbArgOp::Recall(recall) = called(&mut listening.calls).await.operation else {
+            panic!("a recall")
+        };
+        assert_eq!(recall.stateid, delegation, "denied {denied} times");
+    }
+    assert!(!writing.is_finished());
+    listening.set_manner(Manner::Obliging);
+    called(&mut listening.calls).await;
+    let returning = ArgOp::Delegreturn(DelegreturnArgs { deleg_stateid: delegation });
+    assert_eq!(client.client.status(vec![putfh(file), returning]).await, Ok(()));
+    assert_eq!(writing.await.unwrap(), Ok(()));
+}
+
+#[tokio::test]
+async fn a_client_of_minor_version_0_that_denies_its_delegation_to_the_end_loses_it() {
+    let home = Home::new();
+    let life = granting(&home, Duration::from_millis(300)).await;
+    let listening = Listening::new().await;
+    let (mut client, delegation, file) = listener(&life, &listening).await;
+    listening.set_manner(Manner::Refusing(Status::BadHandle));
+    let mut writer = life.session(b"writer").await;
+    let opened = tokio::time::timeout(Duration::from_secs(10), writer.status(opening(2))).await;
+    assert_eq!(opened.expect("the writer hangs"), Ok(()));
+    // What it believes in, it does not have: it is told when it uses it.
+    let read = ArgOp::Read(ReadArgs { stateid: delegation, offset: 0, count: 100 });
+    assert_eq!(client.client.status(vec![putfh(file), read]).await, Err(Status::BadStateid));
 }
