@@ -130,6 +130,8 @@ pub struct State {
     pub fresh: bool,
     /// A name has been asked for in it that was not known.
     pub sought: bool,
+    /// The epoch in which a name was asked for in vain.
+    pub missed: Option<u64>,
     /// Writes that are delayed, if any are.
     pub writes: Option<Box<Writes>>,
     /// Where the file ended when the latest of them reached the origin, and when that was, in the order of events:
@@ -200,6 +202,7 @@ impl State {
             data: Data::default(),
             fresh: false,
             sought: false,
+            missed: None,
             writes: None,
             landings: VecDeque::new(),
             streams: Streams::default(),

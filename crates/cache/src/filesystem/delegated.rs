@@ -31,6 +31,8 @@ const NEW_BYTES: u32 = 8 << 10;
 const REFUSED_FOR: Duration = Duration::from_secs(30);
 /// All names of a directory are asked for if they fit into about so many bytes.
 const LISTED_BYTES: u32 = 32 << 10;
+/// Directories that call themselves larger have more names than that, on most file systems.
+const LISTED_SIZE_MAX: u32 = 64 << 10;
 
 impl Core {
     /// What a name leads to, if a lease on its directory vouches for what is remembered of it.
@@ -203,6 +205,27 @@ impl Core {
             self.remember_success(caller, directory, AccessMask::LOOKUP, &sent, &before);
         }
         true
+    }
+
+    /// A name is sought under a lease on its directory, in which one was sought in vain before. Whoever makes files there, or
+    /// looks for one along a path, will seek more: a look at all names costs the one call that this name would, and those
+    /// to come none. It is tried once in a state of the directory, and of those alone that fit into one answer, so far as
+    /// that can be told. True if all names may be known now.
+    pub(super) async fn learn_missing(&self, caller: &Caller, directory: &Arc<Object>) -> bool {
+        let due = self.has_state() == Some(true)
+            && !self.leases_alone()
+            && self.with(directory, |state| {
+                let small = state.attributes().is_some_and(|known| known.size <= u64::from(LISTED_SIZE_MAX));
+                let may = self.may(state, &caller.principal, AccessMask::READ) != Some(false);
+                let unlisted = state.listing.as_ref().is_none_or(|listing| listing.young);
+                let epoch = state.names_epoch().filter(|_| !state.is_busy() && unlisted);
+                let due = epoch.filter(|epoch| state.missed == Some(*epoch) && state.listed != Some(*epoch));
+                let due = due.filter(|_| small && may);
+                state.listed = due.or(state.listed);
+                due.is_some()
+            });
+        let all = ReadDir { cookie: 0, verifier: Verifier::default(), bytes: LISTED_BYTES, plus: true };
+        due && self.ask_readdir(caller, directory, all).await.is_ok()
     }
 
     /// Names in this directory are about to be asked for. Should a lease on it come along?

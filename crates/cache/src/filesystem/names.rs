@@ -8,6 +8,7 @@ use vfs::{
 };
 
 use crate::core::Core;
+use crate::listing::KnownListing;
 use crate::names::{Leads, NameEntry, name_key};
 use crate::object::{Opening, Seen, State};
 use crate::options::LookupCache;
@@ -26,7 +27,9 @@ impl Core {
             self.counters.names.hit();
             return found;
         }
-        let listed = self.list_names(caller, &directory).await || self.learn_new(caller, &directory).await;
+        let listed = self.list_names(caller, &directory).await
+            || self.learn_new(caller, &directory).await
+            || self.learn_missing(caller, &directory).await;
         if listed && let Some(found) = self.remembered_lookup(caller, &directory, name, arrived).await? {
             self.counters.names.miss();
             return found;
@@ -166,6 +169,10 @@ impl Core {
         arrived: u64,
     ) -> Result<Option<Result<Looked>>> {
         let open = self.policy.is_open(caller);
+        let unread = |listing: &KnownListing| listing.whole.is_none().then_some(listing.id);
+        if let Some(id) = self.with(directory, |state| state.listing.as_ref().and_then(unread)) {
+            self.load_listing(directory, id);
+        }
         let absent = self.with(directory, |state| {
             let listing = state.listing.as_ref().filter(|listing| !(open && listing.young))?;
             // What one of us is changing may have taken effect already.
@@ -283,6 +290,7 @@ impl Core {
             let belongs = known && seen.map_or(state.epoch() == before.epoch, |seen| seen == Seen::Known);
             let young = !state.is_settled(&self.policy, sent);
             let (leads, epoch) = (Leads::Nowhere, state.epoch());
+            state.missed = Some(epoch);
             belongs.then_some(NameEntry { leads, epoch, young, within: None })
         })
     }
