@@ -546,12 +546,6 @@ impl State {
         self.distrust(policy);
     }
 
-    /// Is every difference between what is known and what the origin has of our own making?
-    fn is_ours_alone(&self) -> bool {
-        let held = self.lease.as_ref().is_some_and(HeldLease::is_valid);
-        held && (self.ours || self.leased().is_some())
-    }
-
     /// The object is gone at the origin, or as good as.
     pub fn forget(&mut self, policy: &Policy) {
         self.drop_all(policy);

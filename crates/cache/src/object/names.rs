@@ -96,6 +96,12 @@ impl State {
         (ours && self.lease.as_ref().is_some_and(HeldLease::is_valid)).then_some(self.epoch)
     }
 
+    /// Is every difference between what is known and what the origin has of our own making?
+    pub(super) fn is_ours_alone(&self) -> bool {
+        let held = self.lease.as_ref().is_some_and(HeldLease::is_valid);
+        held && (self.ours || self.leased().is_some())
+    }
+
     /// Does a name lead nowhere for certain, by a lease and what is known of all names?
     pub fn lacks(&self, name: &Name) -> bool {
         let told = |listing: &crate::listing::KnownListing| !listing.young && listing.lacks(name);
