@@ -1,7 +1,8 @@
-//! `cargo xtask lab`: a guest to try things in.
+//! `cargo xtask lab`: a guest to try things in, and the lab's tests with other kernels.
 
+use crate::kernels::{self, Kernel};
 use clap::ValueEnum;
-use lab::{Ganesha, Guest, Knfsd, Lab, Origin, V3};
+use lab::{Ganesha, Guest, GuestOptions, Knfsd, Lab, Origin, V3};
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,11 +19,20 @@ pub struct Options {
     /// Mount options, as in nfs(5)
     #[arg(long = "options", default_value = V3)]
     mount_with: String,
+    /// Run the lab's tests with guests of newer kernels, which are fetched from Debian; a nightly run
+    #[arg(long, conflicts_with_all = ["origin", "mount_with", "command", "file"])]
+    kernels: bool,
+    /// The guest has this kernel, and not the host's package; with --kernels, all guests have
+    #[arg(long)]
+    kernel: Option<Kernel>,
     /// Run this
     #[arg(short, conflicts_with = "file")]
     command: Option<String>,
     /// Run this script
     file: Option<PathBuf>,
+    /// With --kernels: the tests whose names contain one of these words
+    #[arg(last = true, requires = "kernels")]
+    only: Vec<String>,
 }
 
 /// A foreign server.
@@ -58,9 +68,22 @@ impl Running {
 
 /// Boots, mounts, runs; true when the script succeeded.
 pub fn run(options: &Options) -> bool {
+    if options.kernels {
+        return kernels::run(options.kernel, &options.only);
+    }
+    let mut wanted = GuestOptions::named("guest");
+    if let Some(kernel) = options.kernel {
+        match kernel.provide() {
+            Ok(directory) => wanted.kernel = Some(directory),
+            Err(missing) => {
+                eprintln!("{missing}");
+                return false;
+            }
+        }
+    }
     let Some(lab) = Lab::enter("xtask") else { return false };
     let server = options.origin.map(|server| Running::start(&lab, server));
-    let guest = lab.guest("guest");
+    let guest = lab.boot(wanted);
     if let Some(server) = &server {
         let origin = server.origin();
         guest.mount_nfs(&origin, "/mnt/nfs", &options.mount_with);

@@ -6,6 +6,7 @@
 mod bench;
 mod fuzz;
 mod guest;
+mod kernels;
 mod packages;
 mod programs;
 mod steps;
@@ -31,7 +32,8 @@ enum Task {
     Lint,
     /// Check the house rules that no compiler knows
     Tidy,
-    /// Boot a guest, with a foreign origin mounted if asked, and run a script or lines from standard input in it
+    /// Boot a guest, with a foreign origin mounted if asked, and run a script or lines from standard input in it.
+    /// `--kernels` runs the lab's tests with guests of Linux 6.12 and 7.2
     Lab(guest::Options),
     /// Run a benchmark. `papers` is `leasehold bench` in release mode; `lab` measures the kernel's clients
     /// and caches in guests; `quick` holds counts to the committed baseline

@@ -65,9 +65,18 @@ pub struct TestProgram {
 }
 
 impl TestProgram {
-    /// Is it one of those that boot kernels?
+    /// Does it boot kernels, in all that it does?
     pub fn is_in_lab(&self) -> bool {
         self.package() == "lab" || self.target == "lab"
+    }
+
+    /// Words in the names of those of its tests that boot kernels; no words for all tests, nothing for none.
+    pub fn tests_in_lab(&self) -> Option<&'static [&'static str]> {
+        match &*self.target {
+            _ if self.is_in_lab() => Some(&[]),
+            "programs" => Some(&["kernel::"]),
+            _ => None,
+        }
     }
 
     /// Package and target.
@@ -79,11 +88,14 @@ impl TestProgram {
         self.directory.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
-    /// Runs it; each line that it prints is shown, and goes to `line`. True if it succeeded.
-    pub fn run(&self, environment: &[(&str, &str)], line: impl FnMut(&str)) -> bool {
+    /// Runs those of its tests whose names contain one of these words, or all if there are none. Each line that it prints is
+    /// shown, and goes to `line`. True if it succeeded.
+    pub fn run(&self, environment: &[(&str, &str)], only: &[&str], line: impl FnMut(&str)) -> bool {
         let started = Instant::now();
         eprintln!("--- {}", self.name());
-        let passed = run_through(self.command(environment), line);
+        let mut command = self.command(environment);
+        command.args(only);
+        let passed = run_through(command, line);
         eprintln!("--- {}: {:.1} s", self.name(), started.elapsed().as_secs_f64());
         passed
     }
@@ -151,6 +163,9 @@ mod tests {
         assert_eq!((program.name().as_str(), program.is_in_lab()), ("leasehold mounts", false));
         assert!(test_told(&test.replace("mounts\",\"kind", "lab\",\"kind")).expect("one").is_in_lab());
         assert!(test_told(&test.replace("/leasehold/", "/lab/")).expect("one").is_in_lab());
+        let some = test_told(&test.replace("mounts\",\"kind", "programs\",\"kind")).expect("one");
+        assert_eq!((some.is_in_lab(), some.tests_in_lab()), (false, Some(&["kernel::"][..])));
+        assert_eq!(program.tests_in_lab(), None);
         assert_eq!(test_told(&test.replace("true", "false")), None, "not a test");
         assert_eq!(test_told(&test.replace("\"/t/mounts-1\"", "null")), None, "a library");
         assert_eq!(test_told(r#"{"reason":"build-finished","success":true}"#), None);

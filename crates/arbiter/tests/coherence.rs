@@ -147,7 +147,8 @@ async fn attend(
             Callback::Recall(recall) => drop(front.lock().recalled_early.insert(recall.id)),
             Callback::Getattr(query) => {
                 let file = below.files.lock().by_id[&query.handle.as_bytes()[0]].clone();
-                let _ = query.answer.send(Held { change: file.change, size: file.size });
+                let modified = file.change != query.change;
+                let _ = query.answer.send(Held { modified, size: file.size, times: None });
             }
             Callback::Revoked { id, .. } => panic!("{id:?} was revoked"),
             Callback::RecallAny { .. } | Callback::NotifyLock { .. } => {}

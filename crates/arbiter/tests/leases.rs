@@ -403,3 +403,21 @@ async fn an_asker_that_goes_away_leaves_nothing_behind() {
     assert_eq!(stage.arbiter.held().opens, 0);
     assert!(stage.below.files.lock().opens.is_empty() && stage.below.files.lock().leases.is_empty());
 }
+
+/// The holder of a write lease renames another file over the name while somebody waits to open it. The holder drops
+/// its unsent bytes of the replaced file with the last link. The open is of the file that the name leads to now.
+#[tokio::test(start_paused = true)]
+async fn an_open_that_waited_is_of_what_the_name_leads_to_then() {
+    let mut stage = Stage::new(options());
+    let old = stage.below.add("a");
+    let new = stage.below.add("b");
+    let lease = open(&stage, &client(1), &old, RW).await.unwrap().lease.unwrap();
+    let asker = stage.start(|arbiter| async move {
+        arbiter.open(&client(2), &by_name(&client(2), "a", Share::READ)).await
+    });
+    stage.recall().await;
+    let root = handle(ROOT);
+    stage.arbiter.rename(&client(1), &root, &name("b"), &root, &name("a")).await.unwrap();
+    stage.give_back(lease.id).await;
+    assert_eq!(asker.await.unwrap().unwrap().handle, new);
+}

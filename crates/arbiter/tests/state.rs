@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use vfs::LockKind::{Exclusive, Shared};
 use vfs::{
     By, Callback, CreateHow, FileSystem, Held, LeaseId, Lock, Locked, OpenRequest, Share, Stability, Status,
+    Times, Timestamp,
 };
 
 /// A front that cannot call anybody back, as v2 and v3 are.
@@ -193,6 +194,29 @@ async fn a_waiter_is_told_when_a_lock_is_released() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_first_conflict_by_offset_is_named_here_or_below() {
+    let stage = Stage::new(quiet());
+    let (file, me, other) = (stage.below.add("a"), client(1), client(2));
+    let id = open(&stage, &me, &file, RW).await.unwrap().id;
+    let foreign = Lock { owner: owner(&anonymous()), kind: Shared, offset: 2, length: 2 };
+    stage.arbiter.lock(&me, id, &lock(&me, Exclusive, 10, 5)).await.unwrap();
+    stage.arbiter.lock(&me, id, &lock(&me, Shared, 4, 5)).await.unwrap();
+    stage.below.files.lock().foreign_lock = Some(foreign.clone());
+    let test = async |kind, offset| {
+        let wanted = lock(&other, kind, offset, u64::MAX).lock;
+        stage.arbiter.test(&other, &file, &wanted).await.unwrap()
+    };
+    assert_eq!(test(Exclusive, 0).await, Some(foreign));
+    assert_eq!(test(Shared, 0).await, Some(lock(&me, Exclusive, 10, 5).lock));
+    let asked = stage.below.count("test");
+    assert_eq!(test(Exclusive, 4).await, Some(lock(&me, Shared, 4, 5).lock));
+    assert_eq!(stage.below.count("test"), asked, "none can begin earlier");
+    let opened = open(&stage, &other, &file, RW).await.unwrap().id;
+    let denied = stage.arbiter.lock(&other, opened, &lock(&other, Exclusive, 0, u64::MAX)).await.unwrap();
+    assert_eq!(denied, Locked::Denied(lock(&me, Shared, 4, 5).lock));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_close_releases_what_was_locked_through_the_open() {
     let mut stage = Stage::new(quiet());
     let file = stage.below.add("a");
@@ -322,6 +346,39 @@ async fn a_lease_from_below_goes_back_when_nobody_has_the_file() {
     assert_eq!(stage.below.count("returned"), 1);
 }
 
+/// What the holder of a write lease has made of a file that had ten bytes.
+fn made(size: u64, times: Option<Times>) -> Held {
+    Held { modified: size != 10, size, times }
+}
+
+#[tokio::test(start_paused = true)]
+async fn times_that_only_the_writer_knows_are_told() {
+    let mut stage = Stage::new(options());
+    let file = stage.below.add("a");
+    open(&stage, &client(1), &file, RW).await.unwrap().lease.unwrap();
+    let known = stage.arbiter.getattr(&client(1), &file).await.unwrap();
+    let [long_ago, read] = [3, 4].map(|seconds| Timestamp::new(seconds, 5));
+    let times = |ctime| Times { atime: read, mtime: long_ago, ctime };
+    let before = known.ctime;
+    let older = Timestamp::from_nanos(before.as_nanos() - 1);
+    let later = known.ctime.plus(Duration::from_nanos(1));
+    // One that has changed times itself; one that only repeats what it was told; and one that does not know yet what
+    // has arrived of its own, and does when it is asked once more.
+    for (told, shown) in
+        [(&[later][..], true), (&[before], false), (&[older, later], true), (&[older; 2], false)]
+    {
+        let asker = stage.start(|arbiter| async move { arbiter.getattr(&anonymous(), &file).await });
+        for ctime in told {
+            stage.query().await.answer.send(made(11, Some(times(*ctime)))).unwrap();
+        }
+        let seen = asker.await.unwrap().unwrap();
+        assert_eq!((seen.mtime == long_ago, seen.atime == read), (shown, shown), "{told:?}: {seen:?}");
+        assert!(shown || (seen.mtime > known.mtime && seen.atime == known.atime), "{seen:?}");
+        assert!(seen.ctime >= known.ctime && seen.change > known.change);
+    }
+    stage.is_silent().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_writer_is_asked_and_its_answer_told() {
     let mut stage = Stage::new(options());
@@ -332,8 +389,8 @@ async fn a_writer_is_asked_and_its_answer_told() {
         let asker = stage.start(|arbiter| async move { arbiter.getattr(&anonymous(), &file).await });
         let query = stage.query().await;
         assert_eq!(query.id, lease.id);
-        let change = if size == 10 { lease.change } else { lease.change + 1 };
-        query.answer.send(Held { change, size }).unwrap();
+        assert_eq!((query.change, query.times), (lease.change, true));
+        query.answer.send(made(size, None)).unwrap();
         let attributes = asker.await.unwrap().unwrap();
         assert_eq!(attributes.size, size);
         told.push((attributes.change, attributes.mtime));
@@ -347,7 +404,7 @@ async fn a_writer_is_asked_and_its_answer_told() {
     stage.is_silent().await;
     let asker =
         stage.start(|arbiter| async move { arbiter.lookup(&anonymous(), &handle(ROOT), &name("a")).await });
-    stage.query().await.answer.send(Held { change: 0, size: 7 }).unwrap();
+    stage.query().await.answer.send(made(7, None)).unwrap();
     assert_eq!(asker.await.unwrap().unwrap().node.attributes.unwrap().size, 7);
     assert_eq!(stage.arbiter.held().recalls, 0);
 }
@@ -379,9 +436,9 @@ async fn many_who_ask_at_a_time_share_a_question() {
     let first = stage.query().await;
     askers.extend((0..20).map(|_| stage.start(ask)));
     settle().await;
-    first.answer.send(Held { change: 0, size: 1 }).unwrap();
+    first.answer.send(made(1, None)).unwrap();
     // The others came after the first question had left: what they are told was asked later.
-    stage.query().await.answer.send(Held { change: 0, size: 2 }).unwrap();
+    stage.query().await.answer.send(made(2, None)).unwrap();
     let mut sizes = Vec::new();
     for asker in askers {
         sizes.push(asker.await.unwrap().unwrap().size);
@@ -399,16 +456,17 @@ async fn a_question_from_below_is_for_whoever_writes() {
     let ask = || {
         let (answer, answered) = tokio::sync::oneshot::channel();
         let deadline = Instant::now() + Duration::from_secs(1);
-        (Callback::Getattr(vfs::Query { id, handle: file, answer, deadline }), answered)
+        let query = vfs::Query { id, handle: file, change: 1, times: false, answer, deadline };
+        (Callback::Getattr(query), answered)
     };
     let (question, answered) = ask();
     stage.below.say(question).await;
     let query = stage.query().await;
-    assert_eq!(query.id, lease.id);
-    query.answer.send(Held { change: 5, size: 6 }).unwrap();
+    assert_eq!((query.id, query.change, query.times), (lease.id, lease.change, false));
+    query.answer.send(made(6, None)).unwrap();
     assert_eq!(answered.await.unwrap().size, 6);
     stage.give_back(lease.id).await;
     let (question, answered) = ask();
     stage.below.say(question).await;
-    assert_eq!(answered.await.unwrap(), Held { change: 100, size: 10 });
+    assert_eq!(answered.await.unwrap(), made(10, None));
 }

@@ -170,7 +170,7 @@ impl Arguments {
         progress: impl FnMut(Progress<'_>) + Send + 'static,
     ) -> Result<bool, String> {
         if self.list {
-            print!("{}", list());
+            print(&list())?;
             return Ok(true);
         }
         let (runtime, interrupt) = (Runtime::current(), Interrupt::default());
@@ -300,11 +300,7 @@ impl Arguments {
 
     /// Prints first, and writes all that can be written: what was measured took its time.
     fn tell(&self, report: &Report) -> Result<(), String> {
-        if self.json {
-            println!("{}", report.json());
-        } else {
-            print!("{}", report.table());
-        }
+        print(&if self.json { format!("{}\n", report.json()) } else { report.table() })?;
         let html = self.html.as_ref().map_or(Ok(()), |file| write(file, &report.html()));
         let markdown = self.markdown.as_ref().map_or(Ok(()), |file| write(file, &report.markdown()));
         html.and(markdown)
@@ -323,8 +319,18 @@ impl Arguments {
             return Ok(true);
         }
         let verdict = quick::compare(&measured, &Baseline::parse(&read(file)?)?);
-        print!("\n{verdict}");
+        print(&format!("\n{verdict}"))?;
         Ok(verdict.passed())
+    }
+}
+
+/// Prints on standard output. A reader that has gone away, as after `| head`, is no failure: what else is to be done is.
+pub(crate) fn print(text: &str) -> Result<(), String> {
+    match std::io::Write::write_all(&mut std::io::stdout(), text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(format!("cannot write to standard output: {error}; give it another place"))
+        }
+        _ => Ok(()),
     }
 }
 

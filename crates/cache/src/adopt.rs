@@ -116,7 +116,13 @@ impl Core {
 
     fn adopt_lease(&self, object: &Arc<Object>, adopted: &AdoptedLease) {
         let above = self.leases.name();
-        let lease = Lease { id: adopted.id, kind: adopted.kind, until: None, change: 0 };
+        let lease = Lease {
+            id: adopted.id,
+            kind: adopted.kind,
+            until: None,
+            change: 0,
+            space_limit: Lease::NO_SPACE_LIMIT,
+        };
         if matches!(
             self.leases.put(lease.id, above, lease.kind, object),
             Some(Early::Revoked | Early::Returned)
@@ -269,7 +275,7 @@ impl Core {
         let mut batch = Batch::default();
         batch.remove(Table::Leases, handle.as_bytes().to_vec());
         self.index.commit(batch);
-        if self.index.is_broken() && self.leases.len() > 0 {
+        if self.index.is_untrue() && self.leases.len() > 0 {
             // What it says cannot be changed any more: no lease may be there that it could speak of.
             self.trim_leases(0);
         }

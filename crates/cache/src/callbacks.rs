@@ -13,7 +13,9 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use vfs::{Callback, Callbacks, Caller, Held, LeaseId, Lock, LockRequest, Locked, OpenId, Query, Recall};
+use vfs::{
+    Callback, Callbacks, Caller, Held, LeaseId, Lock, LockRequest, Locked, OpenId, Query, Recall, Times,
+};
 
 use crate::core::Core;
 use crate::filesystem::overlay::overlay;
@@ -21,7 +23,7 @@ use crate::lease::{Early, HeldLease};
 use crate::object::State;
 use crate::table::Object;
 use crate::upstream::settle::is_useless;
-use crate::writes::Level;
+use crate::writes::{Level, Pending};
 
 /// How long the layer above has for a lease that we want to be rid of ourselves.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -228,18 +230,18 @@ impl Core {
     }
 
     /// The origin asks what the holder of a write lease has made of a file: what is known here, with what is delayed,
-    /// unless the layer above knows better.
+    /// unless the layer above knows better. If times are delayed that the origin would not show, it is not told, and takes
+    /// the lease back.
     async fn on_query(&self, query: Query) {
         let Some(object) = self.leases.holder(query.id) else { return };
-        let (known, above) = self.with(&object, |state| {
-            let held = |known: &vfs::Attributes| Held { change: known.change, size: known.size };
+        let (held, above) = self.with(&object, |state| {
             let above = state.lease.as_ref().filter(|lease| lease.given).map(|lease| lease.above);
-            (state.leased().map(|known| held(&overlay(state, *known, u64::MAX))), above)
+            (made_of(state, query.times), above)
         });
         // Where writes are delayed here, nobody above knows more.
-        match (above.filter(|_| self.is_heard() && self.delayed.is_none()), known) {
+        match (above.filter(|_| self.is_heard() && self.delayed.is_none()), held) {
             (Some(id), _) => self.tell_above(Callback::Getattr(Query { id, ..query })).await,
-            (None, Some(known)) => drop(query.answer.send(known)),
+            (None, Some(held)) => drop(query.answer.send(held)),
             (None, None) => {}
         }
     }
@@ -300,4 +302,19 @@ impl Core {
             None => self.settle_soon(object),
         }
     }
+}
+
+/// What was made of a file under a write lease, where times are `shown` or are not. None if that does not tell all.
+fn made_of(state: &State, shown: bool) -> Option<Held> {
+    let known = *state.leased()?;
+    let writes = state.writes.as_ref().filter(|writes| !writes.is_clean());
+    if !shown && writes.and_then(|writes| writes.pending()).is_some_and(Pending::sets_times) {
+        return None;
+    }
+    let now = overlay(state, known, u64::MAX);
+    let modified = writes.is_some();
+    // Later than what the origin has: that is how it knows that these are times of ours (`vfs::Times`).
+    let ctime = if modified { now.ctime.max(known.ctime.plus(Duration::from_nanos(1))) } else { now.ctime };
+    let times = Times { atime: now.atime, mtime: now.mtime, ctime };
+    Some(Held { modified, size: now.size, times: Some(times) })
 }

@@ -19,6 +19,7 @@ use crate::core::Core;
 use crate::filesystem::directory::listing_id;
 use crate::limits::{Pressure, Usage};
 use crate::names::{Leads, NameEntry, directory_of, directory_prefix};
+use crate::store::index::FULL_BYTES;
 use crate::store::objects::blocking;
 use crate::store::{Batch, FileId, Record, Table, UseNote};
 use crate::table::Object;
@@ -27,6 +28,8 @@ use crate::table::Object;
 const WATCH_INTERVAL: Duration = Duration::from_millis(500);
 /// Records looked at between two breaths.
 const PAGE: usize = 128;
+/// How much goes at a time to make a full disk take an index.
+const CLEANED_BYTES: u64 = 4 * FULL_BYTES;
 /// Directories above each other, at most.
 pub const DEPTH_MAX: usize = 256;
 
@@ -228,6 +231,32 @@ impl Core {
         None
     }
 
+    /// Takes data off a full disk while there is no index that says what was used last: of what is in memory, that which was
+    /// used longest ago.
+    pub async fn clean_without_index(self: &Arc<Core>) {
+        let mut objects: Vec<_> = self.table.all().collect();
+        objects.sort_by_key(|object| object.used.load(Ordering::Relaxed));
+        let mut freed = 0;
+        for object in objects {
+            if freed >= CLEANED_BYTES {
+                break;
+            }
+            if self.is_kept(&object) {
+                continue;
+            }
+            freed += self
+                .with(&object, |state| {
+                    let bytes = state.data.file().filter(|_| !state.data.is_in_use())?.allocated_bytes();
+                    state.drop_data();
+                    self.counters.evictions.bump();
+                    Some(bytes)
+                })
+                .unwrap_or_default();
+        }
+        self.empty_trash().await;
+        self.disk.look();
+    }
+
     /// Takes everything in a directory out of the index.
     fn forget_names(&self, directory: &Handle) {
         let prefix = directory_prefix(directory);
@@ -244,11 +273,27 @@ impl Core {
         }
     }
 
-    /// Finds files that no record speaks of, and counts the bytes in use. `breath` is taken after each page.
-    pub async fn sweep(self: &Arc<Core>, breath: Duration) {
+    /// Finds files that no record speaks of, and counts the bytes in use. `breath` is taken after each page. Files of this
+    /// process are looked at as well if the index has been `lost`, with what it knew of them.
+    pub async fn sweep(self: &Arc<Core>, breath: Duration, lost: bool) {
+        // What is made from now on stays, and so does what memory or the index knows, in this order: what memory lets go of
+        // is in the index before.
+        let ours =
+            Ours { nonce: self.objects.nonce(), below: if lost { self.objects.next_number() } else { 0 } };
         let mut known = HashSet::new();
         let mut shares: HashMap<Fsid, u64> = HashMap::new();
         let before_shares = self.objects.shares();
+        for object in self.table.all() {
+            let file = self.with(&object, |state| {
+                let file = state.data.file()?;
+                Some((file.id, file.allocated_bytes(), state.attributes().map(|known| known.fsid)))
+            });
+            let Some((id, allocated, fsid)) = file else { continue };
+            known.insert(id);
+            if let Some(fsid) = fsid {
+                *shares.entry(fsid).or_default() += allocated;
+            }
+        }
         let mut from = Vec::new();
         loop {
             let page = self.index.scan(Table::Objects, &[], &from, PAGE);
@@ -257,8 +302,9 @@ impl Core {
             from.push(0);
             for record in page.iter().filter_map(|(_, record)| Record::decode(record)) {
                 let Some(data) = record.data else { continue };
-                known.insert(data.file);
-                *shares.entry(record.kept.attributes.fsid).or_default() += data.allocated_bytes;
+                if known.insert(data.file) {
+                    *shares.entry(record.kept.attributes.fsid).or_default() += data.allocated_bytes;
+                }
             }
             tokio::time::sleep(breath).await;
         }
@@ -268,8 +314,8 @@ impl Core {
         let mut used = 0;
         for shard in 0..=u8::MAX {
             let path = self.objects.root().join(format!("{shard:02x}"));
-            let (nonce, set) = (self.objects.nonce(), known.clone());
-            let swept = blocking(move || Ok(sweep_shard(&path, nonce, &set))).await;
+            let set = known.clone();
+            let swept = blocking(move || Ok(sweep_shard(&path, ours, &set))).await;
             used += swept.unwrap_or_default();
             tokio::time::sleep(breath).await;
         }
@@ -333,13 +379,22 @@ impl Core {
     }
 }
 
-/// Removes files of earlier processes that are not known; the bytes that the rest uses.
-fn sweep_shard(path: &std::path::Path, nonce: u64, known: &HashSet<FileId>) -> u64 {
+/// Which files of this process are looked at.
+#[derive(Clone, Copy)]
+struct Ours {
+    nonce: u64,
+    /// Those with a lower number.
+    below: u64,
+}
+
+/// Removes files that are not known; the bytes that the rest uses.
+fn sweep_shard(path: &std::path::Path, ours: Ours, known: &HashSet<FileId>) -> u64 {
     let Ok(entries) = std::fs::read_dir(path) else { return 0 };
     let mut used = 0;
     for entry in entries.flatten() {
         let Some(id) = entry.file_name().to_str().and_then(FileId::parse) else { continue };
-        if id.is_of(nonce) || known.contains(&id) {
+        let spared = id.is_of(ours.nonce) && id.number() >= ours.below;
+        if spared || known.contains(&id) {
             used += entry.metadata().map_or(0, |metadata| metadata.blocks() * 512);
         } else {
             let _ = std::fs::remove_file(entry.path());

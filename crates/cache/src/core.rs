@@ -24,6 +24,7 @@ use crate::outage::Outage;
 use crate::policy::Policy;
 use crate::readahead::Pace;
 use crate::stats::Counters;
+use crate::store::index::FULL_BYTES;
 use crate::store::{
     Batch, DataRecord, Directory, Index, ObjectFile, Objects, Pins, Record, Table, UseNote, directory,
 };
@@ -39,7 +40,7 @@ const STORING_MAX: usize = 32;
 /// Callbacks on their way to the layer above.
 const CALLBACKS_MAX: usize = 1024;
 /// Largest READ that is sent, whatever the origin would take.
-const CHUNK_MAX_BYTES: u64 = 1 << 20;
+pub const CHUNK_MAX_BYTES: u64 = 1 << 20;
 
 /// The heart of a cache: everything but the background work.
 pub struct Core {
@@ -119,7 +120,7 @@ pub struct Core {
     boot: u64,
     warned: Mutex<Option<Instant>>,
     /// Last, so that the directory is let go of when nothing in it is open any more.
-    _directory: Directory,
+    pub directory: Directory,
 }
 
 /// What a cache starts from.
@@ -195,7 +196,7 @@ impl Core {
             boot: directory::boot_id(),
             warned: Mutex::new(None),
             options: start.options,
-            _directory: start.directory,
+            directory: start.directory,
         }
     }
 
@@ -324,14 +325,21 @@ impl Core {
         if !self.limits.initialized()
             && let Ok(limits) = self.limits.get_or_try_init(ask).await
         {
-            self.policy.origin.learn_granule(limits.time_delta_nanoseconds);
+            self.note_limits(limits);
         }
     }
 
     /// The origin said what it can do.
     pub fn learn_limits(&self, limits: FsLimits) {
-        self.policy.origin.learn_granule(limits.time_delta_nanoseconds);
+        self.note_limits(&limits);
         let _ = self.limits.set(limits);
+    }
+
+    fn note_limits(&self, limits: &FsLimits) {
+        self.policy.origin.learn_granule(limits.time_delta_nanoseconds);
+        if let (Some(delayed), Some(available)) = (&self.delayed, limits.available_bytes) {
+            delayed.spaces.saw_first(available);
+        }
     }
 
     /// Most bytes that one WRITE of the origin takes, of those that are delayed.
@@ -347,8 +355,11 @@ impl Core {
         u64::from(max).clamp(crate::data::BLOCK_BYTES, CHUNK_MAX_BYTES)
     }
 
-    /// May anything be stored now?
+    /// May anything be stored now? Not the last of the space, which the index needs, nor what the index would not know.
     pub fn may_store(&self) -> bool {
+        if self.index.is_broken() || self.disk.free_bytes() < 2 * FULL_BYTES {
+            return false;
+        }
         if self.objects.used_bytes() >= self.options.size_max_bytes
             || self.disk.free_bytes() < self.options.min_free_bytes
         {

@@ -14,6 +14,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::fetch::Fetch;
+use crate::holes::Holes;
 use crate::ranges::{RangeSet, covers, overlap};
 use crate::store::ObjectFile;
 use crate::sums::Sums;
@@ -68,6 +69,8 @@ pub struct Data {
     /// What has come with an open and nobody has asked for yet.
     unasked: RangeSet,
     tickets: Ticket,
+    /// Where the origin has none.
+    pub holes: Holes,
     /// Checksums of what was stored.
     sums: Sums,
     /// Everything valid has reached the disk itself.
@@ -378,6 +381,7 @@ impl Data {
     /// Drops everything. The file, if there was one, goes to the caller for the trash.
     pub fn discard(&mut self) -> Option<Arc<ObjectFile>> {
         self.generation += 1;
+        self.holes = Holes::default();
         self.valid.clear();
         self.young.clear();
         self.sums.clear();

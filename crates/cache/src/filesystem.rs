@@ -119,6 +119,7 @@ impl FileSystem for Cache {
 
     async fn read(&self, caller: &Caller, handle: &Handle, by: By, offset: u64, count: u32) -> Result<Read> {
         let read = if self.core.delayed.is_some() {
+            self.core.tell_if_lost(handle)?;
             self.core.read_over((caller, by), handle, offset, count).await?
         } else {
             self.core.read_or_offline(caller, handle, offset, count).await?
@@ -137,6 +138,7 @@ impl FileSystem for Cache {
         stability: Stability,
     ) -> Result<Written> {
         if let Some(delayed) = &self.core.delayed {
+            self.core.tell_if_lost(handle)?;
             return self.core.write_delayed(delayed, (caller, by), handle, offset, data, stability).await;
         }
         let (core, caller, handle) = (self.core.clone(), caller.clone(), *handle);
@@ -240,7 +242,7 @@ impl FileSystem for Cache {
         let (core, caller) = (self.core.clone(), caller.clone());
         let (from, from_name, to, to_name) = (*from, from_name.clone(), *to, to_name.clone());
         self.lasting(async move {
-            core.before_rename(&caller, (&from, &from_name), &to_name).await;
+            core.before_rename(&caller, (&from, &from_name), &to_name).await?;
             let hold = core.before_unlink(&to, &to_name).await;
             let renamed = core.rename(&caller, (&from, &from_name), (&to, &to_name)).await?;
             hold.into_iter().for_each(Hold::gone);
@@ -253,7 +255,7 @@ impl FileSystem for Cache {
         let (core, caller, file) = (self.core.clone(), caller.clone(), *file);
         let (directory, name) = (*directory, name.clone());
         self.lasting(async move {
-            core.before_link(&file, &name).await;
+            core.before_link(&file, &name).await?;
             let since = core.policy.event();
             let mut created = core.link(&caller, &file, &directory, &name).await?;
             core.written_created(since, &mut created);
@@ -296,6 +298,7 @@ impl FileSystem for Cache {
         let online = async {
             let since = self.core.policy.event();
             let mut opened = self.core.open(caller, request).await?;
+            self.core.tell_opener_if_lost(caller, request, &opened).await?;
             self.core.written_opened(since, caller, &mut opened).await;
             Ok(opened)
         };
@@ -341,6 +344,10 @@ impl FileSystem for Cache {
 
     fn believed_until(&self, handle: &Handle) -> Option<Instant> {
         self.core.believed_until(handle)
+    }
+
+    fn names_doubted(&self, directory: &Handle) -> u64 {
+        self.core.names_doubted(directory)
     }
 
     async fn whole(&self, caller: &Caller, open: OpenId) -> Option<Whole> {

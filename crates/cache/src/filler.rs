@@ -4,19 +4,20 @@
 //! are answered from the bytes as they arrive; storing them comes after.
 
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, LazyLock};
 
 use bytes::{Bytes, BytesMut};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
-use vfs::{AccessMask, Caller, Read, Result, Status};
+use vfs::{AccessMask, Attributes, Caller, Extent, Features, Read, Result, Share, Status};
 
-use crate::core::Core;
+use crate::core::{CHUNK_MAX_BYTES, Core};
 use crate::data::{Data, Ticket};
 use crate::fetch::{Fetch, Fetched};
 use crate::filesystem::names::Before;
+use crate::holes::Holes;
 use crate::object::Opening;
 use crate::store::objects::{INLINE_BYTES, blocking};
 use crate::table::Object;
@@ -29,6 +30,27 @@ struct Errand {
     fetch: Arc<Fetch>,
     /// Nobody waits for it.
     background: bool,
+}
+
+/// What an errand brought.
+struct Brought {
+    /// From the start of the range on.
+    bytes: Bytes,
+    /// How many of them came from the origin; the others are of a hole.
+    read_bytes: usize,
+    /// The file ends with them.
+    eof: bool,
+    /// Attributes that came along.
+    states: Vec<Attributes>,
+}
+
+/// A hole from the start of an errand's range on.
+struct Hole {
+    range: Range<u64>,
+    /// The size of the file.
+    size: u64,
+    /// Attributes that came along.
+    attributes: Option<Attributes>,
 }
 
 impl Core {
@@ -169,13 +191,13 @@ impl Errand {
         let before = self.core.with(&self.object, |state| Before::of(state));
         let sent = self.core.policy.sending();
         match self.bring().await {
-            Ok((fetched, states)) => {
-                for attributes in states {
-                    self.core.observe(&self.object, Some(&attributes), &sent, Opening::No);
+            Ok(Brought { bytes, read_bytes, eof, states }) => {
+                for attributes in &states {
+                    self.core.observe(&self.object, Some(attributes), &sent, Opening::No);
                 }
                 self.core.remember_success(&self.caller, &self.object, AccessMask::READ, &sent, &before);
-                self.core.measure(fetched.bytes.len() as u64);
-                let bytes = fetched.bytes.clone();
+                self.core.measure(read_bytes as u64);
+                let fetched = Fetched { bytes: bytes.clone(), eof, attributes: states.last().copied() };
                 self.fetch.finish(Ok(fetched));
                 let range = self.fetch.range.start..self.fetch.range.start + bytes.len() as u64;
                 let wanted = |data: &Data| data.wants(&self.fetch);
@@ -190,31 +212,94 @@ impl Errand {
         }
     }
 
-    /// Reads the range, in as many READs as the origin wants. Gives up half-way if the file changes between two.
-    async fn bring(&self) -> Result<(Fetched, Vec<vfs::Attributes>)> {
+    /// Reads the range, in as many READs as the origin wants, and what of it is a hole in none. Gives up half-way if the
+    /// file changes between two.
+    async fn bring(&self) -> Result<Brought> {
         let range = &self.fetch.range;
-        let mut states = Vec::new();
-        let mut read = self.read(range.clone()).await?;
-        states.extend(read.attributes);
+        let mut brought = Brought { bytes: Bytes::new(), read_bytes: 0, eof: false, states: Vec::new() };
+        if let Some(hole) = self.hole().await {
+            brought.states.extend(hole.attributes);
+            let end = hole.range.end.min(range.end);
+            brought.bytes = zeros((end - range.start) as usize);
+            brought.eof = end >= hole.size;
+            if brought.eof || end == range.end {
+                return Ok(brought);
+            }
+        }
+        let mut read = self.read(range.start + brought.bytes.len() as u64..range.end).await?;
+        brought.states.extend(read.attributes);
         let first = to_bytes(&read.data).await?;
-        let mut whole = first.clone();
-        if !read.eof && (first.len() as u64) < range.end - range.start && !first.is_empty() {
-            let mut more = BytesMut::from(&first[..]);
-            while !read.eof && (more.len() as u64) < range.end - range.start {
+        brought.read_bytes = first.len();
+        let mut all = first.clone();
+        if !brought.bytes.is_empty() || (!read.eof && is_short(&first, range)) {
+            let mut more = BytesMut::from(&brought.bytes[..]);
+            more.extend_from_slice(&first);
+            while !read.eof && is_short(&more, range) {
                 let next = self.read(range.start + more.len() as u64..range.end).await?;
                 let changed = next.attributes.zip(read.attributes).is_some_and(|(a, b)| a.wcc() != b.wcc());
                 let bytes = to_bytes(&next.data).await?;
-                states.extend(next.attributes);
+                brought.states.extend(next.attributes);
                 if changed || (bytes.is_empty() && !next.eof) {
                     break;
                 }
+                brought.read_bytes += bytes.len();
                 more.extend_from_slice(&bytes);
                 read = next;
             }
-            whole = more.freeze();
+            all = more.freeze();
         }
-        whole.truncate((range.end - range.start) as usize);
-        Ok((Fetched { bytes: whole, eof: read.eof, attributes: states.last().copied() }, states))
+        all.truncate((range.end - range.start) as usize);
+        self.core.with(&self.object, |state| state.data.holes.read(&all));
+        Ok(Brought { bytes: all, eof: read.eof, ..brought })
+    }
+
+    /// The hole that the file has where the range begins. None if there is data, or if that is not known and not worth a
+    /// call.
+    async fn hole(&self) -> Option<Hole> {
+        let (core, object, start) = (&self.core, &self.object, self.fetch.range.start);
+        if !core.known_limits().is_some_and(|limits| limits.features.contains(Features::SEEK)) {
+            return None;
+        }
+        let (known, stand) = core.with(object, |state| {
+            let size = state.attributes().filter(|known| Holes::may_be_in(known)).map(|known| known.size)?;
+            let stand = state.data.stand();
+            // Without a call, nothing tells whether this caller may read.
+            let may = core.may(state, &self.caller.principal, AccessMask::READ) == Some(true);
+            let hole = state.data.holes.at(start, stand).filter(|_| may);
+            let asks = state.data.holes.may_follow() && !state.data.is_being_written();
+            let known = hole.map(|range| Hole { range, size, attributes: None });
+            (known.is_some() || asks).then_some((known, stand))
+        })?;
+        if known.is_some() {
+            return known;
+        }
+        let hole = self.ask_hole(start).await?;
+        core.with(object, |state| {
+            if !state.data.is_being_written() {
+                state.data.holes.told(hole.range.clone(), stand);
+            }
+        });
+        (!hole.range.is_empty()).then_some(hole)
+    }
+
+    /// Asks the origin where the next data is. None if it does not say, or does not say of which state of the file.
+    async fn ask_hole(&self, start: u64) -> Option<Hole> {
+        let (core, handle) = (&self.core, &self.object.handle);
+        let usage = core.use_open(&self.object, Share::READ);
+        core.counters.extended.bump();
+        let by = Core::ground(usage.as_ref());
+        let (data, told) = match core.below.seek(&self.caller, handle, by, start, Extent::Data).await {
+            Ok(sought) => (Some(sought.offset), sought.attributes),
+            Err(error) if error.status == Status::Nxio => (None, error.attributes.map(|all| *all)),
+            Err(_) => return None,
+        };
+        let attributes = match told {
+            Some(attributes) => attributes,
+            None => core.below.getattr(&self.caller, handle).await.ok()?,
+        };
+        let end = data.unwrap_or(attributes.size).min(attributes.size);
+        let range = start..end.max(start);
+        Some(Hole { range, size: attributes.size, attributes: Some(attributes) })
     }
 
     async fn read(&self, range: Range<u64>) -> Result<Read> {
@@ -242,6 +327,17 @@ impl Core {
         pace.on_bytes(bytes, Instant::now());
         self.window_bytes.store(pace.window_bytes(), Ordering::Relaxed);
     }
+}
+
+/// Is there less than the range asks for, and not nothing?
+fn is_short(bytes: &[u8], range: &Range<u64>) -> bool {
+    (bytes.len() as u64) < range.end - range.start && !bytes.is_empty()
+}
+
+/// So many zeros, at most those of one fetch.
+fn zeros(count: usize) -> Bytes {
+    static ZEROS: LazyLock<Bytes> = LazyLock::new(|| Bytes::from(vec![0; CHUNK_MAX_BYTES as usize]));
+    if count <= ZEROS.len() { ZEROS.slice(..count) } else { Bytes::from(vec![0; count]) }
 }
 
 /// The bytes of a READ, off the async worker if a disk has to be asked.

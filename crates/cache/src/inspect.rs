@@ -18,6 +18,7 @@ use crate::store::objects::blocking;
 use crate::store::{Pinned, Table, UseNote};
 use crate::table::Object;
 use crate::upkeep;
+use crate::writes::{Losses, Lost};
 
 /// Index entries read between two looks at other things.
 const PAGE: usize = 256;
@@ -231,16 +232,23 @@ impl Cache {
 
     /// Where an object was last seen, from the root: its components. `None` if that is not known.
     pub fn path_of(&self, handle: &Handle) -> Option<Vec<Name>> {
-        let root = self.core.known_root()?;
-        let mut names = Vec::new();
-        let mut at = *handle;
-        while at != root && names.len() < crate::cleaner::DEPTH_MAX {
-            let place = self.core.with(&self.core.glance(&at), |state| state.place.clone())?;
-            names.push(place.name);
-            at = place.directory;
-        }
-        names.reverse();
-        (at == root).then_some(names)
+        self.core.path_of(handle)
+    }
+
+    /// Files of which something was lost after its close had succeeded, oldest first; of very many, the last. And how many
+    /// times that happened.
+    pub fn lost(&self) -> (Vec<Lost>, u64) {
+        let of = |losses: &Losses| (losses.list(), losses.files());
+        self.core.delayed.as_ref().map(|delayed| of(&delayed.losses)).unwrap_or_default()
+    }
+
+    /// Those of them of which nobody has been told: no operation on the file has failed since.
+    pub fn lost_untold(&self) -> Vec<Lost> {
+        let is_untold = |lost: &Lost| {
+            let writes = |state: &mut State| state.writes.as_ref().is_some_and(|writes| writes.is_lost());
+            self.core.with(&self.core.glance(&lost.handle), writes)
+        };
+        self.lost().0.into_iter().filter(is_untold).collect()
     }
 
     /// All objects that have data, least recently used first: a page of them, and where the next begins.

@@ -39,6 +39,8 @@ pub struct HeldLease {
     pub since: u64,
     /// Attributes asked for from this event on are vouched for: those of the grant itself, if they are the known ones.
     pub vouches_from: u64,
+    /// Up to which size of the file the layer below has set space aside.
+    pub space_limit: u64,
     until: Option<Instant>,
     /// Woken when the layer above has returned it.
     pub returned: Arc<Notify>,
@@ -56,6 +58,7 @@ impl HeldLease {
             adopted: false,
             since,
             vouches_from,
+            space_limit: lease.space_limit,
             until: lease.until,
             returned: Arc::default(),
         }

@@ -8,6 +8,7 @@
 //! | `object` | what is known of a remote object, and what new attributes do to it |
 //! | `chain` | which changes our own operations explain |
 //! | `trust` | when unchanged attributes prove unchanged data (the granule rule) |
+//! | `news` | when a negative entry is asked again |
 //! | `rights` | who may have a hit |
 //! | `lease` | what the origin has promised to announce |
 //! | `opens`, `locks` | what is open and locked, here and at the origin |
@@ -17,6 +18,7 @@
 //! | `revalidate` | who shares a GETATTR |
 //! | `names`, `listing` | what names lead to |
 //! | `filler`, `fetch`, `readahead` | bringing bytes from the origin |
+//! | `holes` | bytes that need not be fetched to be known |
 //! | `completer` | bringing what is missing of a file |
 //! | `store`, `sums` | index and files on this disk |
 //! | `writes` | writes that are delayed, and how they reach the origin |
@@ -42,12 +44,14 @@ mod data;
 mod fetch;
 mod filesystem;
 mod filler;
+mod holes;
 mod inspect;
 mod lease;
 mod limits;
 mod listing;
 mod locks;
 mod names;
+mod news;
 mod nobody;
 mod object;
 mod opens;
@@ -84,6 +88,7 @@ pub use options::{Consistency, Fill, LookupCache, Offline, Options, Timeouts, Wr
 pub use stats::{Calls, HitsMisses, Stats};
 pub use store::{OpenError, Pinned};
 pub use verify::Verified;
+pub use writes::Lost;
 
 use crate::core::{Core, Start};
 use crate::store::records::fsid_of;
@@ -111,7 +116,8 @@ impl Cache {
     pub async fn open(below: Arc<dyn FileSystem>, options: Options) -> Result<Arc<Cache>, OpenError> {
         let opened = tokio::task::spawn_blocking(move || {
             let directory = Directory::open(&options.directory, &options.origin)?;
-            prepare(directory, below, options)
+            let index = Index::open(&directory.index())?;
+            prepare(directory, index, below, options)
         });
         let core = Core::new(opened.await.map_err(|error| failed(&error))??);
         let mut tasks = upkeep::start(&core);
@@ -147,7 +153,9 @@ impl Cache {
             let mut options = Options::new(path, origin);
             options.size_max_bytes = u64::MAX;
             options.min_free_bytes = 0;
-            prepare(directory, Arc::new(nobody::Nobody), options)
+            // To look at it is no reason to throw it away.
+            let index = Index::open_or_leave(&directory.index())?;
+            prepare(directory, index, Arc::new(nobody::Nobody), options)
         });
         let core = Core::new(opened.await.map_err(|error| failed(&error))??);
         Ok(Arc::new(Cache { core, tasks: Vec::new(), offline: true }))
@@ -160,11 +168,13 @@ impl Cache {
         stats.objects_in_memory = self.core.table.len() as u64;
         if let Some(delayed) = &self.core.delayed {
             stats.dirty_bytes = delayed.bytes();
+            stats.dirty_files = delayed.files();
             stats.dirty_age = delayed.oldest().map(|since| since.elapsed());
         }
         stats.cleaning = self.core.cleaning.load(Ordering::Relaxed);
         stats.paused = self.core.paused.load(Ordering::Relaxed);
         stats.is_away = self.core.is_away();
+        stats.index_broken = self.core.index.is_broken();
         (stats.leases_read, stats.leases_write) = self.core.leases.counts();
         stats
     }
@@ -176,7 +186,7 @@ impl Cache {
 
     /// Takes off the disk what no record speaks of, at once and without breath.
     pub async fn sweep(&self) {
-        self.core.sweep(Duration::ZERO).await;
+        self.core.sweep(Duration::ZERO, false).await;
     }
 
     /// Writes down what was changed of a cache that was opened to be looked at.
@@ -201,8 +211,12 @@ fn failed(error: &tokio::task::JoinError) -> OpenError {
 }
 
 /// The part of opening that may block.
-fn prepare(directory: Directory, below: Arc<dyn FileSystem>, options: Options) -> Result<Start, OpenError> {
-    let index = Index::open(&directory.index())?;
+fn prepare(
+    directory: Directory,
+    index: Index,
+    below: Arc<dyn FileSystem>,
+    options: Options,
+) -> Result<Start, OpenError> {
     let counter = |key: &[u8]| {
         let value = index.get(Table::Meta, key).and_then(|value| value.try_into().ok());
         value.map_or(0, u64::from_le_bytes)

@@ -32,15 +32,37 @@ pub struct Locks {
 }
 
 impl Locks {
-    /// The lock that is in the way of this one.
+    /// The first lock, by offset, that is in the way of this one.
     pub fn conflict(&self, lock: &Lock) -> Option<Lock> {
-        self.held.iter().map(|held| &held.lock).find(|held| held.conflicts(lock)).cloned()
+        self.first_conflict(lock, |_| true)
     }
 
-    /// The lock that is in the way of this one, and of which the origin does not know.
+    /// The same, among the locks of which the origin does not know.
     pub fn untold_conflict(&self, lock: &Lock) -> Option<Lock> {
-        let mut untold = self.held.iter().filter(|held| !held.told).map(|held| &held.lock);
-        untold.find(|held| held.conflicts(lock)).cloned()
+        self.first_conflict(lock, |held| !held.told)
+    }
+
+    /// Neighbouring ranges of one owner and kind are one lock to POSIX, under whatever opens they were taken.
+    fn first_conflict(&self, lock: &Lock, which: impl Fn(&HeldLock) -> bool) -> Option<Lock> {
+        let considered = || self.held.iter().filter(|held| which(held)).map(|held| &held.lock);
+        if !considered().any(|held| held.conflicts(lock)) {
+            return None;
+        }
+        let mut pieces: Vec<&Lock> = considered().filter(|held| held.owner != lock.owner).collect();
+        pieces.sort_unstable_by(|one, other| (&one.owner, one.offset).cmp(&(&other.owner, other.offset)));
+        let mut merged: Vec<Lock> = Vec::with_capacity(pieces.len());
+        for piece in pieces {
+            match merged.last_mut() {
+                Some(last)
+                    if last.owner == piece.owner && last.kind == piece.kind && last.end() == piece.offset =>
+                {
+                    let to_the_end = piece.end() == u64::MAX;
+                    last.length = if to_the_end { u64::MAX } else { piece.end() - last.offset };
+                }
+                _ => merged.push(piece.clone()),
+            }
+        }
+        merged.into_iter().filter(|held| held.conflicts(lock)).min_by_key(|held| held.offset)
     }
 
     /// Takes it. What its owner held of the range is replaced. False if there are too many.
@@ -219,6 +241,29 @@ mod tests {
         assert!(locks.conflict(&lock(2, false, u64::MAX - 9, 1)).is_some());
         assert_eq!(locks.end_open(OpenId(1)), [], "the origin knows of none");
         assert!(locks.is_empty());
+    }
+
+    #[test]
+    fn the_first_conflict_by_offset_is_named_and_not_the_oldest() {
+        let mut locks = Locks::default();
+        locks.take(OpenId(1), lock(1, true, 10, 5), false);
+        locks.take(OpenId(1), lock(1, false, 1, 5), true);
+        assert_eq!(locks.conflict(&lock(2, true, 0, u64::MAX)), Some(lock(1, false, 1, 5)));
+        assert_eq!(locks.conflict(&lock(2, false, 0, u64::MAX)), Some(lock(1, true, 10, 5)));
+        assert_eq!(locks.untold_conflict(&lock(2, true, 0, u64::MAX)), Some(lock(1, true, 10, 5)));
+        locks.take(OpenId(3), lock(3, false, 0, 2), true);
+        assert_eq!(locks.conflict(&lock(2, true, 0, u64::MAX)), Some(lock(3, false, 0, 2)));
+        assert_eq!(locks.conflict(&lock(3, true, 0, u64::MAX)), Some(lock(1, false, 1, 5)));
+    }
+
+    #[test]
+    fn neighbours_of_one_owner_and_kind_are_named_as_one_lock() {
+        let mut locks = Locks::default();
+        locks.take(OpenId(1), lock(1, true, 10, u64::MAX), false);
+        locks.take(OpenId(2), lock(1, true, 5, 5), true);
+        locks.take(OpenId(2), lock(1, false, 0, 5), true);
+        assert_eq!(locks.conflict(&lock(2, false, 12, 1)), Some(lock(1, true, 5, u64::MAX)));
+        assert_eq!(locks.conflict(&lock(2, true, 0, 1)), Some(lock(1, false, 0, 5)));
     }
 
     #[test]

@@ -19,6 +19,8 @@
 //!
 //! This is pure bookkeeping; it is told what was sent and received, and touches neither disk nor network.
 
+mod changes;
+mod leases;
 mod names;
 mod presumed;
 
@@ -28,9 +30,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::Instant;
-use vfs::{Attributes, LeaseId, LeaseKind, Name, Timestamp, Wcc};
+use vfs::{Attributes, Name, Timestamp};
 
-use crate::chain::{Chain, Verdict};
+use crate::chain::Chain;
 use crate::data::Data;
 use crate::lease::HeldLease;
 use crate::listing::{Gathering, KnownListing};
@@ -51,6 +53,8 @@ use presumed::Presumed;
 pub enum Opening {
     /// What is only good until the next open goes.
     Yes,
+    /// The same, and the object was made by this very call: it is no news of another client.
+    Made,
     /// It stays.
     No,
 }
@@ -144,6 +148,12 @@ pub struct State {
     /// Counts our own changes of names in it, before and after each: what was asked meanwhile is not stored.
     pub names_generation: u64,
     names_touched: Touched,
+    /// The last event that showed a change of it by another client: positive entries are confirmed by later calls.
+    names_doubted: u64,
+    /// A change of a name of ours has moved its ctime, and the state since then has not been seen.
+    name_moved: bool,
+    /// The last event after which a negative entry is confirmed by a later call.
+    negative_from: u64,
     busy_names: Vec<BusyName>,
     tickets: u64,
     /// How much a lease on it is wanted, if it is a directory.
@@ -209,6 +219,9 @@ impl State {
             link: None,
             names_generation: 0,
             names_touched: Touched::default(),
+            names_doubted: 0,
+            name_moved: false,
+            negative_from: 0,
             busy_names: Vec::new(),
             tickets: 0,
             wish: Wish::default(),
@@ -332,83 +345,6 @@ impl State {
         (ours && self.chain.is_suspect()).then(|| self.chain.latest(&known.attributes)).flatten()
     }
 
-    /// A lease of an earlier process is held still.
-    pub fn adopt_lease(&mut self, policy: &Policy, lease: impl FnOnce(u64, u64) -> HeldLease) {
-        let since = policy.event();
-        self.lease = Some(lease(since, if self.vouched { 0 } else { since }));
-    }
-
-    /// Is there nothing more to know of it than what is known, for as long as the lease is held? If so, the index, which
-    /// has just been told all, is to say that the lease vouches for it.
-    pub fn vouch(&mut self) -> Option<LeaseId> {
-        let lease = self.lease.as_ref().filter(|lease| lease.until().is_none() && lease.is_free())?.id;
-        let busy = self.chain.is_under_way() || self.is_busy();
-        let quiet = !self.changed && !self.ours && !busy;
-        let new = quiet && !self.vouched && self.leased().is_some();
-        self.vouched |= new;
-        new.then_some(lease)
-    }
-
-    /// Does the index say that a lease vouches for what it has?
-    pub fn is_vouched(&self) -> bool {
-        self.vouched
-    }
-
-    /// What the index has is not to be believed by a later process without asking: we are about to change the object, or
-    /// have learnt that it changed.
-    pub fn unvouch(&mut self) {
-        if std::mem::take(&mut self.vouched) {
-            self.unvouched = true;
-            self.changed = true;
-        }
-    }
-
-    /// A lease was granted with these attributes, by a call that was sent so.
-    pub fn grant(
-        &mut self,
-        policy: &Policy,
-        seen: Seen,
-        sent: &Sent,
-        lease: impl FnOnce(u64, u64) -> HeldLease,
-    ) {
-        let since = policy.event();
-        let atomic = seen == Seen::Known
-            && self.known.as_ref().is_some_and(|known| known.sent.sequence >= self.distrusted_before);
-        // If the known attributes are not those of the grant, only later ones are vouched for.
-        let lease = lease(since, if atomic { sent.sequence } else { since });
-        // So that the index hears of it.
-        self.changed = true;
-        match &mut self.lease {
-            Some(held) if held.id == lease.id => held.kind = held.kind.max(lease.kind),
-            held => *held = Some(lease),
-        }
-    }
-
-    /// The lease ends. What it alone kept believable goes with it, and the attributes are asked for at the next use.
-    pub fn end_lease(&mut self, policy: &Policy) -> Option<HeldLease> {
-        let lease = self.lease.take()?;
-        self.unvouch();
-        self.covered = false;
-        // What was learnt under the lease counts as settled; from now on only the time stamps tell.
-        if std::mem::take(&mut self.ours) || !self.is_stamped(policy, &policy.sending()) {
-            self.drop_all(policy);
-        }
-        self.distrust(policy);
-        Some(lease)
-    }
-
-    /// From where on the origin has nothing of it that anybody else may have written: its end, if it is being written for
-    /// the first time here, or under a lease for writing; but not under locks, which are for those who share a file.
-    pub fn nothing_from(&self) -> Option<u64> {
-        let writing = |lease: &HeldLease| lease.kind == LeaseKind::Write && lease.is_valid();
-        let leased = self.lease.as_ref().is_some_and(writing) && self.leased().is_some();
-        let known = self.known.as_ref()?;
-        let trusted = known.sent.sequence >= self.distrusted_before && !self.chain.is_suspect();
-        let certain = leased || (self.fresh && trusted);
-        let quiet = !self.chain.is_under_way() && !self.ours && self.locks.is_empty();
-        (certain && quiet).then_some(known.attributes.size)
-    }
-
     /// Is it held for more than what is known of it?
     pub fn is_held(&self) -> bool {
         let used = self.lease.is_some() || !self.opens.is_empty() || !self.locks.is_empty();
@@ -452,10 +388,13 @@ impl State {
         sent: &Sent,
         opening: Opening,
     ) -> Seen {
-        if opening == Opening::Yes {
+        if opening != Opening::No {
             self.open();
         }
         let Some(known) = &mut self.known else {
+            if opening != Opening::Made {
+                policy.news.seen(attributes.ctime, policy.event());
+            }
             self.adopt(policy, attributes, sent);
             return Seen::Known;
         };
@@ -472,7 +411,7 @@ impl State {
         }
         if self.chain.is_under_way() {
             self.chain.observe(attributes);
-            if self.chain.is_suspect() && opening == Opening::Yes {
+            if self.chain.is_suspect() && opening != Opening::No {
                 self.doubt_writes();
             }
             return if self.chain.is_suspect() { Seen::Unclear } else { Seen::Late };
@@ -485,65 +424,15 @@ impl State {
         }
         self.doubt_writes();
         self.drop_all(policy);
+        if !std::mem::take(&mut self.name_moved) {
+            self.note_stranger(policy, Some(attributes.ctime));
+        }
         self.adopt(policy, attributes, sent);
         if overtaken {
             // Which of the two came first, the time stamps do not tell.
             self.distrust(policy);
         }
         Seen::Known
-    }
-
-    /// An operation of ours that changes the object and will say how is about to be sent.
-    pub fn begin_change(&mut self, policy: &Policy) {
-        self.unvouch();
-        if !self.chain.is_under_way() {
-            self.chained = 0;
-            self.chained_from = policy.sending();
-            self.covered = self.is_ours_alone();
-        }
-        self.chained += 1;
-        self.chain.begin();
-    }
-
-    /// It has been done.
-    pub fn end_change(&mut self, policy: &Policy, wcc: &Wcc, sent: &Sent) {
-        learn_clock(policy, wcc);
-        if wcc.after.is_none() {
-            self.presumed.untold();
-        }
-        let known = self.known.as_ref().map(|known| known.attributes);
-        let verdict = self.chain.end(known.as_ref(), wcc);
-        self.conclude(policy, verdict, sent);
-    }
-
-    /// It has failed, and changed nothing.
-    pub fn end_failed(&mut self, policy: &Policy, attributes: Option<&Attributes>, sent: &Sent) {
-        let known = self.known.as_ref().map(|known| known.attributes);
-        let verdict = self.chain.end_unchanged(known.as_ref(), attributes);
-        self.conclude(policy, verdict, sent);
-    }
-
-    /// Nobody knows what became of it.
-    pub fn end_lost(&mut self, policy: &Policy) {
-        let sent = policy.sending();
-        let known = self.known.as_ref().map(|known| known.attributes);
-        self.presumed.untold();
-        let verdict = self.chain.end(known.as_ref(), &Wcc::default());
-        self.conclude(policy, verdict, &sent);
-        self.drop_all(policy);
-        self.distrust(policy);
-    }
-
-    /// An operation of ours changed a name of it: RENAME, LINK or REMOVE. That moves its ctime, and no reply says from
-    /// where to where, so that the next attributes will look like a change by somebody else. They may hide one, too:
-    /// nothing is made of knowing better. What names led to it is asked anew.
-    pub fn lose_names(&mut self, policy: &Policy) {
-        self.unvouch();
-        self.presumed.untold();
-        self.epoch = policy.epoch();
-        self.changed = true;
-        self.ours = self.is_ours_alone();
-        self.distrust(policy);
     }
 
     /// The object is gone at the origin, or as good as.
@@ -611,8 +500,19 @@ impl State {
         }
     }
 
+    /// Another client has changed it, as far as can be told.
+    fn note_stranger(&mut self, policy: &Policy, ctime: Option<Timestamp>) {
+        let event = policy.event();
+        match ctime {
+            Some(ctime) => policy.news.seen(ctime, event),
+            None => policy.news.heard(event),
+        }
+        self.names_doubted = event;
+    }
+
     fn adopt(&mut self, policy: &Policy, attributes: &Attributes, sent: &Sent) {
         self.unvouch();
+        policy.news.own(attributes.ctime);
         self.presumed.shown(sent.sequence >= self.distrusted_before);
         let (timeout, _) = policy.timeouts(attributes.is_dir());
         let now = Instant::now();
@@ -625,41 +525,6 @@ impl State {
             timeout_from: now,
         });
         self.changed = true;
-    }
-
-    fn conclude(&mut self, policy: &Policy, verdict: Verdict, sent: &Sent) {
-        match verdict {
-            Verdict::Waiting(None) | Verdict::Explained(None) => {}
-            Verdict::Waiting(Some(attributes)) | Verdict::Explained(Some(attributes)) => {
-                self.data.clip(attributes.size);
-                self.adopt(policy, &attributes, sent);
-            }
-            // Under a lease, what nothing explains is ours all the same.
-            Verdict::Blind(latest) | Verdict::Foreign(latest) if self.covered => {
-                let alone = self.chained == 1;
-                if let Some(attributes) = latest.attributes {
-                    // Which of several operations told it does not matter, if it is as old as any of them.
-                    let from = if alone { *sent } else { self.chained_from };
-                    self.data.clip(attributes.size);
-                    self.adopt(policy, &attributes, &from);
-                }
-                // Which of several came last, the replies do not tell.
-                if latest.attributes.is_none() || !(alone || latest.certain) {
-                    self.ours = true;
-                    self.distrust(policy);
-                }
-            }
-            // What nothing explains may hide somebody else's change: that our own bytes are known does not help, since
-            // together with the others they would be a file that never was.
-            Verdict::Blind(latest) | Verdict::Foreign(latest) => {
-                self.doubt_writes();
-                self.drop_all(policy);
-                if let Some(attributes) = latest.attributes {
-                    self.adopt(policy, &attributes, sent);
-                }
-                self.distrust(policy);
-            }
-        }
     }
 }
 
@@ -683,14 +548,5 @@ fn confirm(known: &mut Known, policy: &Policy, attributes: &Attributes, sent: &S
         let (min, max) = policy.timeouts(attributes.is_dir());
         known.timeout = (known.timeout * 2).clamp(min, max);
         known.timeout_from = sent.at;
-    }
-}
-
-/// A change that just now was ours shows the origin's clock.
-fn learn_clock(policy: &Policy, wcc: &Wcc) {
-    if let (Some(before), Some(after)) = (wcc.before, wcc.after)
-        && before.ctime < after.ctime
-    {
-        policy.origin.learn_offset(after.ctime, policy.wall());
     }
 }

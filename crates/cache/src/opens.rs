@@ -166,6 +166,11 @@ impl Opens {
         self.local.iter().any(|local| local.id != id && local.shares.access.contains(Share::WRITE))
     }
 
+    /// May somebody write the file through a local open?
+    pub fn is_written(&self) -> bool {
+        self.local.iter().any(|local| local.shares.access.contains(Share::WRITE))
+    }
+
     /// Is there any local open but this?
     pub fn is_open_besides(&self, id: OpenId) -> bool {
         self.local.iter().any(|local| local.id != id)

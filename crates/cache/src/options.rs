@@ -85,13 +85,13 @@ pub struct WriteBehind {
     pub wsize: u32,
     /// WRITEs that are under way at a time, over all files; those of one file are three quarters of them at most.
     pub in_flight_max: usize,
-    /// How long the end of the process may be put off for what has not been sent.
+    /// How long the end of the process waits for an origin that takes nothing of what has not been sent.
     pub unmount_max: Duration,
 }
 
 impl Default for WriteBehind {
     /// 30 s (nfs(5)'s kernel and Badros' threshold alike), 128 MiB a file, 256 MiB in all, WRITEs of 1 MiB, 16 of them
-    /// at a time, and 60 s at the end.
+    /// at a time, and 60 s at the end in which nothing is taken.
     fn default() -> WriteBehind {
         WriteBehind {
             age: Duration::from_secs(30),

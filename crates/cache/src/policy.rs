@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use vfs::{Caller, Clock, Freshness, Timestamp};
 
+use crate::news::{NEGATIVE_MAX, News};
 use crate::options::{Consistency, LookupCache, Options, Timeouts};
 use crate::trust::{OriginClock, Sent};
 
@@ -18,6 +19,8 @@ pub struct Policy {
     timeouts: Timeouts,
     /// What is known about the origin's clock.
     pub origin: OriginClock,
+    /// What other clients were last seen to have done.
+    pub news: News,
     clock: Arc<dyn Clock>,
     events: AtomicU64,
     epochs: AtomicU64,
@@ -31,6 +34,7 @@ impl Policy {
             lookup_cache: options.lookup_cache,
             timeouts: options.timeouts,
             origin: OriginClock::new(options.granule_min, options.clock_skew),
+            news: News::default(),
             clock: options.clock.clone(),
             events: AtomicU64::new(1),
             epochs: AtomicU64::new(first_epoch),
@@ -65,6 +69,11 @@ impl Policy {
     /// Shortest and longest time that attributes are believed.
     pub fn timeouts(&self, is_dir: bool) -> (Duration, Duration) {
         self.timeouts.bounds(is_dir)
+    }
+
+    /// How long a negative entry is believed at most. With `nocto` attribute timeouts alone decide.
+    pub fn negative_max(&self) -> Option<Duration> {
+        (self.consistency == Consistency::CloseToOpen).then_some(NEGATIVE_MAX)
     }
 
     /// Must this caller's answer be asked of the origin after it came?

@@ -111,6 +111,8 @@ pub struct Stats {
     pub paused: bool,
     /// Gauge: bytes of delayed writes that are not durable at the origin.
     pub dirty_bytes: u64,
+    /// Gauge: files of which delayed bytes or attributes are not durable at the origin.
+    pub dirty_files: u64,
     /// Gauge: how long the oldest of them has been waiting, about.
     pub dirty_age: Option<std::time::Duration>,
     /// Bytes that completed files in the background.
@@ -123,6 +125,8 @@ pub struct Stats {
     pub atimes: u64,
     /// Gauge: the origin is away, and clients live with it.
     pub is_away: bool,
+    /// Gauge: the index on disk has failed, as on a full disk; nothing is cached there until it works again.
+    pub index_broken: bool,
     /// Gauge: leases held for reading.
     pub leases_read: u64,
     /// Gauge: leases held for reading and writing.
@@ -270,6 +274,7 @@ impl Counters {
             flushed_bytes: self.flushed_bytes.get(),
             writers_held: self.writers_held.get(),
             dirty_bytes: 0,
+            dirty_files: 0,
             dirty_age: None,
             cleaning: false,
             paused: false,
@@ -278,6 +283,7 @@ impl Counters {
             offline: self.offline.get(),
             atimes: self.atimes.get(),
             is_away: false,
+            index_broken: false,
             leases_read: 0,
             leases_write: 0,
             used_bytes: 0,

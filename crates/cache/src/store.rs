@@ -6,6 +6,7 @@ pub mod index;
 pub mod objects;
 pub mod pins;
 pub mod records;
+pub mod sparse;
 
 pub use directory::{Directory, OpenError};
 pub use index::{Batch, Index, Table};

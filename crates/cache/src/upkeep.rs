@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 
 use crate::cleaner::Cleaned;
 use crate::core::Core;
@@ -32,6 +33,10 @@ const SWEEP_BREATH: Duration = Duration::from_millis(20);
 /// all could go.
 const CLEANER_PAUSE: Duration = Duration::from_secs(1);
 const CLEANER_PAUSE_MAX: Duration = Duration::from_secs(30);
+
+/// An index that failed and could not be made anew is tried again after so long; twice as long each time.
+const RENEW_PAUSE: Duration = Duration::from_millis(250);
+const RENEW_PAUSE_MAX: Duration = Duration::from_secs(30);
 
 /// Keys of the counters in the index.
 pub const USED_BYTES: &[u8] = b"used-bytes";
@@ -56,10 +61,24 @@ pub fn start(core: &Arc<Core>) -> Vec<AbortHandle> {
 }
 
 async fn flusher(core: Weak<Core>, interval: Duration) {
+    let (mut pause, mut renewed) = (RENEW_PAUSE, None::<Instant>);
     loop {
         tokio::time::sleep(interval).await;
         let Some(core) = core.upgrade() else { return };
         core.flush().await;
+        if !core.index.is_broken() {
+            if renewed.is_some_and(|at| at.elapsed() > RENEW_PAUSE_MAX) {
+                (pause, renewed) = (RENEW_PAUSE, None);
+            }
+            continue;
+        }
+        if core.renew_index().await {
+            renewed = Some(Instant::now());
+            continue;
+        }
+        drop(core);
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(RENEW_PAUSE_MAX);
     }
 }
 
@@ -102,7 +121,7 @@ async fn sweeper(core: Weak<Core>) {
     loop {
         tokio::time::sleep(pause).await;
         let Some(core) = core.upgrade() else { return };
-        core.sweep(SWEEP_BREATH).await;
+        core.sweep(SWEEP_BREATH, false).await;
         pause = SWEEP_EVERY;
     }
 }
@@ -138,6 +157,51 @@ impl Core {
             some.iter().for_each(|object| self.vouch(object));
         }
         self.dirty.lock().append(&mut again);
+    }
+
+    /// Makes a new index in the place of one that has failed, and tells it all that is in memory. What the old one alone
+    /// knew is forgotten, and its data goes. False if it does not work yet.
+    async fn renew_index(self: &Arc<Core>) -> bool {
+        // Nobody can find that data any more, and a full disk may need the space.
+        self.sweep(Duration::ZERO, true).await;
+        let turn = self.telling.clone().lock_owned().await;
+        let core = self.clone();
+        let renew = move || {
+            let renewed = core.index.renew();
+            if renewed {
+                core.directory.mark(&core.options.origin);
+                core.tell_anew();
+            }
+            drop(turn);
+            renewed
+        };
+        if !tokio::task::spawn_blocking(renew).await.unwrap_or(false) {
+            if self.index.is_full() {
+                self.clean_without_index().await;
+            }
+            return false;
+        }
+        self.flush().await;
+        if self.index.is_broken() {
+            return false;
+        }
+        tracing::warn!("cache index of {} works again", self.options.directory.display());
+        true
+    }
+
+    /// The index is empty: everything in memory is to be told again.
+    fn tell_anew(&self) {
+        self.indexed.store(0, Ordering::Relaxed);
+        for object in self.table.all() {
+            self.with(&object, |state| {
+                object.used_in_index.store(0, Ordering::Relaxed);
+                state.lose_index();
+            });
+        }
+        let root = self.root.lock().take();
+        if let Some(root) = root {
+            self.learn_root(root);
+        }
     }
 
     fn put_counters(&self, batch: &mut Batch) {
@@ -297,7 +361,13 @@ mod tests {
     /// A file under a lease for writing, of which this is known.
     fn leased(core: &Arc<Core>, known: &Attributes) -> Arc<Object> {
         let object = core.object(&Handle::new(b"file").unwrap());
-        let lease = Lease { id: LeaseId(7), kind: LeaseKind::Write, until: None, change: 0 };
+        let lease = Lease {
+            id: LeaseId(7),
+            kind: LeaseKind::Write,
+            until: None,
+            change: 0,
+            space_limit: Lease::NO_SPACE_LIMIT,
+        };
         core.with(&object, |state| {
             state
                 .adopt_lease(&core.policy, |since, from| HeldLease::granted(&lease, LeaseId(8), since, from));

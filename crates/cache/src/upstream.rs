@@ -223,7 +223,8 @@ impl Core {
                 state.data.end_write(ticket);
                 state.changed = true;
             }
-            let seen = state.observe(&self.policy, &opened.attributes, sent, Opening::Yes);
+            let opening = if opened.created { Opening::Made } else { Opening::Yes };
+            let seen = state.observe(&self.policy, &opened.attributes, sent, opening);
             state.unlinked &= opened.attributes.nlink == 0;
             let early = self.learn_lease(state, &object, opened.lease, (seen, sent));
             self.learn_rights(state, caller, request, &opened, (seen, sent));

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cache::{Cache, OpenError};
-use origin::{Bench, name, opener, read, root, scratch, until, write};
+use origin::{Bench, SmallDisk, name, opener, read, root, until, write};
 use vfs::{AccessMask, By, Caller, CreateHow, Data, FileSystem, Handle, ReadDir, SetAttributes, Status};
 
 const LONG: Duration = Duration::from_secs(10);
@@ -348,39 +348,14 @@ async fn the_number_of_records_is_bounded() {
     }
 }
 
-/// A small disk of its own; where none can be made, the test says so.
-struct SmallDisk(origin::Scratch);
-
-impl SmallDisk {
-    fn new(bytes: usize) -> Option<SmallDisk> {
-        let directory = scratch();
-        let options = format!("size={bytes}");
-        let done = std::process::Command::new("mount")
-            .args(["-t", "tmpfs", "-o", &options, "leasehold-test"])
-            .arg(directory.path())
-            .output();
-        done.is_ok_and(|output| output.status.success()).then_some(SmallDisk(directory))
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = std::process::Command::new("umount").arg("-l").arg(self.0.path()).output();
-    }
-}
-
 #[tokio::test]
 async fn a_full_disk_is_no_reason_to_fail() {
-    let Some(disk) = SmallDisk::new(24 * MIB) else {
-        println!("skipped: needs the right to mount a tmpfs");
-        return;
-    };
     let bench = Bench::new();
+    let Some(_disk) = SmallDisk::on(bench.directory.path(), 24 * MIB) else { return };
     let files: Vec<Handle> =
         (0..40).map(|number| bench.origin.put(&root(), &format!("f{number}"), &vec![number; MIB])).collect();
     bench.origin.pass(LONG);
     let mut options = bench.options();
-    options.directory = disk.0.path().join("cache");
     options.flush_interval = Duration::from_millis(5);
     let cache: Arc<Cache> = bench.open_with(options).await;
     for _ in 0..2 {

@@ -185,6 +185,30 @@ async fn a_rename_of_ours_keeps_the_data_of_a_leased_file() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_conflict_at_the_origin_that_begins_before_ours_is_named() {
+    let bench = Bench::with_state(Policy::Never);
+    let file = bench.origin.put(&root(), "f", b"data");
+    let cache = bench.open().await;
+    let one = open(&cache, &open_request(&root(), "f", 1, Share::READ | Share::WRITE)).await;
+    for offset in [40, 20] {
+        cache.lock(&v4(0, 1), one.id, &request(1, LockKind::Exclusive, offset)).await.unwrap();
+    }
+    let foreign = request(7, LockKind::Shared, 0).lock;
+    bench.origin.state.lock().locks.insert(0, (file, foreign.clone()));
+    bench.origin.calls();
+    let test = async |kind, offset| {
+        let mut wanted = request(2, kind, offset).lock;
+        wanted.length = u64::MAX;
+        cache.test(&v4(0, 2), &file, &wanted).await.unwrap()
+    };
+    assert_eq!(test(LockKind::Exclusive, 0).await, Some(foreign));
+    assert_eq!(test(LockKind::Shared, 0).await, Some(request(1, LockKind::Exclusive, 20).lock));
+    assert_eq!(bench.origin.calls(), [("TEST", 2)]);
+    assert_eq!(test(LockKind::Shared, 25).await, Some(request(1, LockKind::Exclusive, 20).lock));
+    assert_eq!(bench.origin.calls(), [], "none can begin earlier");
+}
+
+#[tokio::test(start_paused = true)]
 async fn locks_under_a_write_lease_are_told_before_it_is_returned() {
     let (bench, cache, file) = setup(LeaseKind::Write).await;
     let both = Share::READ | Share::WRITE;

@@ -448,10 +448,10 @@ async fn under_a_write_lease_close_is_free_and_a_recall_sends_all() {
     let lease = bench.origin.state.lock().leases[0].id;
     let (answer, held) = tokio::sync::oneshot::channel();
     let deadline = tokio::time::Instant::now() + SECOND;
-    bench.origin.state.lock().say(Callback::Getattr(Query { id: lease, handle: file, answer, deadline }));
+    let query = Query { id: lease, handle: file, change: 0, times: true, answer, deadline };
+    bench.origin.state.lock().say(Callback::Getattr(query));
     let held = held.await.unwrap();
-    assert_eq!(held.size, 5);
-    assert_ne!(held.change, bench.origin.tree().get(&file).unwrap().attributes.change);
+    assert_eq!((held.modified, held.size), (true, 5));
     assert_eq!(bench.origin.calls(), []);
     // Somebody else wants it.
     bench.origin.others(&file, |tree| assert_eq!(tree.get(&file).unwrap().data, b"newer")).await;
@@ -568,4 +568,36 @@ async fn the_end_of_the_process_sends_all_and_waits_no_longer_than_it_may() {
     let before = tokio::time::Instant::now();
     cache.shutdown().await;
     assert!(before.elapsed() >= 60 * SECOND && before.elapsed() < 70 * SECOND);
+}
+
+/// An origin that takes a WRITE of a MiB every 45 s, and another that takes nothing any more.
+#[tokio::test(start_paused = true)]
+async fn the_end_of_the_process_waits_for_an_origin_that_is_slow_as_long_as_it_takes_something() {
+    for (takes, left) in [(6, 0), (2, 4 * MIB as u64)] {
+        let (bench, cache, file) = setup(b"").await;
+        let id = open_file(&bench, &cache).await;
+        for n in 0..6 {
+            put(&cache, id, &file, n * MIB, &vec![n as u8; MIB]).await;
+        }
+        let gate = bench.origin.gate("WRITE");
+        gate.reply(100);
+        let slow = async {
+            for _ in 0..takes {
+                tokio::time::sleep(45 * SECOND).await;
+                gate.admit(1);
+            }
+            std::future::pending::<()>().await;
+        };
+        let before = tokio::time::Instant::now();
+        tokio::select! {
+            () = slow => {}
+            () = cache.shutdown() => {}
+        }
+        assert!(before.elapsed() >= takes * 45 * SECOND, "{:?}", before.elapsed());
+        assert!(before.elapsed() < (takes * 45 + 130) * SECOND, "{:?}", before.elapsed());
+        assert_eq!(cache.stats().dirty_files, u64::from(left > 0));
+        if left == 0 {
+            assert_eq!(bench.origin.contents(&file).len(), 6 * MIB);
+        }
+    }
 }

@@ -127,6 +127,8 @@ struct Inner {
 struct Export {
     root: Handle,
     lease_time: Duration,
+    /// Attributes that there are. Some servers fail a GETATTR that asks for one that they do not know.
+    supported: Bitmap,
     /// Attributes that an exclusive create can set.
     exclusive: Bitmap,
     read_max: u32,
@@ -220,6 +222,7 @@ impl Inner {
         self.export.get().copied().unwrap_or(Export {
             root: self.nowhere,
             lease_time: Duration::from_secs(90),
+            supported: Bitmap::EMPTY,
             exclusive: Bitmap::EMPTY,
             read_max: 4096,
             write_max: 4096,

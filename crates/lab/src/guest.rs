@@ -3,6 +3,7 @@
 //! Whatever the host has installed is there; `/tmp`, `/run` and `/mnt` are the guest's own. It boots in about two seconds to an agent
 //! that runs scripts. One guest has one processor and is pinned to one of the host's: that makes its system calls several times faster.
 
+mod kernel;
 mod nfs;
 mod task;
 mod xstate;
@@ -10,6 +11,7 @@ mod xstate;
 pub use nfs::{V2, V3, V4_0, V4_1, V4_2};
 pub use task::{Output, Task};
 
+use crate::guest::kernel::Kernel;
 use crate::hand::Hand;
 use crate::log::Log;
 use crate::session::{Lab, host_command};
@@ -23,8 +25,6 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The kernel.
-const KERNEL: &str = "linux.uml";
 /// What a guest's first process runs.
 const INIT: &str = include_str!("guest/init.sh");
 /// The port of the agent.
@@ -46,12 +46,19 @@ pub struct GuestOptions {
     pub memory_mib: u32,
     /// Images that it sees as `/dev/ubda`, `/dev/ubdb`, ….
     pub disks: Vec<PathBuf>,
+    /// A kernel that `cargo xtask lab --kernels` has fetched: its directory. None: the host's own package.
+    pub kernel: Option<PathBuf>,
 }
 
 impl GuestOptions {
-    /// The usual guest: 768 MiB, no disks.
+    /// The usual guest: 768 MiB, no disks, the kernel that `LEASEHOLD_LAB_KERNEL` names if it names one.
     pub fn named(name: &str) -> GuestOptions {
-        GuestOptions { name: name.to_owned(), memory_mib: 768, disks: Vec::new() }
+        GuestOptions {
+            name: name.to_owned(),
+            memory_mib: 768,
+            disks: Vec::new(),
+            kernel: kernel::of_environment(),
+        }
     }
 }
 
@@ -89,6 +96,14 @@ impl Guest {
     /// The lab it is in.
     pub fn lab(&self) -> &Lab {
         &self.lab
+    }
+
+    /// The version of its kernel, as `(6, 1)`.
+    #[track_caller]
+    pub fn linux(&self) -> (u32, u32) {
+        let release = self.sh("uname -r");
+        let mut numbers = release.split(['.', '-', '+']).map_while(|word| word.trim().parse().ok());
+        (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default())
     }
 
     /// What the kernel and the first process printed last.
@@ -200,8 +215,8 @@ fn start_kernel(lab: &Lab, options: &GuestOptions, number: u8) -> (Child, Log) {
     let written =
         fs::write(&init, INIT).and_then(|()| fs::set_permissions(&init, fs::Permissions::from_mode(0o755)));
     written.unwrap_or_else(|error| panic!("lab: cannot write {}: {error}", init.display()));
-    let mut command = Command::new("taskset");
-    command.args(["-c", &lab.lane().processor(number).to_string(), KERNEL]);
+    let kernel = Kernel::of(options.kernel.as_deref());
+    let mut command = kernel.command(lab.lane().processor(number), lab.directory());
     command.arg(format!("mem={}M", options.memory_mib)).arg(format!("umid={}", options.name));
     command.arg(format!("uml_dir={directory}/uml")).args(["rootfstype=hostfs", "rootflags=/", "ro", "quiet"]);
     command.arg(format!("init={}", init.display())).args(["con=null", "ssl=null", "con0=null,fd:1"]);
@@ -214,19 +229,13 @@ fn start_kernel(lab: &Lab, options: &GuestOptions, number: u8) -> (Child, Log) {
     command
         .arg(format!("LAB_ADDRESS={}", lab.lane().address(number, 2)))
         .arg(format!("LAB_GATEWAY={}", lab.lane().address(number, 1)));
-    command
-        .env_clear()
-        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
-        .env("HOME", lab.directory());
     command.env("TMPDIR", memory_directory(lab, options.memory_mib)).process_group(0);
-    if let Some(library) = xstate::library(lab.directory()) {
-        command.env("LD_PRELOAD", library);
-    }
 
     let (reader, writer) = std::io::pipe().unwrap_or_else(|error| panic!("lab: no pipe: {error}"));
     let errors = writer.try_clone().unwrap_or_else(|error| panic!("lab: no pipe: {error}"));
     command.stdin(Stdio::null()).stdout(writer).stderr(errors);
-    let child = command.spawn().unwrap_or_else(|error| panic!("lab: cannot start {KERNEL}: {error}"));
+    let child =
+        command.spawn().unwrap_or_else(|error| panic!("lab: cannot start {}: {error}", kernel.name()));
     let console = Log::default();
     console.collect(reader);
     (child, console)

@@ -3,10 +3,12 @@
 //! Scripts cost a fork and an exec per step, which a guest takes milliseconds for; a checker that wants hundreds of rounds uses this.
 
 mod act;
+mod agent;
 mod files;
 mod sys;
 mod wire;
 
+pub use agent::Agent;
 pub(crate) use wire::{Message, receive, send};
 
 use std::io;
@@ -56,6 +58,39 @@ pub enum Mode {
     Write,
     /// The same, and it must not be there yet.
     Create,
+    /// As it says.
+    As(Access),
+}
+
+/// How a file is opened, word for word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Access {
+    /// For writing too.
+    pub write: bool,
+    /// Made where it is absent.
+    pub create: bool,
+    /// Made, or nothing (`O_EXCL`).
+    pub exclusive: bool,
+    /// Emptied.
+    pub truncate: bool,
+    /// Past the kernel's cache (`O_DIRECT`).
+    pub direct: bool,
+}
+
+impl Mode {
+    /// The letters that a hand takes it as.
+    fn letters(self) -> String {
+        let access = match self {
+            Mode::Read => Access::default(),
+            Mode::Write => Access { write: true, ..Access::default() },
+            Mode::Create => Access { write: true, exclusive: true, ..Access::default() },
+            Mode::As(access) => access,
+        };
+        let Access { write, create, exclusive, truncate, direct } = access;
+        let letters = [(true, if write { 'w' } else { 'r' }), (create, 'n'), (exclusive, 'c')];
+        let letters = letters.into_iter().chain([(truncate, 't'), (direct, 'd')]);
+        letters.filter_map(|(has, letter)| has.then_some(letter)).collect()
+    }
 }
 
 /// A file that a hand keeps open; it means something to that hand alone.
@@ -78,8 +113,13 @@ impl Hand {
     }
 
     pub(crate) fn in_guest(connection: TcpStream) -> io::Result<Hand> {
+        Hand::connected(connection, PATIENCE)
+    }
+
+    /// At the other end of a connection; an act that takes longer than `patience` has failed.
+    fn connected(connection: TcpStream, patience: Duration) -> io::Result<Hand> {
         connection.set_nodelay(true)?;
-        connection.set_read_timeout(Some(PATIENCE))?;
+        connection.set_read_timeout(Some(patience))?;
         Ok(Hand { place: Place::Guest(connection) })
     }
 
@@ -123,6 +163,16 @@ impl Hand {
         self.act("remove", path, &[]).map(drop)
     }
 
+    /// Gives a file one more name.
+    pub fn link(&mut self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
+        self.act("link", from, &[bytes_of(to.as_ref())]).map(drop)
+    }
+
+    /// Removes an empty directory.
+    pub fn rmdir(&mut self, path: impl AsRef<Path>) -> io::Result<()> {
+        self.act("rmdir", path, &[]).map(drop)
+    }
+
     /// Makes a directory.
     pub fn mkdir(&mut self, path: impl AsRef<Path>) -> io::Result<()> {
         self.act("mkdir", path, &[]).map(drop)
@@ -142,12 +192,8 @@ impl Hand {
 
     /// Opens and keeps open.
     pub fn open(&mut self, path: impl AsRef<Path>, mode: Mode) -> io::Result<Opened> {
-        let mode: &[u8] = match mode {
-            Mode::Read => b"r",
-            Mode::Write => b"w",
-            Mode::Create => b"c",
-        };
-        let reply = String::from_utf8_lossy(&self.act("open", path, &[mode])?).into_owned();
+        let reply = self.act("open", path, &[mode.letters().as_bytes()])?;
+        let reply = String::from_utf8_lossy(&reply).into_owned();
         let numbers =
             reply.split_once(' ').and_then(|(file, ino)| Some((file.parse().ok()?, ino.parse().ok()?)));
         let (file, ino) = numbers.ok_or_else(|| io::Error::other(format!("a hand's open said {reply:?}")))?;
@@ -167,6 +213,17 @@ impl Hand {
     /// Writes, without flushing.
     pub fn write_at(&mut self, file: OpenFile, offset: u64, data: &[u8]) -> io::Result<()> {
         self.on(file, "pwrite", &[offset.to_string().as_bytes(), data]).map(drop)
+    }
+
+    /// [`Hand::read_at`], through a shared map.
+    pub fn read_map(&mut self, file: OpenFile, offset: u64, length: usize) -> io::Result<Vec<u8>> {
+        self.on(file, "mapread", &[offset.to_string().as_bytes(), length.to_string().as_bytes()])
+    }
+
+    /// [`Hand::write_at`] within the file, through a shared map; with msync(2) if `synced`.
+    pub fn write_map(&mut self, file: OpenFile, offset: u64, data: &[u8], synced: bool) -> io::Result<()> {
+        let synced: &[u8] = if synced { b"y" } else { b"n" };
+        self.on(file, "mapwrite", &[offset.to_string().as_bytes(), data, synced]).map(drop)
     }
 
     /// fsync(2).
@@ -212,10 +269,20 @@ impl Hand {
                 let fields: Vec<&[u8]> =
                     [verb.as_bytes(), path].into_iter().chain(more.iter().copied()).collect();
                 send(connection, &fields)?;
-                let reply = receive(connection)?.ok_or(io::ErrorKind::UnexpectedEof)?;
+                let reply = receive(connection).map_err(late)?.ok_or(io::ErrorKind::UnexpectedEof)?;
                 outcome(reply)
             }
         }
+    }
+}
+
+/// No answer in time is no EAGAIN of the file system's.
+fn late(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::WouldBlock => {
+            io::Error::new(io::ErrorKind::TimedOut, "a hand has not answered in time")
+        }
+        _ => error,
     }
 }
 

@@ -35,7 +35,7 @@ pub mod suite;
 pub use close_to_open::{CloseToOpen, Seat};
 pub use coherence::{Coherence, Player, Report};
 pub use guest::{Guest, GuestOptions, Output, Task, V2, V3, V4_0, V4_1, V4_2};
-pub use hand::{Hand, Mode, OpenFile, Opened, Stat};
+pub use hand::{Access, Agent, Hand, Mode, OpenFile, Opened, Stat};
 pub use net::{Cut, Link, Relay};
 pub use origin::ganesha::Ganesha;
 pub use origin::knfsd::Knfsd;

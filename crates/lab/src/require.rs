@@ -3,7 +3,7 @@
 use std::path::Path;
 
 /// Programs the lab runs and the Debian package that has each.
-const PROGRAMS: [(&str, &str); 18] = [
+const PROGRAMS: [(&str, &str); 20] = [
     ("linux.uml", "user-mode-linux"),
     ("ganesha.nfsd", "nfs-ganesha"),
     ("mount.nfs", "nfs-common"),
@@ -22,6 +22,8 @@ const PROGRAMS: [(&str, &str); 18] = [
     ("setfattr", "attr"),
     ("setfacl", "acl"),
     ("fusermount3", "fuse3"),
+    ("sqlite3", "sqlite3"),
+    ("rsync", "rsync"),
 ];
 
 /// Files the lab needs that are no programs.

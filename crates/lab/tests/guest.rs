@@ -11,6 +11,7 @@ fn a_guest_runs_scripts_and_acts_on_files() {
     let guest = lab.guest("alone");
     eprintln!("lab: booted in {:.1} s", started.elapsed().as_secs_f64());
 
+    assert!(guest.linux() >= (6, 1), "{:?}", guest.linux());
     let output = guest.run("echo out; echo err >&2; uname -s; exit 7");
     assert_eq!((output.text.as_str(), output.code), ("out\nerr\nLinux\n", 7));
     assert_eq!(guest.run("true").code, 0);

@@ -6,6 +6,7 @@
 //! | request | answer |
 //! |---|---|
 //! | `"status"` | the state, one line |
+//! | `"depart"` | `{"departure": {"stage": …, "left": …}}` now and then until the process ends; see `departure` |
 //! | `{"cache": {"command": …}}` | any number of `{"entry": …}`, `{"progress": …}`, `{"failed": …}`, then `{"done": …}` or `{"error": "…"}` |
 //!
 //! **Versions** may differ on both sides. One that says nothing within a second is of the time when there was nothing to
@@ -26,6 +27,7 @@ use tokio::task::JoinHandle;
 
 use crate::Failure;
 use crate::cachectl::{self, CacheRequest, Reply};
+use crate::departure::{Departure, Left, Progress, Stage};
 
 /// An answer's line is at most so long.
 const LINE_MAX_BYTES: u64 = 16 << 20;
@@ -44,15 +46,21 @@ const LINES_MAX: usize = 64;
 pub enum Request {
     /// The state.
     Status,
+    /// How far the end of the process is, until it has ended.
+    Depart,
     /// Something of the cache.
     Cache(CacheRequest),
 }
+
+/// How often a waiter is told what is left.
+const PROGRESS_EVERY: Duration = Duration::from_millis(250);
 
 /// Answers on the socket until it is dropped.
 #[derive(Debug)]
 pub struct Admin {
     task: JoinHandle<()>,
     path: PathBuf,
+    departure: Departure,
 }
 
 impl Drop for Admin {
@@ -66,6 +74,7 @@ impl Drop for Admin {
 struct Answering {
     status: Box<dyn Fn() -> Value + Send + Sync>,
     cache: Option<Arc<Cache>>,
+    departure: Departure,
 }
 
 impl Admin {
@@ -74,7 +83,7 @@ impl Admin {
         directory: &Path,
         status: impl Fn() -> Value + Send + Sync + 'static,
     ) -> Result<Admin, Failure> {
-        Admin::listen(directory, Answering { status: Box::new(status), cache: None })
+        Admin::listen(directory, Box::new(status), None)
     }
 
     /// The same, with a cache to be asked about.
@@ -83,10 +92,30 @@ impl Admin {
         status: impl Fn() -> Value + Send + Sync + 'static,
         cache: Arc<Cache>,
     ) -> Result<Admin, Failure> {
-        Admin::listen(directory, Answering { status: Box::new(status), cache: Some(cache) })
+        Admin::listen(directory, Box::new(status), Some(cache))
     }
 
-    fn listen(directory: &Path, answering: Answering) -> Result<Admin, Failure> {
+    /// The end has begun: from now on those who ask are told what is left.
+    pub fn begin_end(&self) {
+        self.departure.begin();
+    }
+
+    /// The process is about to end, with this loss. The socket goes, and the waiters are told; their connections stay until
+    /// the process is gone.
+    pub async fn end(self, loss: Option<String>) {
+        let _ = std::fs::remove_file(&self.path);
+        self.departure.end(loss).await;
+        // Its connections end with the process, and another process may have a socket at the path by then.
+        std::mem::forget(self);
+    }
+
+    fn listen(
+        directory: &Path,
+        status: Box<dyn Fn() -> Value + Send + Sync>,
+        cache: Option<Arc<Cache>>,
+    ) -> Result<Admin, Failure> {
+        let departure = Departure::default();
+        let answering = Answering { status, cache, departure: departure.clone() };
         let path = socket(directory);
         // Left by a process that was killed.
         let _ = std::fs::remove_file(&path);
@@ -97,7 +126,7 @@ impl Admin {
             ))
         })?;
         let task = tokio::spawn(accept(listener, Arc::new(answering)));
-        Ok(Admin { task, path })
+        Ok(Admin { task, path, departure })
     }
 }
 
@@ -126,6 +155,7 @@ async fn answer(stream: UnixStream, answering: &Answering) -> std::io::Result<()
     let request = if silent { Ok(Request::Status) } else { serde_json::from_str(&line) };
     let (cache, request) = match (request, &answering.cache) {
         (Ok(Request::Status), _) => return send(&mut writer, &(answering.status)()).await,
+        (Ok(Request::Depart), _) => return see_off(reader, writer, answering).await,
         (Ok(Request::Cache(request)), Some(cache)) => (cache.clone(), request),
         (Ok(Request::Cache(_)), None) => {
             return send(
@@ -162,6 +192,37 @@ async fn answer(stream: UnixStream, answering: &Answering) -> std::io::Result<()
         Some(Err(error)) => send(&mut writer, &json!({ "error": error })).await,
         None => Ok(()),
     }
+}
+
+/// Tells how far the end of this process is, and stays until it has come.
+async fn see_off(
+    reader: impl AsyncReadExt + Unpin,
+    mut writer: impl AsyncWriteExt + Unpin,
+    answering: &Answering,
+) -> std::io::Result<()> {
+    let mut stage = answering.departure.watch();
+    let mut gone = std::pin::pin!(drained(reader));
+    let mut told = None;
+    loop {
+        let left = answering.cache.as_ref().map(|cache| Left::of(cache)).unwrap_or_default();
+        let progress = Progress { stage: stage.borrow_and_update().clone(), left };
+        if told.as_ref() != Some(&progress) {
+            send(&mut writer, &json!({ "departure": progress })).await?;
+            told = Some(progress);
+        }
+        if told.as_ref().is_some_and(|told| matches!(told.stage, Stage::Ended(_))) {
+            break;
+        }
+        tokio::select! {
+            () = &mut gone => return Ok(()),
+            _ = stage.changed() => {}
+            () = tokio::time::sleep(PROGRESS_EVERY) => {}
+        }
+    }
+    // The process ends when every such receiver is gone.
+    drop(stage);
+    gone.await;
+    Ok(())
 }
 
 /// Waits until the other side has gone.

@@ -1,5 +1,6 @@
 //! `leasehold bench`: this program as what is measured, and a bar for whoever waits.
 
+use std::io::Write;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -18,7 +19,7 @@ pub async fn run(arguments: ::bench::Arguments) -> Result<(), Failure> {
     let shown = bar.clone();
     let ran = arguments.run(program, move |progress| {
         if shown.is_hidden() {
-            eprintln!("{}/{} {}", progress.done, progress.of, progress.doing);
+            let _ = writeln!(std::io::stderr(), "{}/{} {}", progress.done, progress.of, progress.doing);
         }
         shown.set_length(progress.of as u64);
         shown.set_position(progress.done as u64);

@@ -219,6 +219,9 @@ async fn listen(mut asked: Asked, show: &mut Show) -> Result<Value, Failure> {
 
 /// Does it here.
 async fn offline(directory: &Path, request: CacheRequest, show: &mut Show) -> Result<Value, Failure> {
+    if directory.join("format").is_file() {
+        crate::state::private::secure(directory)?;
+    }
     let cache = Cache::open_offline(directory).await.map_err(|error| Failure(error.to_string()))?;
     let (sender, mut lines) = mpsc::channel(64);
     let mut work = std::pin::pin!(execute(&cache, request, sender));

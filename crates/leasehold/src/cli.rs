@@ -29,7 +29,7 @@ pub enum Command {
     /// Mount a remote NFS export on a directory of this machine, with a cache on its disk
     #[command(after_help = MOUNT_HELP)]
     Mount(Box<Mount>),
-    /// Unmount what `mount` has mounted
+    /// Unmount what `mount` has mounted, and wait until all that was written is stored
     Umount(Umount),
     /// Serve a remote NFS export to local clients, out of a cache on this machine's disk
     #[command(after_help = PROXY_HELP)]
@@ -67,12 +67,12 @@ Examples:
   leasehold mount filer:/export ~/filer -o ro,cache=$HOME/.cache/filer --foreground
   leasehold umount /mnt
 
-From /etc/fstab, once `ln -s $(command -v leasehold) /sbin/mount.leasehold` has been done:
+From /etc/fstab, once `leasehold` is linked as /sbin/mount.leasehold and /sbin/umount.leasehold:
   filer:/export  /mnt  leasehold  vers=4.2,_netdev,noatime  0 0
 
 Options, with the names of nfs(5):
   vers=3|4.1|4.2|4|auto port=N mountport=N proto=tcp|udp nconnect=N rsize=N wsize=N hard soft timeo=DECISECONDS retrans=N retry=MINUTES resvport noresvport sec=sys nolock local_lock=all|none cto nocto ac noac actimeo=S acregmin=S acregmax=S acdirmin=S acdirmax=S lookupcache=all|positive|none
-Of mount(8): ro rw nosuid nodev noexec noatime sync; what only fstab reads (_netdev, noauto, nofail, x-…) is accepted.
+Of mount(8): ro rw suid dev noexec noatime sync (nosuid and nodev are the default); what only fstab reads (_netdev, noauto, nofail, x-…) is accepted.
 Of our own:
   cache=DIR          where to keep the cache: a directory for this export alone
   cachesize=SIZE     keep at most so much file data [10G]
@@ -197,9 +197,12 @@ pub struct Umount {
     /// The directory that is mounted on
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
-    /// Out of sight at once, and in fact when nobody uses it any more
+    /// Out of sight at once, also while it is used; do not wait, and say what is left to store
     #[arg(short, long)]
     pub lazy: bool,
+    /// Break off what waits for the server, and do not wait; say what is left to store
+    #[arg(short, long)]
+    pub force: bool,
 }
 
 /// Options of exports(5).

@@ -88,9 +88,9 @@ impl Config {
 impl ExportConfig {
     /// As the server takes them.
     pub fn options(&self) -> Result<ExportOptions, Failure> {
-        let clients = match self.clients.join(",") {
-            none if none.is_empty() => ClientList::default(),
-            list => list.parse().map_err(Failure)?,
+        let clients = match &self.clients[..] {
+            [] => ClientList::default(),
+            list => list.join(",").parse().map_err(Failure)?,
         };
         let places = |places: &Option<String>| match places {
             None => Ok(Locations::default()),
@@ -131,6 +131,17 @@ mod tests {
         assert!(options.read_only && options.secure && options.squash == Squash::None);
         assert!(options.clients.admits("10.9.9.9".parse().unwrap()));
         assert!(!options.clients.admits("11.9.9.9".parse().unwrap()));
+    }
+
+    #[test]
+    fn a_list_of_nothing_admits_nobody_by_mistake() {
+        for clients in ["['']", "[' ']", "['', '']", "['10.0.0.1', '']", "['::ffff:10.0.0.0/104']"] {
+            let text = format!("[[export]]\ndirectory = '/srv'\nclients = {clients}\n");
+            let refused = Config::parse(&text).unwrap().exports[0].options().unwrap_err();
+            assert!(refused.0.contains("client address"), "{clients}: {}", refused.0);
+        }
+        let everybody = Config::parse("[[export]]\ndirectory = '/srv'\nclients = ['*']\n").unwrap();
+        assert!(everybody.exports[0].options().unwrap().clients.admits("10.9.9.9".parse().unwrap()));
     }
 
     #[test]

@@ -60,8 +60,10 @@ pub async fn run(arguments: Demo) -> Result<(), Failure> {
     progress.finish_and_clear();
     table::print(&rows, arguments.rtt_ms, arguments.json);
     if arguments.keep {
-        println!("The proxy stays up until you press Ctrl-C. As root, mount it with:");
-        println!("  {}", setting.proxy.mount_line(sample::EXPORT));
+        crate::output::line(format_args!(
+            "The proxy stays up until you press Ctrl-C. As root, mount it with:"
+        ));
+        crate::output::line(format_args!("  {}", setting.proxy.mount_line(sample::EXPORT)));
         End::listen()?.wait().await;
     }
     let Setting { proxy, relay, origin, directory, .. } = setting;

@@ -3,13 +3,18 @@
 //! Exit codes: 0 done; 1 something failed, and one line on standard error says what, why and the way out; 2 the command
 //! line itself was wrong.
 
+// `println!` panics when nobody reads it: see `output`.
+#![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
+
 mod admin;
 mod bench;
 mod cachectl;
 mod cli;
 mod config;
 mod demo;
+mod departure;
 mod mount;
+mod output;
 mod owner;
 mod proxy;
 mod serve;
@@ -45,13 +50,17 @@ impl From<String> for Failure {
 fn main() -> ExitCode {
     let Some((arguments, codes)) = arguments() else { return ExitCode::SUCCESS };
     let tell = |failure: Failure, code: ExitCode| {
-        eprintln!("leasehold: {failure}");
+        crate::output::tell(format_args!("{failure}"));
         code
     };
     if let Command::Mount(given) = &arguments.command
         && let Err(wrong) = mount::check(given)
     {
         return tell(wrong, codes.wrong);
+    }
+    if !matches!(arguments.command, Command::Man(_)) {
+        // Before there are threads. What clients make in a served directory has the mode that they say: see `local`.
+        rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
     }
     let filter = EnvFilter::try_from_env("LEASEHOLD_LOG").unwrap_or_else(|_| EnvFilter::new(QUIET));
     let log = || mount::log::Log;
@@ -81,8 +90,8 @@ struct Codes {
 /// What to do, and the exit codes if it fails. None if there is nothing to do.
 fn arguments() -> Option<(Arguments, Codes)> {
     let mut given = std::env::args_os();
-    if given.next().is_some_and(|name| mount::is_helper(&name)) {
-        let arguments = mount::helper::translate(given)?;
+    if let Some(helper) = given.next().and_then(|name| mount::helper::Helper::of(&name)) {
+        let arguments = helper.translate(given)?;
         let failed = ExitCode::from(mount::helper::FAILED);
         return Some((Arguments::parse_from(arguments), Codes { failed, wrong: failed }));
     }
@@ -110,7 +119,7 @@ fn run(arguments: Arguments) -> Result<(), Failure> {
             Command::Demo(demo) => Box::pin(demo::run(demo)).await,
             Command::Cache(cache) => Box::pin(cachectl::run(cache)).await,
             Command::Mount(mount) => Box::pin(mount::run(*mount)).await,
-            Command::Umount(umount) => mount::unmount(&umount),
+            Command::Umount(umount) => mount::unmount::run(&umount).await,
             Command::Status(status) => status::run(&status).await,
             Command::Man(_) => Ok(()),
         }

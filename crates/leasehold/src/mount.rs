@@ -6,17 +6,19 @@
 
 pub mod helper;
 pub mod log;
+mod marker;
 mod places;
+pub mod unmount;
 mod words;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use cache::{Cache, WriteBehind};
+use cache::{Cache, Lost, WriteBehind};
 use client::{Origin, Url};
 use mount::{LookupCache, Mount, MountError};
 use serde_json::{Value, json};
@@ -26,17 +28,20 @@ pub use places::cache_of;
 
 use crate::admin::Admin;
 use crate::cli;
+use crate::departure::{self, Left};
 use crate::owner::Life;
 use crate::stack::End;
-use crate::state::{self, Kind};
+use crate::state::{self, Kind, Lock};
 use crate::{Failure, proxy, status};
 use words::Words;
 
 /// What the process in the background says when it is ready.
 const READY: &str = "ready";
+/// The longest that one attempt to reach a server may take.
+const ATTEMPT_MAX: Duration = Duration::from_secs(60);
 /// The type of our mounts, as the kernel's table has it.
 const KIND: &str = "fuse.leasehold";
-/// How long an end may wait for the server.
+/// How long the end may wait for a server that has nothing to store.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Starts the process in the background, and waits until it has mounted. False if it has not, and has said why.
@@ -47,8 +52,8 @@ pub fn start_in_background() -> Result<bool, Failure> {
     let mut command = Command::new("/proc/self/exe");
     let mut arguments = std::env::args_os();
     let name = arguments.next().unwrap_or_default();
-    if is_helper(&name) {
-        command.args(helper::translate(arguments).unwrap_or_default().into_iter().skip(1));
+    if let Some(helper) = helper::Helper::of(&name) {
+        command.args(helper.translate(arguments).unwrap_or_default().into_iter().skip(1));
     } else {
         command.args(arguments);
     }
@@ -62,11 +67,6 @@ pub fn start_in_background() -> Result<bool, Failure> {
     }
     child.wait().map_err(failed)?;
     Ok(false)
-}
-
-/// Are we called as mount(8) calls its helpers?
-pub fn is_helper(name: &std::ffi::OsStr) -> bool {
-    std::path::Path::new(name).file_name().is_some_and(|name| name == helper::NAME)
 }
 
 /// What the command line says.
@@ -138,7 +138,10 @@ pub async fn run(arguments: cli::Mount) -> Result<(), Failure> {
     };
     // Once mounted, the working directory is the root.
     let directory = std::path::absolute(&directory).unwrap_or(directory);
-    let life = Life::begin(&url, &directory.join("state"))?;
+    let life = tokio::select! {
+        life = Life::begin(&url, &directory) => life?,
+        () = end.wait() => return Err(nothing()),
+    };
     let origin = tokio::select! {
         origin = reach(&url, &life, words.retry) => origin?,
         () = end.wait() => return Err(nothing()),
@@ -147,8 +150,10 @@ pub async fn run(arguments: cli::Mount) -> Result<(), Failure> {
     words.keeping.apply(&mut options);
     options.write_behind = words.write_behind(&url);
     let cache = proxy::open_cache(origin.file_system(), options).await?;
-    let state = proxy::make_state(&directory)?;
-    let _lock = life.keep(&state, &origin)?;
+    // On a full disk the mount works without what a later one could go on with.
+    let state = directory.join("state");
+    let state = state::try_make(&state)?.is_ok().then_some(state);
+    let lock = state.as_ref().map(|state| life.keep(state, &origin)).transpose()?;
     let mounting = async {
         // What programs of the last life had open died with them.
         cache.end_reclaim().await;
@@ -160,42 +165,71 @@ pub async fn run(arguments: cli::Mount) -> Result<(), Failure> {
     };
     let mounted = Arc::new(mounted);
     let place = places::remember(mounted.directory(), &directory);
-    let (shown, below, leaving) = (mounted.clone(), cache.clone(), origin.clone());
+    let marker = marker::set(&Words::shown(&arguments.source, &url), mounted.directory(), &words.remembered);
+    let (shown, below, leaving) = (Arc::downgrade(&mounted), cache.clone(), origin.clone());
     let admin = Admin::with_cache(&directory, move || status_of(&shown, &below, &origin), cache.clone())?;
     tell(&arguments, &url, &mounted, log)?;
     tokio::select! {
         () = mounted.ended() => {}
         () = end.wait() => {}
     }
-    drop(admin);
-    let mounted = into_inner(mounted).await;
-    mounted.stop(PATIENCE).await;
-    drop(place);
+    // From here on a signal changes nothing: what was written is worth waiting for.
+    admin.begin_end();
+    into_inner(mounted).await.stop(PATIENCE).await;
+    drop(marker);
     // The next mount opens nothing that programs of this one had open: the server need not keep it.
     leaving.leave_nothing();
-    finish(&url, &cache).await
+    let finished = departure::told(&url.to_string(), &cache, finish(&url, &cache)).await;
+    drop(place);
+    admin.end(finished.as_ref().err().map(|failure| failure.0.clone())).await;
+    // The next mount begins when nothing of this process can touch the directory any more.
+    lock.into_iter().for_each(Lock::until_exit);
+    finished
 }
 
-/// Stores what is in memory alone, and leaves nothing at the server. What programs have written is worth waiting for.
+/// Stores what is in memory alone, and leaves nothing at the server. A server that takes some of it now and then is waited
+/// for.
 ///
 /// # Errors
 /// If some of it is lost.
 async fn finish(url: &Url, cache: &Cache) -> Result<(), Failure> {
-    let delayed = cache.stats().dirty_bytes > 0;
-    let patience = if delayed { PATIENCE + WriteBehind::default().unmount_max } else { PATIENCE };
+    let unmount_max = WriteBehind::default().unmount_max;
     let mut shutdown = std::pin::pin!(cache.shutdown());
-    let late = tokio::time::timeout(patience, &mut shutdown).await.is_err();
-    if late && cache.stats().dirty_bytes == 0 {
-        // Nothing can be lost any more; what the server is to take back may be much.
-        let _ = tokio::time::timeout(client::FAREWELL_MAX, shutdown).await;
+    let mut seen = None;
+    loop {
+        // Once nothing can be lost any more, what the server is to take back may still be much.
+        let storing = cache.stats().dirty_files > 0;
+        let patience = PATIENCE + if storing { unmount_max } else { client::FAREWELL_MAX };
+        if tokio::time::timeout(patience, &mut shutdown).await.is_ok() {
+            break;
+        }
+        let now = (Left::of(cache), cache.stats().flushed_bytes);
+        if seen.replace(now) == Some(now) {
+            break;
+        }
     }
-    match cache.stats().dirty_bytes {
-        0 => Ok(()),
-        lost => Err(Failure(format!(
-            "{url} did not take {lost} bytes of delayed writes within {} s: they are lost",
-            patience.as_secs()
+    match Left::of(cache) {
+        Left { bytes: 0, .. } => all_taken(url, &cache.lost_untold()),
+        Left { files, bytes, .. } => Err(Failure(format!(
+            "{url} took nothing for {} s: {bytes} bytes of delayed writes of {files} files are lost",
+            unmount_max.as_secs()
         ))),
     }
+}
+
+/// Files that the server has refused since their close succeeded, and nobody has been told of.
+///
+/// # Errors
+/// If there are any.
+fn all_taken(url: &Url, lost: &[Lost]) -> Result<(), Failure> {
+    let Some(first) = lost.first() else { return Ok(()) };
+    let (path, status) = (&first.path, first.status);
+    let others = match lost.len() - 1 {
+        0 => String::new(),
+        1 => " and of another file, which the log names,".to_owned(),
+        others => format!(" and of {others} other files, which the log names,"),
+    };
+    Err(Failure(format!("{path} of {url}: {status}; what was written of it{others} is lost; write it again")))
 }
 
 /// The last reference: the admin socket lets go of its own when its task has ended.
@@ -214,7 +248,7 @@ async fn mount_cache(
     url: &Url,
     words: &Words,
     cache: &Arc<Cache>,
-    state: PathBuf,
+    state: Option<PathBuf>,
 ) -> Result<Mount, Failure> {
     let lookup_cache = match url.options.cache.lookupcache {
         client::LookupCache::All => LookupCache::All,
@@ -227,10 +261,10 @@ async fn mount_cache(
         sync: words.sync || !url.options.cache.ac,
         passthrough: words.passthrough,
         local_locks: words.local_locks,
-        state: Some(state),
+        state,
         ..mount::Options::default()
     };
-    let target = words.target(arguments.directory.clone(), url.to_string());
+    let target = words.target(arguments.directory.clone(), Words::shown(&arguments.source, url));
     Mount::start(cache.clone(), target, options).await.map_err(|error| Failure(error.to_string()))
 }
 
@@ -238,12 +272,14 @@ async fn mount_cache(
 fn tell(arguments: &cli::Mount, url: &Url, mounted: &Mount, log: Option<File>) -> Result<(), Failure> {
     let at = mounted.directory().display();
     if !mounted.has_locks() {
-        eprintln!(
-            "leasehold: locks on {at} are kept on this machine alone: other clients of the server do not see them"
-        );
+        crate::output::tell(format_args!(
+            "locks on {at} are kept on this machine alone: other clients of the server do not see them"
+        ));
     }
     if !arguments.ready {
-        println!("{url} is mounted on {at}; unmount it with: leasehold umount {at}");
+        crate::output::announce(format_args!(
+            "{url} is mounted on {at}; unmount it with: leasehold umount {at}"
+        ));
         if log.is_some() {
             log::leave_stderr(log);
         }
@@ -262,22 +298,35 @@ fn tell(arguments: &cli::Mount, url: &Url, mounted: &Mount, log: Option<File>) -
         .write(true)
         .open("/dev/null")
         .map_err(|error| Failure(format!("cannot open /dev/null: {error}; mount with --foreground")))?;
-    println!("{READY}");
+    crate::output::announce(READY);
     rustix::stdio::dup2_stdout(&null).map_err(failed)?;
     rustix::stdio::dup2_stderr(&null).map_err(failed)
 }
 
-/// Mounts the origin; one that does not answer is waited for as long as `retry` says.
+/// Mounts the origin; one that does not answer is waited for as long as `retry` says: with none, there is one attempt.
 async fn reach(url: &Url, life: &Life, retry: Duration) -> Result<Origin, Failure> {
-    match tokio::time::timeout(retry, proxy::reach(url, &life.client)).await {
-        Ok(reached) => reached,
-        Err(_) => Err(Failure(format!(
+    let silent = || {
+        Failure(format!(
             "{url} does not answer; check that the server runs, or wait longer with -o retry=MINUTES"
-        ))),
+        ))
+    };
+    if retry.is_zero() {
+        let once = tokio::time::timeout(ATTEMPT_MAX, client::connect_as(url, life.client.clone())).await;
+        return once.map_err(|_| silent())?.map_err(|error| Failure(error.to_string()));
     }
+    tokio::time::timeout(retry, proxy::reach(url, &life.client)).await.unwrap_or_else(|_| Err(silent()))
 }
 
-fn status_of(mounted: &Mount, cache: &Cache, origin: &Origin) -> Value {
+fn status_of(mounted: &Weak<Mount>, cache: &Cache, origin: &Origin) -> Value {
+    let Some(mounted) = mounted.upgrade() else {
+        return json!({
+            "role": "mount",
+            "origin": origin.url().to_string(),
+            "ending": Left::of(cache).to_string(),
+            "upstream": status::upstream(origin),
+            "cache": status::cache(&cache.stats()),
+        });
+    };
     let stats = mounted.stats();
     json!({
         "role": "mount",
@@ -298,23 +347,6 @@ fn status_of(mounted: &Mount, cache: &Cache, origin: &Origin) -> Value {
         },
         "upstream": status::upstream(origin),
         "cache": status::cache(&cache.stats()),
-    })
-}
-
-/// `leasehold umount`
-pub fn unmount(arguments: &cli::Umount) -> Result<(), Failure> {
-    let directory = std::path::absolute(&arguments.directory)
-        .map_err(|error| Failure(format!("cannot unmount {}: {error}", arguments.directory.display())))?;
-    let at = directory.display();
-    match mount::mounted_at(&directory) {
-        Some((kind, _)) if kind == KIND => {}
-        _ => {
-            return Err(Failure(format!(
-                "nothing of ours is mounted on {at}; `findmnt -t fuse.leasehold` lists what is"
-            )));
-        }
-    }
-    mount::unmount(&directory, arguments.lazy).map_err(|error| {
-        Failure(format!("cannot unmount {at}: {error}; end what uses it (fuser -m {at}), or give --lazy"))
+        "lost": status::lost(cache),
     })
 }

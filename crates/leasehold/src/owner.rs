@@ -26,15 +26,21 @@ pub struct Life {
 }
 
 impl Life {
-    /// The next life of the proxy whose `state` this is; the first, if the directory is not there yet.
+    /// The next life of the proxy or mount whose cache `directory` this is; the first, if its state is not there yet. A
+    /// process that is about to end is waited for.
     ///
     /// # Errors
-    /// If another process lives it.
-    pub fn begin(url: &Url, state: &Path) -> Result<Life, Failure> {
+    /// If another process lives it, or another user could read or change the directory's contents.
+    pub async fn begin(url: &Url, directory: &Path) -> Result<Life, Failure> {
+        state::private::check_link(directory)?;
+        if directory.is_dir() {
+            state::private::secure(directory)?;
+        }
+        let state = &directory.join("state");
         if !state.is_dir() {
             return Ok(Life { client: client::Life::volatile(url), reason: None, lock: None });
         }
-        let lock = state::lock(state)?;
+        let lock = state::lock_after(state, directory).await?;
         let (client, reason) = match std::fs::read(file(state)) {
             Ok(owner) if (1..=BYTES_MAX).contains(&owner.len()) => {
                 client::Life::resume(url, owner.into(), &record(state))
@@ -56,10 +62,23 @@ impl Life {
             Some(lock) => lock,
             None => state::lock(state)?,
         };
-        store(state, self.client.owner()).map_err(|error| unusable(&file(state), &error))?;
-        origin.keep_record(&record(state)).map_err(|error| unusable(&record(state), &error))?;
+        let stored = store(state, self.client.owner()).map_err(|error| (file(state), error));
+        let kept =
+            stored.and_then(|()| origin.keep_record(&record(state)).map_err(|error| (record(state), error)));
+        match kept {
+            Ok(()) => {}
+            Err((path, error)) if state::is_full(&error) => {
+                // No next life is to believe what an earlier one has written.
+                let _ = std::fs::remove_file(record(state));
+                crate::output::tell(format_args!(
+                    "cannot write {}: its disk is full; if this process is killed, the next one takes nothing over: make space and start it again",
+                    path.display()
+                ));
+            }
+            Err((path, error)) => return Err(unusable(&path, &error)),
+        }
         if let Some(reason) = self.reason {
-            eprintln!("leasehold: {reason}");
+            crate::output::tell(format_args!("{reason}"));
         }
         Ok(lock)
     }
@@ -94,21 +113,22 @@ fn unusable(path: &Path, error: &io::Error) -> Failure {
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_owner_lasts_and_one_life_is_lived_at_a_time() {
+    #[tokio::test(start_paused = true)]
+    async fn the_owner_lasts_and_one_life_is_lived_at_a_time() {
         let directory = tempfile::tempdir().unwrap();
-        let state = directory.path().join("state");
+        let cache = directory.path();
+        let state = cache.join("state");
         let url = Url::parse("nfs://filer/export").unwrap();
-        assert!(Life::begin(&url, &state).unwrap().lock.is_none(), "nothing is made that was not there");
+        assert!(Life::begin(&url, cache).await.unwrap().lock.is_none(), "nothing is made that was not there");
         std::fs::create_dir(&state).unwrap();
         store(&state, b"the owner").unwrap();
-        let first = Life::begin(&url, &state).unwrap();
+        let first = Life::begin(&url, cache).await.unwrap();
         assert_eq!(first.client.owner()[..], b"the owner"[..]);
         assert!(!first.client.resumes(), "there is no record yet");
-        assert!(Life::begin(&url, &state).is_err(), "one life at a time");
+        assert!(Life::begin(&url, cache).await.is_err(), "one life at a time");
         drop(first);
         std::fs::write(record(&state), b"damage").unwrap();
-        let second = Life::begin(&url, &state).unwrap();
+        let second = Life::begin(&url, cache).await.unwrap();
         assert_eq!(second.client.owner()[..], b"the owner"[..]);
         assert!(!second.client.resumes());
     }

@@ -31,7 +31,10 @@ pub async fn run(arguments: Proxy) -> Result<(), Failure> {
         Some(directory) => directory.clone(),
         None => state::default_directory(Kind::Cache, &state::file_name(&url.to_string()))?,
     };
-    let life = Life::begin(url, &state_of(&directory))?;
+    let life = tokio::select! {
+        life = Life::begin(url, &directory) => life?,
+        () = end.wait() => return Ok(()),
+    };
     // The end may be wished for while the origin is still being waited for.
     let origin = tokio::select! {
         origin = reach(url, &life.client) => origin?,
@@ -43,7 +46,7 @@ pub async fn run(arguments: Proxy) -> Result<(), Failure> {
     let state = make_state(&directory)?;
     let nqnfs = stack::nqnfs(&state)?;
     let arbiter = stack::arbiter(cache.clone(), &arguments.version4, &nqnfs);
-    let _lock = life.keep(&state, &origin)?;
+    let lock = life.keep(&state, &origin)?;
     origin.holds_for_others();
     let handle_key = arguments.handle_key.clone().unwrap_or_else(|| state.join("handle.key"));
     let path = arguments.export.clone().unwrap_or_else(|| url.export_text());
@@ -52,11 +55,17 @@ pub async fn run(arguments: Proxy) -> Result<(), Failure> {
     let stack = Stack::start(vec![export], keep, nqnfs, &arguments.network, &arguments.version4).await?;
     let front = stack.front().clone();
     let counted = cache.clone();
-    let _admin =
-        Admin::with_cache(&directory, move || status_of(&front, &arbiter, &counted, &origin), cache)?;
-    println!("proxy of {url} on {}; a client mounts it with: {}", stack.address(), stack.mount_line(&path));
+    let admin = Admin::with_cache(&directory, move || status_of(&front, &arbiter, &counted, &origin), cache)?;
+    crate::output::announce(format_args!(
+        "proxy of {url} on {}; a client mounts it with: {}",
+        stack.address(),
+        stack.mount_line(&path)
+    ));
     end.wait().await;
+    admin.begin_end();
     stack.stop().await;
+    admin.end(None).await;
+    lock.until_exit();
     Ok(())
 }
 
@@ -70,14 +79,14 @@ pub async fn reach(url: &Url, life: &client::Life) -> Result<Origin, Failure> {
             soon
         } else {
             if !std::mem::replace(&mut told, true) {
-                eprintln!("leasehold: {} has not answered yet; still waiting", url.host);
+                crate::output::tell(format_args!("{} has not answered yet; still waiting", url.host));
             }
             connecting.await
         };
         match connected {
             Ok(origin) => return Ok(origin),
             Err(silent) if silent.is_silence() && !url.options.soft => {
-                eprintln!("leasehold: {silent}; still trying");
+                crate::output::tell(format_args!("{silent}; still trying"));
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(RETRY_MAX);
             }
@@ -117,11 +126,11 @@ pub async fn open_cache(origin: Arc<dyn FileSystem>, options: cache::Options) ->
     if let Ok(free) = free.as_ref().map(|free| free >> 20)
         && free < wanted >> 20
     {
-        eprintln!(
-            "leasehold: no data is cached in {}: its disk has {free} MiB free, and {} MiB are left to others; make room, or lower --min-free (of a mount: minfree=)",
+        crate::output::tell(format_args!(
+            "no data is cached in {}: its disk has {free} MiB free, and {} MiB are left to others; make room, or lower --min-free (of a mount: minfree=)",
             directory.display(),
             wanted >> 20
-        );
+        ));
     }
     Ok(cache)
 }

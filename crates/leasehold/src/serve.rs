@@ -1,6 +1,5 @@
 //! `leasehold serve`: directories of this machine over NFS.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -35,7 +34,10 @@ pub async fn run(arguments: Serve) -> Result<(), Failure> {
         None => default_state(&arguments)?,
     };
     state::make(&state)?;
-    let _lock = state::lock(&state)?;
+    let lock = tokio::select! {
+        lock = state::lock_after(&state, &state) => lock?,
+        () = end.wait() => return Ok(()),
+    };
     let nqnfs = stack::nqnfs(&state)?;
     let mut exports = Vec::new();
     let mut arbiters = Vec::new();
@@ -48,18 +50,20 @@ pub async fn run(arguments: Serve) -> Result<(), Failure> {
     let stack = Stack::start(exports, keep, nqnfs, &arguments.network, &arguments.version4).await?;
     if !rustix::process::geteuid().is_root() {
         let uid = rustix::process::geteuid().as_raw();
-        eprintln!(
-            "leasehold: not root, so only clients that act as user {uid} are served; run as root, or let all act as it: --all-squash --anonuid {uid}"
-        );
+        crate::output::tell(format_args!(
+            "not root, so only clients that act as user {uid} are served; run as root, or let all act as it: --all-squash --anonuid {uid}"
+        ));
     }
     let front = stack.front().clone();
-    let _admin = Admin::start(&state, move || status_of(&front, &arbiters))?;
+    let admin = Admin::start(&state, move || status_of(&front, &arbiters))?;
     for export in stack.front().exports().iter() {
-        // Nobody need listen.
-        let _ = writeln!(std::io::stdout(), "{}", greeting(export, &stack));
+        crate::output::announce(greeting(export, &stack));
     }
     end.wait().await;
+    admin.begin_end();
     stack.stop().await;
+    admin.end(None).await;
+    lock.until_exit();
     Ok(())
 }
 

@@ -87,14 +87,13 @@ impl Stack {
             ))
         };
         let key = HandleKey::load_or_create(keep.handle_key).map_err(|error| {
-            Failure(format!(
-                "cannot use the handle key {}: {error}; {}",
-                keep.handle_key.display(),
-                match error.kind() {
-                    std::io::ErrorKind::StorageFull => "make room there",
-                    _ => "it must be a file of 16 secret bytes that we may read",
-                }
-            ))
+            let way_out = match error.kind() {
+                std::io::ErrorKind::StorageFull => "; make room there",
+                // It has its own.
+                _ if error.get_ref().is_some() => "",
+                _ => "; it must be a file of 16 secret bytes that we may read",
+            };
+            Failure(format!("cannot use the handle key {}: {error}{way_out}", keep.handle_key.display()))
         })?;
         let handles = Handles::open(key, keep.state).map_err(|error| in_state("the handle table", error))?;
         let replies = ReplyCache::open(keep.state).map_err(|error| in_state("the reply log", error))?;

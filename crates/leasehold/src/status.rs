@@ -11,9 +11,9 @@ pub async fn run(arguments: &Status) -> Result<(), Failure> {
     let mounted = crate::mount::cache_of(&arguments.directory);
     let status = admin::ask(mounted.as_ref().unwrap_or(&arguments.directory)).await?;
     if arguments.json {
-        println!("{status}");
+        crate::output::line(format_args!("{status}"));
     } else {
-        println!("{}", text(&status));
+        crate::output::line(format_args!("{}", text(&status)));
     }
     Ok(())
 }
@@ -108,6 +108,17 @@ pub fn upstream(origin: &client::Origin) -> Value {
     Value::Object(upstream)
 }
 
+/// Files of which something was lost although their close had succeeded: by path, and how often that happened.
+pub fn lost(cache: &cache::Cache) -> Value {
+    let (losses, count) = cache.lost();
+    let of = |lost: cache::Lost| {
+        let what = json!({ "error": lost.status.to_string(), "bytes": lost.bytes, "at": lost.at.seconds });
+        (lost.path, what)
+    };
+    let paths: Map<String, Value> = losses.into_iter().map(of).collect();
+    json!({ "files": count, "paths": paths })
+}
+
 /// What the cache has done.
 pub fn cache(stats: &cache::Stats) -> Value {
     let of = |counts: cache::HitsMisses| json!({ "hits": counts.hits, "misses": counts.misses });
@@ -128,6 +139,7 @@ pub fn cache(stats: &cache::Stats) -> Value {
         "recalls": stats.recalls,
         "revoked": stats.revoked,
         "dirty_bytes": stats.dirty_bytes,
+        "dirty_files": stats.dirty_files,
         "dirty_age_ms": stats.dirty_age.map(|age| age.as_millis() as u64),
         "flushed_bytes": stats.flushed_bytes,
         "merged_writes": stats.merged_writes,
@@ -135,6 +147,7 @@ pub fn cache(stats: &cache::Stats) -> Value {
         "evictions": stats.evictions,
         "cleaning": stats.cleaning,
         "paused": stats.paused,
+        "index_broken": stats.index_broken,
         "filled_bytes": stats.filled_bytes,
         "damaged": stats.damaged,
         "away": stats.is_away,

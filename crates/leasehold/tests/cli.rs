@@ -214,3 +214,54 @@ fn man_pages_are_written() {
         assert!(directory.path().join(page).metadata().unwrap().len() > 500, "{page}");
     }
 }
+
+/// As after `| head -0`.
+fn unread() -> Stdio {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    writer.into()
+}
+
+#[test]
+fn a_command_whose_answer_nobody_reads_ends_quietly_and_a_server_goes_on() {
+    let tree = Tree::new();
+    let serve = tree.serve();
+    let (cache, state) = (tree.path("cache"), tree.path("state"));
+    let url = serve.url();
+    let mut proxy = program::leasehold(&[
+        "proxy",
+        &url,
+        "--cache",
+        &cache,
+        "--min-free",
+        "0",
+        "--no-rpcbind",
+        "--listen",
+        "127.0.0.1:0",
+    ]);
+    let mut proxy = proxy.stdout(unread()).stderr(Stdio::null()).spawn().unwrap();
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while !run(&["status", &cache]).status.success() {
+        assert!(std::time::Instant::now() < end, "the proxy does not answer");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    for command in [
+        &["status", &state][..],
+        &["status", "--json", &state],
+        &["cache", "ls", &cache],
+        &["cache", "stat", &cache, "/"],
+        &["cache", "du", "--json", &cache],
+        &["cache", "verify", &cache],
+        &["bench", "--list"],
+        &["--help"],
+    ] {
+        let mut child = program::leasehold(command);
+        let output =
+            child.stdout(unread()).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(error.is_empty() && matches!(output.status.code(), Some(0 | 141)), "{command:?}: {error}");
+    }
+    assert!(proxy.try_wait().unwrap().is_none(), "the proxy goes on");
+    proxy.kill().unwrap();
+    proxy.wait().unwrap();
+}

@@ -16,9 +16,9 @@ use vfs::{
     Want,
 };
 
-/// Descriptors of `serve`: too few for more than 32 files, each of which may take three.
+/// Descriptors of `serve`: too few for more than 60 files, each of which may take three.
 const DESCRIPTORS: &str = "700";
-const FILES: usize = 32;
+const FILES: usize = 60;
 /// The shortest that there is.
 const LEASE: Duration = Duration::from_secs(5);
 /// How long an asker is held while something is called back.

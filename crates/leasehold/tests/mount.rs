@@ -288,3 +288,90 @@ fn mount8_finds_it_under_its_helpers_name() {
     wrong.arg0("mount.leasehold").arg("127.0.0.1:/export").arg(setting.at("mnt")).args(["-o", "nonsense"]);
     assert_eq!(wrong.output().unwrap().status.code(), Some(32), "as mount(8) wants it");
 }
+
+#[test]
+fn a_mount_that_may_try_once_finds_a_healthy_server_and_shows_what_was_given() {
+    if !may_mount() {
+        return;
+    }
+    let setting = Setting::new();
+    let port = setting.address.rsplit(':').next().unwrap();
+    let mut mount = Command::new(PROGRAM);
+    mount.args(["mount", "127.0.0.1:/export"]).arg(setting.at("mnt")).arg("-o");
+    mount.arg(setting.options(&format!("retry=0,vers=4.2,port={port}")));
+    let mounted = mount.output().unwrap();
+    assert!(mounted.status.success(), "{}", String::from_utf8_lossy(&mounted.stderr));
+    let table = fs::read_to_string("/proc/self/mounts").unwrap();
+    let line = table.lines().find(|line| line.contains(setting.at("mnt").to_str().unwrap())).unwrap();
+    assert!(line.starts_with(&format!("nfs://127.0.0.1:{port}/export ")), "{line}");
+    // One that is not there is told of at once.
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let mut mount = Command::new(PROGRAM);
+    mount.args(["mount", &format!("nfs://{free}/export")]).arg(setting.at("served"));
+    let began = Instant::now();
+    let refused =
+        mount.args(["-o", &format!("retry=0,cache={}", setting.at("none").display())]).output().unwrap();
+    let error = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(1) && error.trim_end().lines().count() == 1, "{error}");
+    assert!(began.elapsed() < Duration::from_secs(20));
+}
+
+/// A small disk at a place of the setting; it goes with the value.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn new(at: PathBuf) -> SmallDisk {
+        let mount = ["-t", "tmpfs", "-o", "size=64m,mode=700", "leasehold-test"];
+        assert!(Command::new("mount").args(mount).arg(&at).status().unwrap().success());
+        SmallDisk(at)
+    }
+
+    fn fill(&self) {
+        let mut ballast = fs::File::create(self.0.join("lost+found")).unwrap();
+        for chunk in [1 << 20, 4096, 1] {
+            while ballast.write_all(&vec![1; chunk]).is_ok() {}
+        }
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_mount_with_its_cache_on_a_full_disk_works_and_says_why_nothing_is_cached() {
+    if !may_mount() {
+        return;
+    }
+    let setting = Setting::new();
+    let disk = SmallDisk::new(setting.at("cache"));
+    disk.fill();
+    let broken = || {
+        let status =
+            Command::new(PROGRAM).args(["status", "--json"]).arg(setting.at("mnt")).output().unwrap();
+        serde_json::from_slice::<Value>(&status.stdout).unwrap()["cache"]["index_broken"] == true
+    };
+    for round in 0..2 {
+        let mounted = setting.mount("vers=4.2");
+        let said = String::from_utf8_lossy(&mounted.stderr).into_owned();
+        assert!(mounted.status.success(), "{said}");
+        assert!(said.contains("disk is full") && !said.contains("damaged"), "{said}");
+        assert!(broken());
+        assert_eq!(setting.file(), "content");
+        fs::write(setting.at("mnt/written"), round.to_string()).unwrap();
+        // One that is removed while it is open lives on.
+        let open = fs::File::create_new(setting.at("mnt/open")).unwrap();
+        fs::remove_file(setting.at("mnt/open")).unwrap();
+        drop(open);
+        if round == 1 {
+            fs::remove_file(disk.0.join("lost+found")).unwrap();
+            wait_until(|| !broken());
+        }
+        assert!(Command::new(PROGRAM).arg("umount").arg(setting.at("mnt")).status().unwrap().success());
+        assert_eq!(fs::read_to_string(setting.at("served/written")).unwrap(), round.to_string());
+    }
+    let mounted = setting.mount("vers=4.2");
+    assert!(mounted.status.success() && mounted.stderr.is_empty(), "{mounted:?}");
+}

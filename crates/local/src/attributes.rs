@@ -90,6 +90,11 @@ impl Stat {
         self.statx.stx_size
     }
 
+    /// Bytes that it takes on the disk.
+    pub(crate) fn used(&self) -> u64 {
+        self.statx.stx_blocks.saturating_mul(512)
+    }
+
     pub(crate) fn uid(&self) -> u32 {
         self.statx.stx_uid
     }

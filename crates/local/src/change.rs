@@ -90,7 +90,9 @@ fn apply(
 pub(crate) fn cut_or_extend(tree: &Tree, node: &Node, stat: &Stat, size: u64) -> Result<(), Status> {
     let file = tree.writing(node)?;
     let _cut = (size < stat.size()).then(|| node.ranges.cut());
-    set_size(file.as_fd(), size)
+    set_size(file.as_fd(), size)?;
+    tree.leases.promises.cut(&node.handle, stat.size(), size);
+    Ok(())
 }
 
 pub(crate) fn set_size(file: BorrowedFd<'_>, size: u64) -> Result<(), Status> {

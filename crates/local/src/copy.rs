@@ -1,11 +1,13 @@
-//! COPY and CLONE (RFC 7862) between files of one file system, done by the kernel.
+//! COPY and CLONE (RFC 7862) between files of one file system, done by the kernel. Holes stay holes.
 //!
 //! A COPY gives up after a while with what it has done: it holds the lock of the file it copies to, and a client that
 //! has waited for longer than it likes would send it again. Between two file systems it is `Xdev` where the kernel
 //! finds no way.
 
+use std::fs::File;
 use std::time::Duration;
 
+use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
 use tokio::time::Instant;
 use vfs::{Copied, Principal, Stability, Status, Wcc};
@@ -44,6 +46,7 @@ pub(crate) fn copy(
     if to.offset.checked_add(count).is_none_or(|end| i64::try_from(end).is_err()) {
         return Err(Status::FBig);
     }
+    let _in_flight = tree.leases.may_grow(principal, to.node, &before, &(to.offset..to.offset + count))?;
     let (reading, writing) = (tree.reading(from.node)?, tree.writing(to.node)?);
     // Taken first, as for a WRITE.
     let verifier = tree.verifier();
@@ -51,7 +54,19 @@ pub(crate) fn copy(
     let mut done = 0;
     while done < count && (done == 0 || started.elapsed() < TIME_MAX) {
         let (mut at, mut there) = (from.offset + done, to.offset + done);
-        let step = (count - done).min(STEP_BYTES as u64) as usize;
+        let (hole, data) = extent(&reading, at, count - done);
+        if hole > 0 {
+            match make_hole(&writing, there, hole) {
+                Ok(()) => {
+                    done += hole;
+                    continue;
+                }
+                Err(errno) if done == 0 && errno != Errno::OPNOTSUPP => return Err(errno::status(errno)),
+                Err(Errno::OPNOTSUPP) => {}
+                Err(_) => break,
+            }
+        }
+        let step = (hole + data).min(STEP_BYTES as u64) as usize;
         match rustix::fs::copy_file_range(&*reading, Some(&mut at), &*writing, Some(&mut there), step) {
             Ok(0) => break,
             Ok(copied) => done += copied as u64,
@@ -63,6 +78,31 @@ pub(crate) fn copy(
     let wcc = Wcc::around(before.wcc(), tree.changed(to.node));
     drop(held);
     Ok(Copied { count: done, stability: Stability::Unstable, verifier, wcc })
+}
+
+/// How long the hole is that begins at `at`, and how much data follows it, of `count` bytes. The descriptor is shared, but
+/// nobody else uses its position.
+fn extent(file: &File, at: u64, count: u64) -> (u64, u64) {
+    let end = at + count;
+    let data = match rustix::fs::seek(file, SeekFrom::Data(at)) {
+        Ok(data) => data.min(end),
+        Err(Errno::NXIO) => end,
+        // Not every file system tells.
+        Err(_) => return (0, count),
+    };
+    let hole = rustix::fs::seek(file, SeekFrom::Hole(data)).map_or(end, |hole| hole.clamp(data, end));
+    (data - at, hole - data)
+}
+
+/// Makes a range a hole, also where the file ends before it.
+fn make_hole(file: &File, offset: u64, length: u64) -> Result<(), Errno> {
+    let size = rustix::fs::fstat(file)?.st_size as u64;
+    let end = offset + length;
+    if let Some(inside) = size.min(end).checked_sub(offset).filter(|inside| *inside > 0) {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(file, flags, offset, inside)?;
+    }
+    if size < end { rustix::fs::ftruncate(file, end) } else { Ok(()) }
 }
 
 /// Makes a range share its blocks with another.

@@ -27,6 +27,15 @@ use crate::permission::Grants;
 use crate::ranges::Ranges;
 
 const SHARDS: usize = 16;
+/// Nodes that one operation closes at most, because others need their descriptors.
+const EVICTED_AT_ONCE: usize = 4;
+
+/// Descriptors of a node that is open, or idle: its own, one for reading, and one for writing.
+pub(crate) const PER_NODE: usize = 3;
+/// Of a file that is leased and not open: its own, and that of its guard.
+pub(crate) const PER_LEASED_FILE: usize = 2;
+/// Of a directory that is leased.
+const PER_LEASED_DIRECTORY: usize = 1;
 
 /// A file in use.
 pub(crate) struct Node {
@@ -105,18 +114,41 @@ impl Node {
             Use::Lease => &self.leases,
         }
     }
+
+    /// Descriptors that it may need for what it is kept for.
+    fn cost(&self) -> usize {
+        match self.file_type {
+            _ if self.is_open() => PER_NODE,
+            _ if !self.is_kept() => 0,
+            FileType::Directory => PER_LEASED_DIRECTORY,
+            _ => PER_LEASED_FILE,
+        }
+    }
 }
 
 /// The cache.
 pub(crate) struct Descriptors {
     shards: Vec<Mutex<Shard>>,
     hasher: RandomState,
-    per_shard_max: usize,
-    /// Files with opens and leases, which are kept beyond that.
+    bounds: Bounds,
+    /// Files with opens and leases, which are kept beyond those that are idle, and the descriptors that they may need.
     kept: AtomicUsize,
-    kept_max: usize,
+    spent: AtomicUsize,
     pub(crate) forgotten: Forgotten,
     now: AtomicU32,
+}
+
+/// The most that there may be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// Nodes that are idle; fewer, where what is kept needs their descriptors.
+    pub(crate) idle: usize,
+    /// Nodes that are kept.
+    pub(crate) kept: usize,
+    /// Descriptors of them.
+    pub(crate) spent: usize,
+    /// Descriptors of all nodes.
+    pub(crate) descriptors: usize,
 }
 
 #[derive(Default)]
@@ -136,29 +168,32 @@ struct Slot {
 }
 
 /// Room for one more file that is kept, until it is taken with [`Descriptors::pin`] or dropped.
-pub(crate) struct Room<'d>(&'d AtomicUsize);
+pub(crate) struct Room<'d>(&'d Descriptors);
 
 impl Room<'_> {
-    fn take(self) {
+    /// Takes as many of its descriptors.
+    fn take(self, cost: usize) {
+        self.0.spent.fetch_sub(PER_NODE.saturating_sub(cost), Ordering::Relaxed);
         std::mem::forget(self);
     }
 }
 
 impl Drop for Room<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.0.kept.fetch_sub(1, Ordering::Relaxed);
+        self.0.spent.fetch_sub(PER_NODE, Ordering::Relaxed);
     }
 }
 
 impl Descriptors {
-    /// A cache of at most about `nodes_max` nodes, and at most `kept_max` that are open or leased.
-    pub(crate) fn new(nodes_max: usize, kept_max: usize) -> Descriptors {
+    /// A cache within these bounds, the one for what is idle being rough.
+    pub(crate) fn new(bounds: Bounds) -> Descriptors {
         Descriptors {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             hasher: RandomState::new(),
-            per_shard_max: nodes_max.div_ceil(SHARDS).max(1),
+            bounds,
             kept: AtomicUsize::new(0),
-            kept_max,
+            spent: AtomicUsize::new(0),
             forgotten: Forgotten::default(),
             now: AtomicU32::new(1),
         }
@@ -174,17 +209,11 @@ impl Descriptors {
 
     /// Adds a node, unless one with its handle is there; gives the one that is there afterwards.
     pub(crate) fn insert(&self, node: Node) -> Arc<Node> {
-        let mut evicted = None;
         let mut shard = self.shard(&node.handle).lock();
         if let Some(slot) = shard.index.get(&node.handle).and_then(|&at| shard.slots.get(at)?.as_ref()) {
             return slot.node.clone();
         }
-        if shard.index.len().saturating_sub(shard.kept) >= self.per_shard_max {
-            evicted = shard.evict();
-        }
-        if let Some(evicted) = &evicted {
-            evicted.change.forget(&self.forgotten);
-        }
+        let evicted = self.evict(&mut shard, self.idle_per_shard() - 1);
         node.used.store(self.now.load(Ordering::Relaxed), Ordering::Relaxed);
         let node = Arc::new(node);
         shard.add(node.clone());
@@ -193,36 +222,85 @@ impl Descriptors {
         node
     }
 
-    /// Room for one more file that is kept, for whoever must not fail once he has begun. `None` if too many are kept.
+    /// How many idle nodes a shard has place for, beside what is kept: one at least.
+    fn idle_per_shard(&self) -> usize {
+        let left = self.bounds.descriptors.saturating_sub(self.spent.load(Ordering::Relaxed));
+        (left / PER_NODE).min(self.bounds.idle).div_ceil(SHARDS).max(1)
+    }
+
+    /// Takes idle nodes beyond so many out of a shard, a few at a time. They are to be dropped without its lock.
+    fn evict(&self, shard: &mut Shard, idle_max: usize) -> Vec<Arc<Node>> {
+        let mut evicted = Vec::new();
+        while shard.index.len().saturating_sub(shard.kept) > idle_max && evicted.len() < EVICTED_AT_ONCE {
+            let Some(node) = shard.evict() else { break };
+            node.change.forget(&self.forgotten);
+            evicted.push(node);
+        }
+        evicted
+    }
+
+    /// Room for one more file that is kept, for whoever must not fail once he has begun. `None` if too much is kept.
     pub(crate) fn room(&self) -> Option<Room<'_>> {
-        let reserve = |kept| (kept < self.kept_max).then_some(kept + 1);
-        self.kept.fetch_update(Ordering::Relaxed, Ordering::Relaxed, reserve).ok()?;
-        Some(Room(&self.kept))
+        self.reserve(1, PER_NODE).then(|| Room(self))
+    }
+
+    /// Counts so much as kept, if it is within the bounds.
+    fn reserve(&self, nodes: usize, cost: usize) -> bool {
+        let add = |to: &AtomicUsize, more: usize, max: usize| {
+            let within = |now: usize| Some(now + more).filter(|sum| *sum <= max);
+            to.fetch_update(Ordering::Relaxed, Ordering::Relaxed, within).is_ok()
+        };
+        if !add(&self.kept, nodes, self.bounds.kept) {
+            return false;
+        }
+        let fits = add(&self.spent, cost, self.bounds.spent);
+        if !fits {
+            self.kept.fetch_sub(nodes, Ordering::Relaxed);
+        }
+        fits
     }
 
     /// Keeps a node, in this room or in what there is, and gives the one that is kept: where it was forgotten meanwhile,
-    /// another may be. However often it is pinned, it takes room once. `None` if too many are kept.
+    /// another may be. However often it is pinned, it takes room once. `None` if too much is kept.
     pub(crate) fn pin(&self, node: &Arc<Node>, what: Use, room: Option<Room<'_>>) -> Option<Arc<Node>> {
         let mut shard = self.shard(&node.handle).lock();
         let kept = match shard.get(&node.handle) {
             Some(kept) => kept,
             None => node.clone(),
         };
-        if !kept.is_kept() {
-            room.or_else(|| self.room())?.take();
-            shard.kept += 1;
+        let before = kept.cost();
+        kept.uses(what).fetch_add(1, Ordering::Relaxed);
+        let cost = kept.cost();
+        let fits = match room {
+            Some(room) if before == 0 => {
+                room.take(cost);
+                true
+            }
+            other => {
+                drop(other);
+                cost == before || self.reserve(usize::from(before == 0), cost - before)
+            }
+        };
+        if !fits {
+            kept.uses(what).fetch_sub(1, Ordering::Relaxed);
+            return None;
         }
+        shard.kept += usize::from(before == 0);
         if !shard.index.contains_key(&node.handle) {
             shard.add(kept.clone());
         }
-        kept.uses(what).fetch_add(1, Ordering::Relaxed);
+        let evicted = self.evict(&mut shard, self.idle_per_shard());
+        drop(shard);
+        drop(evicted);
         Some(kept)
     }
 
     /// Lets go of what [`Descriptors::pin`] gave.
     pub(crate) fn unpin(&self, node: &Node, what: Use) {
         let mut shard = self.shard(&node.handle).lock();
+        let before = node.cost();
         node.uses(what).fetch_sub(1, Ordering::Relaxed);
+        self.spent.fetch_sub(before - node.cost(), Ordering::Relaxed);
         if !node.is_kept() {
             self.kept.fetch_sub(1, Ordering::Relaxed);
             shard.kept = shard.kept.saturating_sub(1);
@@ -414,6 +492,39 @@ mod tests {
         assert_eq!(tree.node(&idle).unwrap().handle, idle, "and opened again");
         tree.descriptors.clear();
         assert!(tree.cached(&busy).is_none());
+    }
+
+    #[test]
+    fn what_is_kept_is_counted_in_descriptors_and_takes_them_from_what_is_idle() {
+        let home = tempfile::tempdir().unwrap();
+        let tree = tree(&home, 4096);
+        let bounds = Bounds { idle: 64, kept: 9, spent: 16, descriptors: 3 * SHARDS + 16 };
+        let descriptors = Descriptors::new(bounds);
+        let nodes: Vec<_> = (0..8).map(|number| tree.node(&open(&tree, number)).unwrap()).collect();
+        let spent = || descriptors.spent.load(Ordering::Relaxed);
+        assert_eq!(descriptors.idle_per_shard(), 2);
+        for node in &nodes[..6] {
+            assert!(descriptors.pin(node, Use::Lease, None).is_some());
+        }
+        assert_eq!((spent(), descriptors.idle_per_shard()), (12, 2));
+        // One that is leased takes the third when it is opened; a room, if there is one, goes back.
+        let room = descriptors.room();
+        assert!(room.is_some() && descriptors.room().is_none());
+        assert!(descriptors.pin(&nodes[0], Use::Open, room).is_some());
+        assert_eq!(spent(), 13);
+        assert!(descriptors.pin(&nodes[6], Use::Open, descriptors.room()).is_some());
+        assert_eq!((spent(), descriptors.idle_per_shard()), (16, 1));
+        for (node, what) in [(&nodes[7], Use::Lease), (&nodes[1], Use::Open)] {
+            assert!(descriptors.pin(node, what, None).is_none(), "there are no more");
+            assert_eq!(spent(), 16);
+        }
+        descriptors.unpin(&nodes[0], Use::Lease);
+        assert_eq!(spent(), 16);
+        descriptors.unpin(&nodes[0], Use::Open);
+        assert_eq!((spent(), descriptors.kept.load(Ordering::Relaxed)), (13, 6));
+        descriptors.unpin(&nodes[6], Use::Open);
+        nodes[1..6].iter().for_each(|node| descriptors.unpin(node, Use::Lease));
+        assert_eq!((spent(), descriptors.kept.load(Ordering::Relaxed)), (0, 0));
     }
 
     #[test]

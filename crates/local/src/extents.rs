@@ -32,11 +32,12 @@ pub(crate) fn seek(
         Extent::Hole => SeekFrom::Hole(offset),
     };
     let offset = rustix::fs::seek(&*file, from).map_err(errno::status)?;
-    Ok(Sought { offset, eof: offset >= stat.size() })
+    let attributes = tree.stat(node).ok().map(|stat| stat.attributes(node.mount.fsid));
+    Ok(Sought { offset, eof: offset >= stat.size(), attributes })
 }
 
 /// What becomes of a range.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reservation {
     /// Space for it.
     Allocate,
@@ -72,6 +73,10 @@ pub(crate) fn reserve(
     };
     let Some(length) = end.checked_sub(offset).filter(|&length| length > 0) else {
         return Ok(Wcc::around(before.wcc(), Some(before.attributes(node.mount.fsid))));
+    };
+    let _in_flight = match what {
+        Reservation::Allocate => Some(tree.leases.may_grow(principal, node, &before, &(offset..end))?),
+        Reservation::Deallocate => None,
     };
     let file = tree.writing(node)?;
     let done = rustix::fs::fallocate(&*file, flags, offset, length).map_err(errno::status);

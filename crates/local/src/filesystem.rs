@@ -11,9 +11,9 @@ use rustix::time::ClockId;
 use vfs::replay::{self, Made};
 use vfs::{
     AccessMask, Accessed, Acl, Attributes, By, Callbacks, Caller, Commit, Copied, CreateHow, Created, Data,
-    Delegated, Device, Error, Extent, FileSystem, FileType, FsLimits, FsStat, Handle, Lease, LeaseId,
-    ListedXattrs, Listing, Lock, LockRequest, Locked, Looked, Name, OpenId, OpenRequest, Opened, Owner,
-    Place, Principal, Read, ReadDir, Renamed, Result, SetAttributes, Share, Sought, Stability, Status,
+    Delegated, Device, Error, Extent, Features, FileSystem, FileType, FsLimits, FsStat, Handle, Lease,
+    LeaseId, ListedXattrs, Listing, Lock, LockRequest, Locked, Looked, Name, OpenId, OpenRequest, Opened,
+    Owner, Place, Principal, Read, ReadDir, Renamed, Result, SetAttributes, Share, Sought, Stability, Status,
     Timestamp, Wcc, Written, XattrHow, XattrName,
 };
 
@@ -26,7 +26,7 @@ use crate::make::Making;
 use crate::opening::{self, ToMake};
 use crate::opens::Ground;
 use crate::tree::Tree;
-use crate::{LocalFs, acl, copy, directory, errno, identity, lookup, workers, xattr};
+use crate::{LocalFs, acl, copy, directory, errno, lookup, workers, xattr};
 
 /// With locks of so many files, a change no longer insists on more.
 const LOCKS_MAX: usize = 8;
@@ -457,19 +457,20 @@ impl FileSystem for LocalFs {
         Ok(Delegated { accessed: Accessed { attributes: Some(attributes), ..accessed }, lease })
     }
 
-    async fn fsstat(&self, caller: &Caller, handle: &Handle) -> Result<FsStat> {
+    /// What is available is so without what is set aside for the superuser, whoever asks: as statfs(2) and Linux's server
+    /// have it.
+    async fn fsstat(&self, _caller: &Caller, handle: &Handle) -> Result<FsStat> {
         let node = self.node(handle).await?;
         self.tree.stat(&node)?;
         let space = rustix::fs::fstatvfs(node.path.as_fd()).map_err(errno::status)?;
-        let reserved = identity::is_root(&caller.principal);
         let bytes = |blocks: u64| blocks.saturating_mul(space.f_frsize);
         Ok(FsStat {
             total_bytes: bytes(space.f_blocks),
             free_bytes: bytes(space.f_bfree),
-            available_bytes: bytes(if reserved { space.f_bfree } else { space.f_bavail }),
+            available_bytes: bytes(space.f_bavail),
             total_files: space.f_files,
             free_files: space.f_ffree,
-            available_files: if reserved { space.f_ffree } else { space.f_favail },
+            available_files: space.f_favail,
             invariant_seconds: 0,
         })
     }
@@ -481,6 +482,7 @@ impl FileSystem for LocalFs {
         // File systems stamp times with the kernel's coarse clock. (Newer kernels tell changes apart that somebody
         // looked between, but promise nothing for two files.)
         let tick = rustix::time::clock_getres(ClockId::RealtimeCoarse);
+        let features = node.mount.features();
         Ok(FsLimits {
             read_max: io::TRANSFER_MAX,
             read_preferred: io::TRANSFER_MAX,
@@ -488,7 +490,8 @@ impl FileSystem for LocalFs {
             write_preferred: io::TRANSFER_MAX,
             name_max: (space.f_namemax as u32).min(Name::MAX as u32),
             time_delta_nanoseconds: tick.tv_sec as u64 * 1_000_000_000 + tick.tv_nsec as u64,
-            features: node.mount.features(),
+            features,
+            clone_block_bytes: features.contains(Features::CLONE).then_some(space.f_bsize as u32),
             ..FsLimits::default()
         })
     }

@@ -150,11 +150,12 @@ pub(crate) fn write(
     if offset.checked_add(data.len() as u64).is_none_or(|end| end > i64::MAX as u64) {
         return Err(Status::FBig);
     }
+    let data = &data[..data.len().min(TRANSFER_MAX as usize)];
+    let _in_flight = tree.leases.may_grow(principal, node, &before, &(offset..offset + data.len() as u64))?;
     let file = tree.writing(node)?;
     // Taken first: if this very data is lost before the answer is out, COMMIT must not show the same one.
     let verifier = tree.verifier();
-    let count =
-        write_all(&file, &data[..data.len().min(TRANSFER_MAX as usize)], offset).map_err(errno::status)?;
+    let count = write_all(&file, data, offset).map_err(errno::status)?;
     let wcc = Wcc::around(before.wcc(), tree.changed(node));
     drop(held);
     let synced = match stability {

@@ -11,11 +11,12 @@
 //! there still. When the watches fail, all are recalled: what was missed is not known.
 //!
 //! Leases are granted once somebody has taken the stream of callbacks. The kernel tells of a waiting process with
-//! `SIGIO`: a task then looks through all guards.
+//! `SIGIO`: a task then looks through all guards. For no other reason does it: what is recalled from here is in a queue.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::ops::Range;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -23,19 +24,22 @@ use parking_lot::Mutex;
 use tokio::signal::unix::{Signal, SignalKind};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
-use vfs::{Callback, Callbacks, Handle, Lease, LeaseId, LeaseKind, Recall, Share, Want};
+use vfs::{Callback, Callbacks, Handle, Lease, LeaseId, LeaseKind, Principal, Recall, Share, Status, Want};
 
 use crate::attributes::Stat;
 use crate::descriptors::{Descriptors, Node, Use};
+use crate::errno;
 use crate::guard::{Guarding, Wanted};
+use crate::identity;
+use crate::promises::{Growth, InFlight, Promises, Taken};
 use crate::sys::KernelHandle;
 use crate::tree::Tree;
 use crate::watch::{Events, Seen, Watches};
 
 /// Callbacks that wait to be taken.
 const CALLBACKS_MAX: usize = 256;
-/// Most leases; less where the limit of open files demands.
-const LEASES_MAX: usize = 4096;
+/// Leases that are on their way back when the bound is near; fewer, where an eighth of the bound is less.
+const RESERVE_MAX: usize = 256;
 /// Time to give back a lease that is one too many, or whose guard was lost.
 const RECALL_MAX: Duration = Duration::from_secs(30);
 
@@ -60,8 +64,12 @@ pub(crate) struct Leases {
     descriptors: Arc<Descriptors>,
     /// Of directories, if there are any.
     watches: OnceLock<Watches>,
+    /// Space that is set aside for holders.
+    pub(crate) promises: Promises,
     /// Something is to be recalled, or it is all over.
     attention: Arc<Notify>,
+    /// Guards may be gone or in somebody's way.
+    look: AtomicBool,
     /// How long the kernel leaves us to let go, less a reserve.
     break_max: Duration,
     taken: Mutex<bool>,
@@ -71,6 +79,10 @@ pub(crate) struct Leases {
 struct State {
     by_id: HashMap<LeaseId, Granted>,
     by_file: HashMap<Handle, LeaseId>,
+    /// By last use.
+    by_use: BTreeMap<u64, LeaseId>,
+    /// Those with a recall.
+    asked: BTreeSet<LeaseId>,
     /// Counts grants, to tell which lease was of use for longest ago.
     clock: u64,
     /// Directories that processes of this machine changed lately, and until when they are not leased.
@@ -95,16 +107,28 @@ struct Pending {
     sent: bool,
 }
 
+impl State {
+    /// Asks for a lease, unless it is asked for already.
+    fn ask(&mut self, id: LeaseId, recall: Pending) {
+        if let Some(granted) = self.by_id.get_mut(&id) {
+            granted.recall.get_or_insert(recall);
+            self.asked.insert(id);
+        }
+    }
+}
+
 impl Leases {
     pub(crate) fn new(descriptors: Arc<Descriptors>, leases_max: usize) -> Leases {
         let kernels = std::fs::read_to_string("/proc/sys/fs/lease-break-time").ok();
         let seconds = kernels.and_then(|text| text.trim().parse().ok()).unwrap_or(45_u64);
         Leases {
             state: Mutex::default(),
-            most: leases_max.min(LEASES_MAX),
+            most: leases_max,
             descriptors,
             watches: OnceLock::new(),
+            promises: Promises::default(),
             attention: Arc::default(),
+            look: AtomicBool::new(false),
             break_max: Duration::from_secs(seconds) * 2 / 3,
             taken: Mutex::new(false),
         }
@@ -141,16 +165,17 @@ impl Leases {
     /// Somebody else changed directories.
     fn seen(&self, seen: &[Seen]) {
         let mut state = self.state.lock();
-        let State { by_id, restless, .. } = &mut *state;
         let changed = |watched: KernelHandle| {
             seen.iter().any(|seen| *seen == Seen::Lost || *seen == Seen::Changed(watched))
         };
-        for granted in by_id.values_mut().filter(|granted| granted.watched.is_some_and(changed)) {
-            granted.recall.get_or_insert_with(|| Pending::all(RECALL_MAX));
-            restless.push_back((Instant::now() + RESTLESS, granted.node.handle));
+        let of_them = state.by_id.iter().filter(|(_, granted)| granted.watched.is_some_and(changed));
+        let changed: Vec<_> = of_them.map(|(id, granted)| (*id, granted.node.handle)).collect();
+        for (id, handle) in changed {
+            state.ask(id, Pending::all(RECALL_MAX));
+            state.restless.push_back((Instant::now() + RESTLESS, handle));
         }
-        let excess = restless.len().saturating_sub(RESTLESS_MAX);
-        restless.drain(..excess);
+        let excess = state.restless.len().saturating_sub(RESTLESS_MAX);
+        state.restless.drain(..excess);
     }
 
     /// Are directories leased that may be removed?
@@ -161,11 +186,14 @@ impl Leases {
     /// Recalls leases on directories that are no more.
     fn look_for_removed(&self) {
         let mut state = self.state.lock();
-        for granted in state.by_id.values_mut().filter(|granted| granted.watched.is_some()) {
-            if granted.recall.is_none() && Stat::of(&granted.node.path).is_ok_and(|stat| !stat.is_linked()) {
-                granted.recall = Some(Pending::all(RECALL_MAX));
-            }
-        }
+        let is_removed = |granted: &Granted| {
+            granted.watched.is_some()
+                && granted.recall.is_none()
+                && Stat::of(&granted.node.path).is_ok_and(|stat| !stat.is_linked())
+        };
+        let removed = state.by_id.iter().filter(|(_, granted)| is_removed(granted));
+        let removed: Vec<LeaseId> = removed.map(|(id, _)| *id).collect();
+        removed.into_iter().for_each(|id| state.ask(id, Pending::all(RECALL_MAX)));
     }
 
     /// Grants or confirms the lease that goes with an open. Its `change` is to be filled in.
@@ -192,13 +220,61 @@ impl Leases {
                     return None;
                 }
                 None => {
-                    granted.recall = Some(Pending::all(RECALL_MAX));
+                    state.ask(id, Pending::all(RECALL_MAX));
                     self.attention.notify_one();
                     return None;
                 }
             }
         }
-        Some(Lease { id, kind: granted.kind, until: None, change: 0 })
+        let writes = granted.kind == LeaseKind::Write && access.contains(Share::WRITE);
+        let space_limit = if writes { self.promise(node) } else { Lease::NO_SPACE_LIMIT };
+        Some(Lease { id, kind: granted.kind, until: None, change: 0, space_limit })
+    }
+
+    /// Sets space aside for whoever is going to write a file: up to which size of it. A sparse file may need more than that.
+    fn promise(&self, node: &Node) -> u64 {
+        let stat = Stat::of(&node.path).ok().filter(|stat| stat.used() >= stat.size());
+        let available = available(node, false).ok();
+        let (Some(stat), Some(available)) = (stat, available) else { return 0 };
+        self.promises.make(node.mount.fsid, &node.handle, stat.size(), available)
+    }
+
+    /// A file is about to have data in `range`, in bytes. A hole that it leaves behind its end takes no space; in a file
+    /// that has holes any WRITE may take some. Counts it until the result is dropped: after the WRITE.
+    ///
+    /// # Errors
+    /// DELAY, until others have written what was promised to them.
+    pub(crate) fn may_grow(
+        &self,
+        principal: &Principal,
+        node: &Node,
+        before: &Stat,
+        range: &Range<u64>,
+    ) -> Result<InFlight<'_>, Status> {
+        let fsid = node.mount.fsid;
+        if self.promises.is_empty() {
+            return Ok(self.promises.in_flight(fsid, 0));
+        }
+        let has_holes = before.used() < before.size();
+        let from = if has_holes { range.start } else { range.start.max(before.size()) };
+        let growth = Growth { fsid, handle: &node.handle, from, to: range.end };
+        let taken =
+            self.promises.take(&growth, Instant::now(), || available(node, identity::is_root(principal)))?;
+        let first = match taken {
+            Taken::Yes { counted } => return Ok(self.promises.in_flight(fsid, counted)),
+            Taken::Short { first } => first,
+        };
+        if first {
+            let mut state = self.state.lock();
+            let all = state.by_id.iter();
+            let holders = all.filter(|(_, granted)| self.promises.holds(&granted.node.handle));
+            for id in holders.map(|(id, _)| *id).collect::<Vec<_>>() {
+                state.ask(id, Pending::all(RECALL_MAX));
+            }
+            drop(state);
+            self.attention.notify_one();
+        }
+        Err(Status::Delay)
     }
 
     /// Grants or confirms a lease on a directory, for reading. Its `change` is to be filled in.
@@ -217,7 +293,7 @@ impl Leases {
             // It may be the first that is to be looked at.
             self.attention.notify_one();
         }
-        Some(Lease { id, kind: LeaseKind::Read, until: None, change: 0 })
+        Some(Lease { id, kind: LeaseKind::Read, until: None, change: 0, space_limit: Lease::NO_SPACE_LIMIT })
     }
 
     /// The entry of a file, which is used now; a new one, if there is none and there is room.
@@ -226,17 +302,19 @@ impl Leases {
         let clock = state.clock;
         let Some(&id) = state.by_file.get(&node.handle) else { return self.admit(state, node) };
         if let Some(granted) = state.by_id.get_mut(&id).filter(|granted| granted.recall.is_none()) {
+            state.by_use.remove(&granted.used);
             granted.used = clock;
+            state.by_use.insert(clock, id);
         }
         Some(id)
     }
 
     /// Makes an entry for a file, if there is room; near the bound, asks for the one back that was useful longest ago.
     fn admit(&self, state: &mut State, node: &Arc<Node>) -> Option<LeaseId> {
-        if state.by_id.len() >= self.most - self.most / 8 {
-            let unasked = state.by_id.values_mut().filter(|granted| granted.recall.is_none());
-            if let Some(oldest) = unasked.min_by_key(|granted| granted.used) {
-                oldest.recall = Some(Pending::all(RECALL_MAX));
+        if state.by_id.len() >= self.most - (self.most / 8).min(RESERVE_MAX) {
+            let unasked = |id: &&LeaseId| !state.asked.contains(id);
+            if let Some(oldest) = state.by_use.values().find(unasked).copied() {
+                state.ask(oldest, Pending::all(RECALL_MAX));
                 self.attention.notify_one();
             }
         }
@@ -248,6 +326,7 @@ impl Leases {
         state.by_file.insert(node.handle, id);
         let (kind, used) = (LeaseKind::Timeout, state.clock);
         let granted = Granted { node, kind, used, recall: None, watched: None };
+        state.by_use.insert(used, id);
         state.by_id.insert(id, granted);
         Some(id)
     }
@@ -261,6 +340,7 @@ impl Leases {
             return;
         }
         granted.kind = LeaseKind::Read;
+        self.promises.end(&granted.node.handle);
         granted.recall = match granted.node.wanted() {
             Wanted::Nothing => None,
             Wanted::Read if exchange_guard(tree, &granted.node) => None,
@@ -268,6 +348,8 @@ impl Leases {
         };
         if granted.recall.is_some() {
             self.attention.notify_one();
+        } else {
+            state.asked.remove(&id);
         }
     }
 
@@ -281,6 +363,7 @@ impl Leases {
 
     /// A guard was lost on the way.
     pub(crate) fn look_again(&self) {
+        self.look.store(true, Ordering::Release);
         self.attention.notify_one();
     }
 
@@ -297,6 +380,9 @@ impl Leases {
     fn end(&self, state: &mut State, id: LeaseId) {
         if let Some(granted) = state.by_id.remove(&id) {
             state.by_file.remove(&granted.node.handle);
+            state.by_use.remove(&granted.used);
+            state.asked.remove(&id);
+            self.promises.end(&granted.node.handle);
             granted.node.unguard();
             if let Some(watches) = self.watches.get().filter(|_| granted.watched.is_some()) {
                 watches.end(granted.node.path.as_fd());
@@ -309,37 +395,53 @@ impl Leases {
     fn due(&self, now: Instant) -> (Vec<Callback>, Option<Instant>) {
         let mut callbacks = Vec::new();
         let mut state = self.state.lock();
-        let mut revoked = Vec::new();
-        for (&id, granted) in &mut state.by_id {
-            if granted.recall.is_none() {
-                granted.recall = match granted.node.wanted() {
-                    Wanted::Nothing => None,
-                    Wanted::Read => {
-                        Some(Pending { keep: Some(LeaseKind::Read), ..Pending::all(self.break_max) })
-                    }
-                    Wanted::Write => Some(Pending::all(self.break_max)),
-                };
-            }
+        if self.look.swap(false, Ordering::AcqRel) {
+            self.look_at_guards(&mut state);
+        }
+        let (mut revoked, mut next) = (Vec::new(), None);
+        let State { by_id, asked, .. } = &mut *state;
+        for &id in asked.iter() {
+            let Some(granted) = by_id.get_mut(&id) else { continue };
             let handle = granted.node.handle;
-            match &mut granted.recall {
-                Some(recall) if !recall.sent => {
-                    recall.sent = true;
-                    let Pending { keep, deadline, .. } = *recall;
-                    callbacks.push(Callback::Recall(Recall { id, handle, keep, deadline }));
-                }
-                Some(recall) if recall.deadline <= now => {
-                    callbacks.push(Callback::Revoked { id, handle });
-                    revoked.push(id);
-                }
-                _ => {}
+            let Some(recall) = &mut granted.recall else { continue };
+            if !recall.sent {
+                recall.sent = true;
+                let Pending { keep, deadline, .. } = *recall;
+                callbacks.push(Callback::Recall(Recall { id, handle, keep, deadline }));
+            } else if recall.deadline <= now {
+                callbacks.push(Callback::Revoked { id, handle });
+                revoked.push(id);
+                continue;
             }
+            let deadline = recall.deadline;
+            next = Some(next.map_or(deadline, |next: Instant| next.min(deadline)));
         }
         for id in revoked {
             self.end(&mut state, id);
         }
-        let next = state.by_id.values().filter_map(|granted| Some(granted.recall?.deadline)).min();
         (callbacks, next)
     }
+
+    /// Asks for the leases whose guards are in the way of processes of this machine, or gone.
+    fn look_at_guards(&self, state: &mut State) {
+        let wanted = state.by_id.iter().filter(|(_, granted)| granted.recall.is_none());
+        let wanted: Vec<_> = wanted.map(|(id, granted)| (*id, granted.node.wanted())).collect();
+        for (id, wanted) in wanted {
+            let keep = match wanted {
+                Wanted::Nothing => continue,
+                Wanted::Read => Some(LeaseKind::Read),
+                Wanted::Write => None,
+            };
+            state.ask(id, Pending { keep, ..Pending::all(self.break_max) });
+        }
+    }
+}
+
+/// Bytes that are free on the file system of a file; `reserved` for the superuser too.
+fn available(node: &Node, reserved: bool) -> Result<u64, Status> {
+    let space = rustix::fs::fstatvfs(node.path.as_fd()).map_err(errno::status)?;
+    let blocks = if reserved { space.f_bfree } else { space.f_bavail };
+    Ok(blocks.saturating_mul(space.f_frsize))
 }
 
 impl Drop for Leases {
@@ -387,7 +489,11 @@ async fn watch(
         let any = leases.upgrade().is_some_and(|leases| leases.watches_any());
         let look = tokio::time::sleep_until(looked + LOOK);
         tokio::select! {
-            _ = signal.recv() => {}
+            _ = signal.recv() => {
+                if let Some(leases) = leases.upgrade() {
+                    leases.look.store(true, Ordering::Release);
+                }
+            }
             seen = seen => {
                 let Some(leases) = leases.upgrade() else { return };
                 failed = seen.is_err();

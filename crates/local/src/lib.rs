@@ -53,6 +53,7 @@ mod mounts;
 mod opening;
 mod opens;
 mod permission;
+mod promises;
 mod ranges;
 mod sweeper;
 mod sys;
@@ -81,12 +82,15 @@ pub struct Options {
     pub sync: bool,
     /// Where handles come from.
     pub handles: HandleKind,
-    /// Most files kept open between operations, three descriptors each, and most leases; less where the limit of open
-    /// files demands. Who serves several directories divides what there is among them.
+    /// Most files kept open between operations, three descriptors each; less where the limit of open files demands. A
+    /// server of several directories divides what there is among them.
     pub descriptors_max: usize,
-    /// Most files that clients have open or leased, which are kept beyond that, three descriptors each; less where the
-    /// limit of open files does not leave as many. Half of them may be leased.
+    /// Most files that clients have open (three descriptors each) or leased (two), which are kept beyond that; less where
+    /// the limit of open files does not leave as many. A sixteenth is left to files without a lease.
     pub opened_max: usize,
+    /// Most leases; less where `opened_max` or the limit of open files demands. Near it, or near those, the one that was
+    /// of use for longest ago is recalled for each new one.
+    pub leases_max: usize,
     /// Most files known to the table of handles; about 200 bytes of memory each.
     pub table_entries_max: usize,
 }
@@ -101,6 +105,7 @@ impl Options {
             handles: HandleKind::Kernel,
             descriptors_max: 4096,
             opened_max: 1 << 18,
+            leases_max: 1 << 17,
             table_entries_max: 1 << 20,
         }
     }

@@ -16,6 +16,7 @@ use crate::descriptors::{Node, Room, Use};
 use crate::io::stat_regular;
 use crate::locks::Held;
 use crate::make::Making;
+use crate::opens::Opener;
 use crate::tree::Tree;
 use crate::{identity, lookup};
 
@@ -124,8 +125,8 @@ fn finish(
     // Before the file is opened for data: a guard wants to be alone.
     let lease = tree.leases.grant(tree, &node, request.access, request.want);
     hold_data(tree, &node, request.access)?;
-    let key = (holder, request.owner.clone());
-    let id = tree.opens.open((&tree.descriptors, room), &node, key, request.access, request.deny)?;
+    let opener = Opener { principal, holder, owner: request.owner.clone() };
+    let id = tree.opens.open((&tree.descriptors, room), &node, opener, request.access, request.deny)?;
     // Looked at last: what changes from here on finds the open.
     let attributes = match tree.stat(&node) {
         Ok(stat) => stat.attributes(node.mount.fsid),

@@ -38,10 +38,22 @@ pub(crate) struct Open {
     pub(crate) node: Arc<Node>,
     key: Key,
     share: Mutex<Shares>,
+    /// The users that opened it, the newest last, and for what: one owner may stand for many of them.
+    users: Mutex<Vec<(Principal, Share)>>,
 }
 
-/// Who opens.
+/// Users of one open that are known at most; the oldest is forgotten, and asked for its rights each time.
+const USERS_MAX: usize = 16;
+
+/// Whose an open is.
 type Key = (Option<HolderId>, Owner);
+
+/// Who opens, and was found to have the rights.
+pub(crate) struct Opener<'p> {
+    pub(crate) principal: &'p Principal,
+    pub(crate) holder: Option<HolderId>,
+    pub(crate) owner: Owner,
+}
 
 #[derive(Clone, Copy)]
 struct Shares {
@@ -64,7 +76,8 @@ struct Table {
 /// On what ground data is used.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Ground {
-    /// Permission is asked for each time. The holder's opens count, where the protocol does not say which is meant.
+    /// Permission is asked for each time. What the caller has open as this holder counts, where the protocol does not say
+    /// which open is meant.
     Anonymous(Option<HolderId>),
     /// An open of this access.
     Open(Share),
@@ -97,14 +110,16 @@ impl Opens {
         &self,
         (descriptors, room): (&Descriptors, Option<Room<'_>>),
         node: &Arc<Node>,
-        key: Key,
+        opener: Opener<'_>,
         access: Share,
         deny: Share,
     ) -> Result<OpenId, Status> {
+        let key = (opener.holder, opener.owner);
         let mut table = self.table.write();
         if let Some(open) = table.by_file.get(&node.handle).and_then(|opens| opens.get(&key)) {
             let mut share = open.share.lock();
             *share = Shares { access: share.access | access, deny: share.deny | deny };
+            open.add_user(opener.principal, access);
             return Ok(open.id);
         }
         if table.by_id.len() >= OPENS_MAX {
@@ -113,7 +128,8 @@ impl Opens {
         let node = descriptors.pin(node, Use::Open, room).ok_or(Status::Resource)?;
         let id = OpenId(LAST_ID.fetch_add(1, Ordering::Relaxed) + 1);
         let share = Mutex::new(Shares { access, deny });
-        let open = Arc::new(Open { id, node, key: key.clone(), share });
+        let users = Mutex::new(vec![(opener.principal.clone(), access)]);
+        let open = Arc::new(Open { id, node, key: key.clone(), share, users });
         table.by_file.entry(open.node.handle).or_default().insert(key, open.clone());
         table.by_id.insert(id, open);
         Ok(id)
@@ -175,18 +191,37 @@ impl Opens {
         table.by_file.get(handle).is_some_and(|opens| opens.values().any(|open| open.has(Share::WRITE)))
     }
 
-    /// Has the holder an open of this file with that access?
-    fn holds(&self, holder: HolderId, handle: &Handle, access: Share) -> bool {
+    /// Has the user an open of this file with that access, as this holder?
+    fn holds(&self, holder: HolderId, principal: &Principal, handle: &Handle, access: Share) -> bool {
         let table = self.table.read();
         let Some(opens) = table.by_file.get(handle) else { return false };
         let first = (Some(holder), Owner(Bytes::new()));
-        opens.range(first..).take_while(|((of, _), _)| *of == Some(holder)).any(|(_, open)| open.has(access))
+        opens
+            .range(first..)
+            .take_while(|((of, _), _)| *of == Some(holder))
+            .any(|(_, open)| open.has(access) && open.is_by(principal, access))
     }
 }
 
 impl Open {
     fn has(&self, access: Share) -> bool {
         self.share.lock().access.contains(access)
+    }
+
+    fn is_by(&self, principal: &Principal, access: Share) -> bool {
+        self.users.lock().iter().any(|(user, for_what)| user == principal && for_what.contains(access))
+    }
+
+    fn add_user(&self, principal: &Principal, access: Share) {
+        let mut users = self.users.lock();
+        if let Some((_, for_what)) = users.iter_mut().find(|(user, _)| user == principal) {
+            *for_what |= access;
+            return;
+        }
+        if users.len() >= USERS_MAX {
+            users.remove(0);
+        }
+        users.push((principal.clone(), access));
     }
 }
 
@@ -231,7 +266,9 @@ impl Ground {
             Ground::Open(share) if share.contains(access) => identity::may_wear(principal),
             Ground::Open(_) => Err(Status::OpenMode),
             Ground::Anonymous(holder) => match (ask(), holder) {
-                (Err(Status::Access), Some(holder)) if opens.holds(holder, &node.handle, access) => {
+                (Err(Status::Access), Some(holder))
+                    if opens.holds(holder, principal, &node.handle, access) =>
+                {
                     identity::may_wear(principal)
                 }
                 (answer, _) => answer,

@@ -16,7 +16,7 @@ use rustix::process::Resource;
 use vfs::{Attributes, FileType, Handle, Name, Status, Verifier};
 
 use crate::attributes::Stat;
-use crate::descriptors::{Descriptors, Node, Proc};
+use crate::descriptors::{Bounds, Descriptors, Node, PER_LEASED_FILE, PER_NODE, Proc};
 use crate::handles::table::{Place, Table};
 use crate::handles::{Key, Parsed};
 use crate::leases::Leases;
@@ -29,8 +29,10 @@ use crate::{HandleKind, OpenError, Options, errno, identity, sys};
 
 /// Descriptors left to the rest of the process.
 const DESCRIPTORS_SPARE: u64 = 512;
-/// A node has at most so many descriptors.
-const DESCRIPTORS_PER_NODE: u64 = 3;
+/// Nodes for which there are descriptors, whatever the limit of open files.
+const NODES_MIN: usize = 64;
+/// More descriptors are not asked for, whatever the limit.
+const DESCRIPTORS_MAX: usize = 1 << 22;
 /// How often a handle is tried that the kernel has no memory for.
 const OPEN_TRIES_MAX: usize = 16;
 /// Deepest directory that is found again through the table.
@@ -89,12 +91,9 @@ impl Tree {
             .or_else(|| Parsed::Table(root_key).handle())
             .ok_or(OpenError::Kernel)?;
         let root = Arc::new(Node::new(handle, mounts.root().clone(), &stat, path));
-        let allowed = descriptors_allowed();
-        let idle_max = options.descriptors_max.min(allowed / 2);
-        let opened_max = options.opened_max.clamp(1, allowed - idle_max);
-        let descriptors = Arc::new(Descriptors::new(idle_max, opened_max));
-        // Of the nodes that may be kept, half is left to opens without a lease.
-        let leases = Leases::new(descriptors.clone(), options.descriptors_max.min(opened_max / 2));
+        let bounds = bounds(&options, descriptors_allowed());
+        let descriptors = Arc::new(Descriptors::new(bounds));
+        let leases = Leases::new(descriptors.clone(), leases_max(&options, &bounds));
         let tree = Tree {
             root,
             proc,
@@ -432,7 +431,25 @@ fn without_mounts(directory: OwnedFd) -> OwnedFd {
     reopened.unwrap_or(directory)
 }
 
-/// Raises the limit of open files as far as allowed, and says how many nodes fit.
+/// How `allowed` descriptors are divided. What is open or leased may take them from what is idle, but for a sixteenth.
+fn bounds(options: &Options, allowed: usize) -> Bounds {
+    let idle_min = options.descriptors_max.min(allowed / PER_NODE / 16).max(1);
+    Bounds {
+        idle: options.descriptors_max,
+        kept: options.opened_max.max(1),
+        spent: allowed - idle_min * PER_NODE,
+        descriptors: allowed,
+    }
+}
+
+/// A sixteenth of what may be kept is left to opens without a lease, so that few of them wait until one has come back.
+fn leases_max(options: &Options, bounds: &Bounds) -> usize {
+    let for_leases = |of: usize| of - of.div_ceil(16);
+    let by_descriptors = for_leases(bounds.spent) / PER_LEASED_FILE;
+    options.leases_max.min(for_leases(bounds.kept)).min(by_descriptors)
+}
+
+/// Raises the limit of open files as far as allowed, and says how many of them are for nodes.
 fn descriptors_allowed() -> usize {
     let mut limit = rustix::process::getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
@@ -441,8 +458,8 @@ fn descriptors_allowed() -> usize {
             limit.current = limit.maximum;
         }
     }
-    let allowed = limit.current.unwrap_or(u64::MAX);
-    (allowed.saturating_sub(DESCRIPTORS_SPARE) / DESCRIPTORS_PER_NODE).max(64) as usize
+    let allowed = limit.current.unwrap_or(u64::MAX).saturating_sub(DESCRIPTORS_SPARE);
+    usize::try_from(allowed).unwrap_or(usize::MAX).clamp(NODES_MIN * PER_NODE, DESCRIPTORS_MAX)
 }
 
 /// A number that no other instance has. If the system has no randomness to give, the time will do.

@@ -1,7 +1,7 @@
 //! Extended attributes (RFC 8276): those of Linux's `user.` namespace, under the names that follow the prefix.
 //!
 //! The kernel decides, for the caller: whoever may read the file reads them, whoever may write it sets them. Only
-//! regular files and directories have any.
+//! regular files and directories have any; of other files the list is empty, a value is not there, and a change is `Perm`.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -10,7 +10,6 @@ use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 use vfs::{FileType, ListedXattrs, Principal, Status, Wcc, XattrHow, XattrName};
 
-use crate::attributes::Stat;
 use crate::descriptors::Node;
 use crate::errno;
 use crate::locks::Held;
@@ -28,7 +27,10 @@ const NAME_BYTES: usize = 8;
 
 /// The value of one.
 pub(crate) fn get(tree: &Tree, node: &Node, name: &XattrName) -> Result<Bytes, Status> {
-    may_have(tree, node)?;
+    tree.stat(node)?;
+    if !may_have(node.file_type) {
+        return Err(Status::NoXattr);
+    }
     let value =
         grow(VALUE_USUAL, VALUE_MAX, |buffer| rustix::fs::getxattr(path(&node.path), full(name), buffer));
     value.map(Bytes::from).map_err(errno::status)
@@ -67,7 +69,10 @@ pub(crate) fn list(
     cookie: u64,
     bytes: u32,
 ) -> Result<ListedXattrs, Status> {
-    let stat = may_have(tree, node)?;
+    let stat = tree.stat(node)?;
+    if !may_have(node.file_type) {
+        return Ok(ListedXattrs { cookie, names: Vec::new(), eof: true });
+    }
     // The kernel would list the names to everybody.
     node.check(principal, &stat, READ)?;
     let all = grow(VALUE_USUAL, LIST_MAX, |buffer| rustix::fs::listxattr(path(&node.path), buffer))
@@ -106,7 +111,10 @@ fn change(
     held: Held,
     change: impl FnOnce() -> Result<(), Errno>,
 ) -> Result<Wcc, Status> {
-    let before = may_have(tree, node)?;
+    let before = tree.stat(node)?;
+    if !may_have(node.file_type) {
+        return Err(Status::Perm);
+    }
     change().map_err(errno::status)?;
     let wcc = Wcc::around(before.wcc(), tree.changed(node));
     drop(held);
@@ -114,11 +122,9 @@ fn change(
     Ok(wcc)
 }
 
-fn may_have(tree: &Tree, node: &Node) -> Result<Stat, Status> {
-    match node.file_type {
-        FileType::Regular | FileType::Directory => tree.stat(node),
-        _ => Err(Status::Perm),
-    }
+/// `path` would lead a call through a symbolic link, and to a pipe's or device's own data: no such call is made.
+fn may_have(file_type: FileType) -> bool {
+    matches!(file_type, FileType::Regular | FileType::Directory)
 }
 
 /// Has the file system of this file any?

@@ -8,8 +8,8 @@ use std::os::unix::fs::MetadataExt;
 use bytes::Bytes;
 use common::{Served, is_root, machine, name, serve, user};
 use vfs::{
-    AccessMask, Ace, Acl, By, Caller, Extent, Features, FileSystem, Handle, OpenId, OpenRequest, Owner,
-    Place, SetAttributes, Share, Status, Want, XattrHow, XattrName,
+    AccessMask, Ace, Acl, By, Caller, Device, Extent, Features, FileSystem, FileType, Handle, OpenId,
+    OpenRequest, Owner, Place, SetAttributes, Share, Status, Want, XattrHow, XattrName,
 };
 
 fn xattr(name: &str) -> XattrName {
@@ -82,9 +82,37 @@ async fn extended_attributes_come_back() {
     assert_eq!(status(gone).unwrap_err(), Status::NoXattr);
     set(&served, &machine(), &root, "of", "a directory").await.unwrap();
     assert_eq!(served.fs.getxattr(&machine(), &root, &xattr("of")).await.unwrap(), "a directory");
+}
+
+#[tokio::test]
+async fn what_is_no_file_has_no_extended_attributes_and_no_error_but_for_a_change() {
+    let served = serve();
+    let root = served.root().await;
+    let file = served.create(&machine(), &root, "file").await.unwrap();
+    if !features(&served, &file).await.contains(Features::XATTR) {
+        eprintln!("skipped: the file system has no extended attributes");
+        return;
+    }
+    set(&served, &machine(), &file, "of", "the file").await.unwrap();
     std::os::unix::fs::symlink("file", served.path("link")).unwrap();
-    let link = served.handle("link").await;
-    assert_eq!(set(&served, &machine(), &link, "of", "a link").await, Err(Status::Perm));
+    let mode = SetAttributes { mode: Some(0o000), ..SetAttributes::default() };
+    for (special, file_type) in [("fifo", FileType::Fifo), ("socket", FileType::Socket)] {
+        let (special, device) = (name(special), Device::default());
+        served.fs.mknod(&machine(), &root, &special, file_type, device, &mode).await.unwrap();
+    }
+    for special in ["link", "fifo", "socket"] {
+        let handle = served.handle(special).await;
+        // The kernel lists the names of what the caller may not read, too.
+        for caller in [machine(), user(1000)] {
+            let listed = served.fs.listxattrs(&caller, &handle, 0, 100).await.unwrap();
+            assert_eq!((listed.names, listed.eof), (vec![], true), "{special}");
+            let got = served.fs.getxattr(&caller, &handle, &xattr("of")).await;
+            assert_eq!(status(got), Err(Status::NoXattr), "{special}");
+        }
+        assert_eq!(set(&served, &machine(), &handle, "of", "it").await, Err(Status::Perm), "{special}");
+        let removed = served.fs.removexattr(&machine(), &handle, &xattr("of")).await;
+        assert_eq!(status(removed).unwrap_err(), Status::Perm, "{special}");
+    }
 }
 
 #[tokio::test]

@@ -199,7 +199,7 @@ async fn leases_need_somebody_who_wants_and_hears_of_them() {
 #[tokio::test]
 async fn the_lease_that_was_useful_longest_ago_makes_room() {
     let _alone = ALONE.lock().await;
-    let served = serve_with(|options| options.descriptors_max = 16);
+    let served = serve_with(|options| options.leases_max = 16);
     let mut callbacks = served.fs.callbacks().unwrap();
     let root = served.root().await;
     let mut leases = Vec::new();
@@ -221,6 +221,26 @@ async fn the_lease_that_was_useful_longest_ago_makes_room() {
     served.fs.returned(&machine(), recall.id).await.unwrap();
     let file = served.create(&machine(), &root, "late").await.unwrap();
     assert!(open(&served, &file, Share::READ, Want::Any).await.is_some());
+}
+
+#[tokio::test]
+async fn nothing_is_recalled_for_want_of_descriptors_while_a_third_of_them_is_in_use() {
+    let _alone = ALONE.lock().await;
+    let served = serve();
+    let mut callbacks = served.fs.callbacks().unwrap();
+    // What the server has raised it to. A leased file takes two.
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+    let files = limit.min(20_000) / 6;
+    if files < 500 {
+        eprintln!("skipped: a limit of {limit} open files leaves none to spare");
+        return;
+    }
+    let root = served.root().await;
+    for number in 0..files {
+        let file = served.create(&machine(), &root, &number.to_string()).await.unwrap();
+        assert!(open(&served, &file, Share::READ, Want::Any).await.is_some(), "file {number} of {files}");
+        assert!(callbacks.try_recv().is_err(), "file {number} of {files}");
+    }
 }
 
 #[tokio::test]
@@ -284,4 +304,24 @@ async fn a_process_that_moves_or_removes_a_leased_directory_is_noticed_too() {
         assert_eq!((recall.id, recall.handle), (lease.id, handle), "{change}");
         served.fs.returned(&machine(), lease.id).await.unwrap();
     }
+}
+
+#[tokio::test]
+async fn whoever_is_to_write_is_promised_space_and_nobody_else() {
+    let _alone = ALONE.lock().await;
+    let served = serve();
+    let _callbacks = served.fs.callbacks().unwrap();
+    let file = file(&served).await;
+    let reading = open_as(&served, "reader", &file, Share::READ, Want::Any).await.lease.unwrap();
+    assert_eq!(reading.space_limit, Lease::NO_SPACE_LIMIT);
+    let writing = open_as(&served, "writer", &file, Share::WRITE, Want::Any).await.lease.unwrap();
+    let free = served.fs.fsstat(&machine(), &file).await.unwrap().available_bytes;
+    assert!(writing.space_limit >= 6 && writing.space_limit < free, "{} of {free}", writing.space_limit);
+    let again = open_as(&served, "writer", &file, Share::WRITE, Want::Any).await.lease.unwrap();
+    assert_eq!(again.space_limit, writing.space_limit, "what was said stands");
+    // A file with a hole may need more than its size shows.
+    std::fs::File::create(served.path("sparse")).unwrap().set_len(1 << 20).unwrap();
+    let sparse = served.handle("sparse").await;
+    let lease = open_as(&served, "writer", &sparse, Share::WRITE, Want::Any).await.lease.unwrap();
+    assert_eq!(lease.space_limit, 0);
 }

@@ -3,6 +3,8 @@
 
 mod common;
 
+use std::os::unix::fs::PermissionsExt;
+
 use bytes::Bytes;
 use common::{Served, is_root, machine, name, serve, serve_by_table, serve_with, user};
 use vfs::{
@@ -87,6 +89,33 @@ async fn an_open_is_made_widened_narrowed_and_closed() {
     assert_eq!(read(&served, &caller, &file, id).await, Err(Status::BadStateId));
     assert_eq!(served.fs.close(&caller, id).await.unwrap_err().status, Status::BadStateId);
     assert_eq!(write(&served, &caller, &file, another.id, b"w").await, Ok(1));
+}
+
+#[tokio::test]
+async fn an_open_is_of_use_to_the_user_that_made_it_and_to_no_other_of_the_holder() {
+    if !is_root() {
+        return; // only root can act as several users
+    }
+    let served = serve();
+    let (owner, other) = (holding(user(1001), 1), holding(user(1002), 1));
+    std::fs::write(served.path("file"), "there").unwrap();
+    std::os::unix::fs::chown(served.path("file"), Some(1001), Some(1001)).unwrap();
+    std::fs::set_permissions(served.path("file"), std::fs::Permissions::from_mode(0o600)).unwrap();
+    let file = served.handle("file").await;
+    open(&served, &owner, &request(&file, None, Share::WRITE)).await.unwrap();
+    let cut = SetAttributes { size: Some(0), ..SetAttributes::default() };
+    let cut_by = async |caller: &Caller| {
+        served.fs.setattr(caller, &file, &cut, None).await.map(drop).map_err(|error| error.status)
+    };
+    assert_eq!(cut_by(&other).await, Err(Status::Access));
+    let written = served.fs.write(&other, &file, By::Anonymous, 0, Bytes::new(), Stability::Unstable).await;
+    assert_eq!(written.unwrap_err().status, Status::Access);
+    assert_eq!(std::fs::read(served.path("file")).unwrap(), b"there");
+    // A program that has opened the file goes on with it when its mode has changed.
+    std::fs::set_permissions(served.path("file"), std::fs::Permissions::from_mode(0o000)).unwrap();
+    std::os::unix::fs::chown(served.path("file"), Some(0), Some(0)).unwrap();
+    assert_eq!(cut_by(&owner).await, Ok(()));
+    assert_eq!(cut_by(&other).await, Err(Status::Access));
 }
 
 #[tokio::test]

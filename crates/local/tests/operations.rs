@@ -478,6 +478,14 @@ async fn space_and_limits() {
     let space = served.fs.fsstat(&machine(), &root).await.unwrap();
     assert!(space.total_bytes >= space.free_bytes && space.free_bytes >= space.available_bytes);
     assert!(space.total_bytes > 0);
+    // What is set aside for the superuser is free, and available to nobody, as statfs(2) has it. Others use the file
+    // system meanwhile.
+    let native = rustix::fs::statvfs(served.path("")).unwrap();
+    let [free, available] = [native.f_bfree, native.f_bavail].map(|blocks| blocks * native.f_frsize);
+    for caller in [machine(), user(1000)] {
+        let told = served.fs.fsstat(&caller, &root).await.unwrap().available_bytes;
+        assert!(told.abs_diff(available) <= told.abs_diff(free), "{told} of {available} and {free}");
+    }
     let limits = served.fs.limits(&machine(), &root).await.unwrap();
     assert_eq!((limits.name_max, limits.read_max), (255, 1 << 20));
     assert!((1..=10_000_000).contains(&limits.time_delta_nanoseconds));

@@ -53,26 +53,72 @@ pub struct Directory {
     pub position: tokio::sync::Mutex<Position>,
 }
 
-/// Entries that have been fetched and not yet asked for.
+/// Entries that are kept with an open directory, so that seekdir(3) to one of them costs no new fetch.
+const ENTRIES_MAX: usize = 1 << 14;
+
+/// How far a directory has been read, and what has been fetched around that place.
 #[derive(Debug, Default)]
 pub struct Position {
     /// The kernel has been told everything up to this cookie.
     pub cookie: u64,
-    /// What follows.
-    pub ahead: VecDeque<Entry>,
-    /// With attributes?
+    /// What has been fetched in one pass: first what the kernel has been told, then what follows.
+    entries: VecDeque<Entry>,
+    /// So many of these the kernel has been told.
+    told: usize,
+    /// The cookie before the first of them.
+    start: u64,
+    /// They were fetched with attributes.
     pub plus: bool,
     /// Of the listing.
     pub verifier: Verifier,
-    /// Nothing follows what is in `ahead`.
+    /// Nothing follows the last of the entries.
     pub eof: bool,
     /// All from the beginning was told with attributes, which are believed until then.
     pub good: Option<Instant>,
     /// What has come so far does not go round.
     pub pass: Pass,
+    /// What was known of other clients in the directory (`Front::doubted`) before the first of the entries was fetched.
+    pub doubted: Option<u64>,
 }
 
 impl Position {
+    /// Behind a cookie, with nothing fetched.
+    pub fn behind(cookie: u64, plus: bool, verifier: Verifier) -> Position {
+        Position { cookie, start: cookie, plus, verifier, ..Position::default() }
+    }
+
+    /// Of a directory that has been removed, in which there is nothing.
+    pub fn at_the_end() -> Position {
+        Position { eof: true, ..Position::default() }
+    }
+
+    /// Goes to a place within what has been fetched. False if that is not known.
+    pub fn seek(&mut self, cookie: u64) -> bool {
+        let told = if cookie == self.start {
+            Some(0)
+        } else {
+            let found = self.entries.iter().position(|entry| entry.cookie == cookie);
+            found.map(|found| found + 1)
+        };
+        let Some(told) = told else { return false };
+        // What lies between has not been told in one pass.
+        (self.cookie, self.told, self.good) = (cookie, told, None);
+        true
+    }
+
+    /// What comes next.
+    pub fn next(&self) -> Option<&Entry> {
+        self.entries.get(self.told)
+    }
+
+    /// The kernel has been told that.
+    pub fn advance(&mut self) {
+        if let Some(entry) = self.entries.get(self.told) {
+            self.cookie = entry.cookie;
+            self.told += 1;
+        }
+    }
+
     /// Takes what the layer below told from here on.
     ///
     /// # Errors
@@ -84,7 +130,12 @@ impl Position {
         }
         self.verifier = listing.verifier;
         self.eof = listing.eof;
-        self.ahead.extend(listing.entries);
+        self.entries.extend(listing.entries);
+        let most = self.entries.len().saturating_sub(ENTRIES_MAX).min(self.told);
+        if let Some(last) = self.entries.drain(..most).next_back() {
+            self.start = last.cookie;
+            self.told -= most;
+        }
         Ok(())
     }
 }
@@ -165,6 +216,33 @@ mod tests {
     use vfs::Name;
 
     #[test]
+    fn a_seek_to_what_has_been_fetched_goes_on_there_and_no_more_is_kept_than_may_be() {
+        let part = |cookies: std::ops::Range<u64>, eof| {
+            let entry =
+                |cookie| Entry { name: Name::new(b"name").unwrap(), fileid: cookie, cookie, node: None };
+            Listing { entries: cookies.map(entry).collect(), verifier: [1; 8], eof, directory: None }
+        };
+        let mut position = Position::behind(2, false, [0; 8]);
+        position.take(part(3..10, false)).unwrap();
+        (0..7).for_each(|_| position.advance());
+        assert!(position.cookie == 9 && position.next().is_none());
+        assert!(position.seek(4) && position.next().unwrap().cookie == 5);
+        assert!(position.seek(2) && position.next().unwrap().cookie == 3);
+        assert!(!position.seek(11) && position.cookie == 2, "it is not known yet");
+        assert!(position.seek(9));
+        let many = 10 + 2 * ENTRIES_MAX as u64;
+        position.take(part(10..many, false)).unwrap();
+        assert!(!position.seek(5), "what was told goes first");
+        assert!(position.seek(9) && position.next().unwrap().cookie == 10);
+        while position.next().is_some() {
+            position.advance();
+        }
+        position.take(part(many..many + 1, true)).unwrap();
+        assert_eq!(position.entries.len(), ENTRIES_MAX);
+        assert!(position.eof && position.next().unwrap().cookie == many && position.cookie == many - 1);
+    }
+
+    #[test]
     fn a_listing_that_goes_round_ends_with_an_error() {
         let mut position = Position::default();
         let part = |cookies: std::ops::Range<u64>| {
@@ -176,7 +254,7 @@ mod tests {
         position.take(part(10..200)).unwrap();
         let noticed = (0..10).find_map(|_| position.take(part(3..200)).err());
         assert_eq!(noticed, Some(Errno::LOOP));
-        assert!(position.ahead.len() < 5 * 197 && !position.eof);
+        assert!(position.entries.len() < 5 * 197 && !position.eof);
         // From the beginning again, as after rewinddir(3).
         assert_eq!(Position::default().take(part(3..200)), Ok(()));
     }

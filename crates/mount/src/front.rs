@@ -16,13 +16,15 @@ use crate::errno;
 use crate::files::{File, Files};
 use crate::inodes::{Inode, Inodes, NAMES_MAX, is_valid};
 use crate::notify::Notifier;
+use crate::ops::deadlock::Waits;
+use crate::ops::reopen::Retries;
 use crate::recalls::Recalls;
 use crate::silly::Record;
 use crate::wire::reply::{Answer, Attr, EntryOut, Outcome};
 use crate::wire::request::{Header, Request};
 
 /// How long the kernel believes what a lease vouches for, unless it is told otherwise before.
-const LEASED: Duration = Duration::from_secs(3600);
+pub const LEASED: Duration = Duration::from_secs(3600);
 
 /// Which names the kernel may remember: the mount option `lookupcache`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -95,6 +97,10 @@ pub struct Front {
     pub notifier: Notifier,
     pub silly: Record,
     pub recalls: Recalls,
+    /// Opens that the kernel tries again.
+    pub retries: Retries,
+    /// Processes that wait for locks.
+    pub waits: Waits,
     pub limits: FsLimits,
     pub root_fsid: Fsid,
     /// Locks come to us.
@@ -144,26 +150,33 @@ impl Front {
             Request::Access { mask } => self.access(&header, mask).await,
             Request::Statfs => self.statfs(&header).await,
             Request::Readlink => self.readlink(&header).await,
-            Request::Symlink { name, target } => self.symlink(&header, &name, &target).await,
-            Request::Mknod { name, mode, rdev } => self.mknod(&header, &name, mode, rdev).await,
-            Request::Mkdir { name, mode } => self.mkdir(&header, &name, mode).await,
-            Request::Unlink { name } => self.unlink(&header, &name).await,
-            Request::Rmdir { name } => self.rmdir(&header, &name).await,
-            Request::Rename { name, new_parent, new_name, flags } => {
-                self.rename(&header, &name, (new_parent, &new_name), flags).await
+            Request::Symlink { name, target } => {
+                self.changing(&header, None, self.symlink(&header, &name, &target)).await
             }
-            Request::Link { old, name } => self.link(&header, old, &name).await,
+            Request::Mknod { name, mode, rdev } => {
+                self.changing(&header, None, self.mknod(&header, &name, mode, rdev)).await
+            }
+            Request::Mkdir { name, mode } => {
+                self.changing(&header, None, self.mkdir(&header, &name, mode)).await
+            }
+            Request::Unlink { name } => self.changing(&header, None, self.unlink(&header, &name)).await,
+            Request::Rmdir { name } => self.changing(&header, None, self.rmdir(&header, &name)).await,
+            Request::Rename { name, new_parent, new_name, flags } => {
+                let renamed = self.rename(&header, &name, (new_parent, &new_name), flags);
+                self.changing(&header, Some(new_parent), renamed).await
+            }
+            Request::Link { old, name } => self.changing(&header, None, self.link(&header, old, &name)).await,
             Request::Open { flags } => self.open(&header, flags).await,
-            Request::Create { name, flags, mode } => self.create(&header, &name, flags, mode).await,
+            Request::Create { name, flags, mode } => {
+                self.changing(&header, None, self.create(&header, &name, flags, mode)).await
+            }
             Request::Flush { fh, lock_owner } => self.flush(fh, lock_owner).await,
             Request::Release { fh, lock_owner, unlock_flock } => {
                 self.release(fh, unlock_flock.then_some(lock_owner)).await
             }
             Request::Fsync { fh } => self.fsync(fh).await,
-            Request::Read { fh, offset, size } => self.read(fh, offset, size).await,
-            Request::Write { fh, offset, data, flags, kill_set_id } => {
-                self.write(fh, offset, data, flags, kill_set_id).await
-            }
+            Request::Read { fh, offset, size, how } => self.read(fh, offset, size, how).await,
+            Request::Write { fh, offset, data, how } => self.write(fh, offset, data, how).await,
             Request::Lseek { fh, offset, whence } => self.lseek(fh, offset, whence).await,
             Request::Fallocate { fh, offset, length, mode } => {
                 self.fallocate(fh, (offset, length), mode).await
@@ -253,18 +266,25 @@ impl Front {
         attributes: &Attributes,
         at: Option<(u64, Name)>,
     ) -> EntryOut {
-        let inode = self.inodes.remember(handle);
+        self.entry_for(&self.inodes.remember(handle), attributes, at)
+    }
+
+    /// The same, of a node that the kernel is told of.
+    pub fn entry_for(&self, inode: &Inode, attributes: &Attributes, at: Option<(u64, Name)>) -> EntryOut {
+        let parent = at.as_ref().map(|(parent, _)| *parent);
+        let attr_valid = self.valid(inode);
+        // A name that is not among those that are remembered would not be looked at when the file is opened by it.
+        let many = !attributes.is_dir() && attributes.nlink as usize > NAMES_MAX;
+        let locked = !attributes.is_dir() && parent.is_some_and(|parent| self.has_locks(parent));
+        let kept = self.options.lookup_cache != LookupCache::None && !many && !locked;
+        let entry_valid = if kept { attr_valid } else { Duration::ZERO };
         if let Some(at) = at
-            && let Some((parent, name)) = self.inodes.name(&inode, at, attributes.is_dir())
+            && let Some((parent, name)) =
+                self.inodes.name(inode, at, attributes.is_dir(), Instant::now() + entry_valid)
         {
             self.notifier.name_later(parent, &name);
         }
-        let attr_valid = self.valid(&inode);
-        // A name that is not among those that are remembered would not be looked at when the file is opened by it.
-        let many = !attributes.is_dir() && attributes.nlink as usize > NAMES_MAX;
-        let kept = self.options.lookup_cache != LookupCache::None && !many;
-        let entry_valid = if kept { attr_valid } else { Duration::ZERO };
-        let attr = self.attr(&inode, attributes);
+        let attr = self.attr(inode, attributes);
         EntryOut { node: inode.number, entry_valid, attr_valid, attr }
     }
 
@@ -274,6 +294,10 @@ impl Front {
             let mut state = inode.state.lock();
             let ours = state.writers > 0 || state.lease.is_some_and(|lease| is_valid(&lease));
             state.told = Some(attributes.wcc());
+            if attributes.is_dir() {
+                state.seen = Some(Box::new(*attributes));
+                state.removed = None;
+            }
             (!ours && state.pages.told(attributes), state.silly.is_some())
         };
         if foreign {
@@ -298,7 +322,13 @@ impl Front {
     /// layer below would without asking.
     pub fn valid(&self, inode: &Inode) -> Duration {
         let now = Instant::now();
-        let lease = inode.state.lock().lease.filter(is_valid);
+        let lease = {
+            let state = inode.state.lock();
+            if state.doubt.is_raised() {
+                return Duration::ZERO;
+            }
+            state.lease.filter(is_valid)
+        };
         if let Some(lease) = lease {
             return lease.until.map_or(LEASED, |until| until.saturating_duration_since(now).min(LEASED));
         }
@@ -320,6 +350,11 @@ pub fn wall() -> Timestamp {
 /// A name of the kernel's.
 pub fn name(bytes: &[u8]) -> Result<Name, Errno> {
     Name::new(bytes).map_err(errno::of)
+}
+
+/// Attributes of a directory that has been removed, for those who have it open.
+pub fn attr_of_removed(front: &Front, attributes: &Attributes) -> Attr {
+    attr_of(attributes, front.number_of(attributes))
 }
 
 /// What counts as an open.

@@ -12,15 +12,16 @@
 //! A node may be **retired**: its file gets a new node at the next lookup, while those who have the old one open keep
 //! it. That is how a file leaves passthrough, which the kernel cannot undo for an open that has it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
-use vfs::{Caller, Handle, Lease, Name, OpenId, Owner, Wcc, WccAttributes};
+use vfs::{Attributes, Caller, Handle, Lease, Name, OpenId, Owner, Wcc, WccAttributes};
 
 use crate::device::Backing;
+use crate::ops::doubt::Doubt;
 use crate::pages::Pages;
 use crate::wire::abi::ROOT;
 
@@ -38,6 +39,8 @@ pub struct Inode {
     pub state: Mutex<State>,
     /// Woken when a lock on it may be free.
     pub unlocked: Notify,
+    /// Woken when the kernel has given up names in it that were doubted.
+    pub settled: Notify,
     /// Held by who appends while the kernel may be wrong about the end: its direct writes may come several at a time.
     pub appending: tokio::sync::Mutex<()>,
 }
@@ -70,10 +73,18 @@ pub struct State {
     pub lockers: HashMap<Owner, Locker>,
     /// Removed while it was open: the name that it has until the last close.
     pub silly: Option<Silly>,
+    /// Of a directory: as it was last seen.
+    pub seen: Option<Box<Attributes>>,
+    /// Of a directory that was removed through this mount: what those see who have it open.
+    pub removed: Option<Box<Attributes>>,
+    /// Of a directory: when a file in it was locked last.
+    pub locked: Option<Instant>,
     /// What the kernel has read of a directory, if it was all.
     pub listed: Option<Listed>,
     /// The open by which the kernel is reading that now.
     pub lister: Option<u64>,
+    /// Of a directory: what the kernel believes of names in it.
+    pub doubt: Doubt,
 }
 
 /// Who has locks.
@@ -126,14 +137,23 @@ pub struct Inodes {
 struct Table {
     by_number: HashMap<u64, (Arc<Inode>, u64)>,
     by_handle: HashMap<Handle, u64>,
-    by_name: HashMap<(u64, Name), u64>,
+    /// In order, so that those in a directory are beside each other.
+    by_name: BTreeMap<(u64, Name), Told>,
     next: u64,
+}
+
+/// A name that the kernel was told.
+#[derive(Clone, Copy, Debug)]
+struct Told {
+    number: u64,
+    /// How long it believes that.
+    until: Instant,
 }
 
 impl Inode {
     fn new(number: u64, handle: Handle) -> Arc<Inode> {
-        let (state, unlocked, appending) = <_>::default();
-        Arc::new(Inode { number, handle, state, unlocked, appending })
+        let (state, unlocked, settled, appending) = <_>::default();
+        Arc::new(Inode { number, handle, state, unlocked, settled, appending })
     }
 
     /// Is a lease held on it?
@@ -143,6 +163,11 @@ impl Inode {
 }
 
 impl State {
+    /// Ends what `Inodes::remember_ordinary` began.
+    pub fn leave_ordinary(&mut self) {
+        self.ordinary = self.ordinary.saturating_sub(1);
+    }
+
     /// We wrote for the kernel, which knows by itself how large the file is now, and asks for its times when it wants
     /// them: what it was told of the state before is as good as if it had been told of the one after.
     pub fn wrote(&mut self, wcc: &Wcc, leased: bool) {
@@ -160,8 +185,18 @@ pub fn is_valid(lease: &Lease) -> bool {
 }
 
 impl Table {
+    /// A new node for a file, told once.
+    fn add(&mut self, handle: &Handle) -> Arc<Inode> {
+        let number = self.next;
+        self.next += 1;
+        let inode = Inode::new(number, *handle);
+        self.by_number.insert(number, (inode.clone(), 1));
+        self.by_handle.insert(*handle, number);
+        inode
+    }
+
     fn unname(&mut self, name: &(u64, Name), number: u64) {
-        if self.by_name.get(name) == Some(&number) {
+        if self.by_name.get(name).is_some_and(|told| told.number == number) {
             self.by_name.remove(name);
         }
     }
@@ -172,7 +207,7 @@ impl Inodes {
     pub fn new(root: Handle) -> Inodes {
         let by_number = HashMap::from([(ROOT, (Inode::new(ROOT, root), 1))]);
         let by_handle = HashMap::from([(root, ROOT)]);
-        Inodes { table: Mutex::new(Table { by_number, by_handle, by_name: HashMap::new(), next: ROOT + 1 }) }
+        Inodes { table: Mutex::new(Table { by_number, by_handle, by_name: BTreeMap::new(), next: ROOT + 1 }) }
     }
 
     /// The file of a node.
@@ -196,12 +231,35 @@ impl Inodes {
             *lookups += 1;
             return inode.clone();
         }
-        let number = table.next;
-        table.next += 1;
-        let inode = Inode::new(number, *handle);
-        table.by_number.insert(number, (inode.clone(), 1));
-        table.by_handle.insert(*handle, number);
-        inode
+        table.add(handle)
+    }
+
+    /// The same, of a node that takes every open: one that is not in passthrough, and does not enter it before
+    /// `State::leave_ordinary`. If the file has a node in passthrough, that one too, which is retired.
+    pub fn remember_ordinary(&self, handle: &Handle) -> (Arc<Inode>, Option<Arc<Inode>>) {
+        let mut table = self.table.lock();
+        let mut retired = None;
+        if let Some(number) = table.by_handle.get(handle).copied()
+            && let Some((inode, lookups)) = table.by_number.get_mut(&number)
+        {
+            let mut state = inode.state.lock();
+            if state.backing.is_none() {
+                state.ordinary += 1;
+                *lookups += 1;
+                return (inode.clone(), None);
+            }
+            retired = Some(inode.clone());
+        }
+        let inode = table.add(handle);
+        inode.state.lock().ordinary += 1;
+        (inode, retired)
+    }
+
+    /// The kernel is about to be told of a node once more. False if it has given that back.
+    pub fn tell_again(&self, number: u64) -> bool {
+        let mut table = self.table.lock();
+        let known = table.by_number.get_mut(&number);
+        known.map(|(_, lookups)| *lookups += 1).is_some()
     }
 
     /// The kernel gives back what it was told so many times. The file, if that was all.
@@ -225,8 +283,9 @@ impl Inodes {
         Some(inode)
     }
 
-    /// A file was found here. `alone` is what can have no other name: a directory. The name that is not remembered any more.
-    pub fn name(&self, inode: &Inode, at: (u64, Name), alone: bool) -> Option<(u64, Name)> {
+    /// A file was found here, and the kernel is told so until then. `alone` is what can have no other name: a directory. The
+    /// name that is not remembered any more.
+    pub fn name(&self, inode: &Inode, at: (u64, Name), alone: bool, until: Instant) -> Option<(u64, Name)> {
         let mut table = self.table.lock();
         if !table.by_number.contains_key(&inode.number) {
             return None;
@@ -239,7 +298,7 @@ impl Inodes {
             table.unname(lost, inode.number);
         }
         state.names.push(at.clone());
-        table.by_name.insert(at, inode.number);
+        table.by_name.insert(at, Told { number: inode.number, until });
         lost
     }
 
@@ -253,8 +312,35 @@ impl Inodes {
     /// What was last found under a name.
     pub fn named(&self, parent: u64, name: &Name) -> Option<Arc<Inode>> {
         let table = self.table.lock();
-        let number = table.by_name.get(&(parent, name.clone()))?;
-        table.by_number.get(number).map(|(inode, _)| inode.clone())
+        let told = table.by_name.get(&(parent, name.clone()))?;
+        table.by_number.get(&told.number).map(|(inode, _)| inode.clone())
+    }
+
+    /// Does the kernel believe that a name leads to a directory? If it looks the name up all the same, it has a reason: it is
+    /// about to make something there, or it was told ESTALE.
+    pub fn is_believed_directory(&self, parent: u64, name: &Name) -> bool {
+        let table = self.table.lock();
+        let told = table.by_name.get(&(parent, name.clone())).filter(|told| told.until > Instant::now());
+        let found = told.and_then(|told| table.by_number.get(&told.number));
+        found.is_some_and(|(inode, _)| inode.state.lock().seen.is_some())
+    }
+
+    /// Names in a directory that the kernel believes without a lease on the file. It is about to be told not to.
+    pub fn doubt_names(&self, parent: u64) -> Vec<Name> {
+        let now = Instant::now();
+        let mut table = self.table.lock();
+        let Table { by_number, by_name, .. } = &mut *table;
+        let Ok(first) = Name::new(&[1]) else { return Vec::new() };
+        let children = by_name.range_mut((parent, first)..).take_while(|((of, _), _)| *of == parent);
+        let believed = children.filter(|(_, told)| {
+            let known = by_number.get(&told.number);
+            told.until > now && !known.is_some_and(|(inode, _)| inode.is_leased())
+        });
+        let doubted = believed.map(|((_, name), told)| {
+            told.until = now;
+            name.clone()
+        });
+        doubted.collect()
     }
 
     /// The next lookup of this file gives it another node.
@@ -291,6 +377,26 @@ mod tests {
         Handle::new(&[n]).unwrap()
     }
 
+    fn soon() -> Instant {
+        Instant::now() + std::time::Duration::from_secs(60)
+    }
+
+    #[test]
+    fn names_that_are_believed_are_doubted_once() {
+        let inodes = Inodes::new(handle(0));
+        let (directory, file) = (inodes.remember(&handle(1)), inodes.remember(&handle(2)));
+        let name = |text: &str| Name::new(text.as_bytes()).unwrap();
+        let at = |parent, text| (parent, name(text));
+        inodes.name(&file, at(directory.number, "a"), false, soon());
+        inodes.name(&file, at(directory.number, "b"), false, Instant::now());
+        inodes.name(&file, at(directory.number + 1, "c"), false, soon());
+        inodes.name(&file, at(ROOT, "d"), false, soon());
+        assert_eq!(inodes.doubt_names(directory.number), [name("a")]);
+        assert!(inodes.doubt_names(directory.number).is_empty());
+        inodes.name(&file, at(directory.number, "a"), false, soon());
+        assert_eq!(inodes.doubt_names(directory.number), [name("a")], "it was told again");
+    }
+
     #[test]
     fn the_root_is_never_forgotten() {
         let inodes = Inodes::new(handle(0));
@@ -311,23 +417,40 @@ mod tests {
     }
 
     #[test]
+    fn a_node_that_takes_every_open_is_the_one_that_is_there_unless_that_is_in_passthrough() {
+        let inodes = Inodes::new(handle(0));
+        let there = inodes.remember(&handle(1));
+        let (same, retired) = inodes.remember_ordinary(&handle(1));
+        assert!(Arc::ptr_eq(&there, &same) && retired.is_none() && same.state.lock().ordinary == 1);
+        same.state.lock().leave_ordinary();
+        assert_eq!(same.state.lock().ordinary, 0);
+        assert!(
+            inodes.tell_again(same.number) && inodes.forget(same.number, 2).is_none(),
+            "told three times"
+        );
+        assert!(inodes.forget(same.number, 1).is_some() && !inodes.tell_again(same.number));
+        let (new, retired) = inodes.remember_ordinary(&handle(1));
+        assert!(new.number != there.number && retired.is_none() && new.state.lock().ordinary == 1);
+    }
+
+    #[test]
     fn a_name_leads_to_what_was_last_found_under_it() {
         let inodes = Inodes::new(handle(0));
         let (a, b) = (inodes.remember(&handle(1)), inodes.remember(&handle(2)));
         let name = |text: &str| Name::new(text.as_bytes()).unwrap();
         let found = |text: &str| inodes.named(ROOT, &name(text)).map(|inode| inode.number);
-        inodes.name(&a, (ROOT, name("x")), false);
-        inodes.name(&b, (ROOT, name("x")), false);
+        inodes.name(&a, (ROOT, name("x")), false, soon());
+        inodes.name(&b, (ROOT, name("x")), false, soon());
         assert_eq!(found("x"), Some(b.number));
         inodes.unname(&a, &(ROOT, name("x")));
         assert_eq!(found("x"), Some(b.number), "it is another file's by now");
-        inodes.name(&b, (ROOT, name("y")), false);
+        inodes.name(&b, (ROOT, name("y")), false, soon());
         assert_eq!((found("x"), found("y")), (Some(b.number), Some(b.number)), "it has two");
         inodes.unname(&b, &(ROOT, name("x")));
         assert_eq!((found("x"), found("y")), (None, Some(b.number)));
         inodes.forget(b.number, 1);
         assert_eq!(found("y"), None);
-        inodes.name(&b, (ROOT, name("z")), false);
+        inodes.name(&b, (ROOT, name("z")), false, soon());
         assert_eq!(found("z"), None, "the kernel does not know it any more");
     }
 
@@ -337,14 +460,14 @@ mod tests {
         let (file, directory) = (inodes.remember(&handle(1)), inodes.remember(&handle(2)));
         let name = |n: usize| (ROOT, Name::new(format!("n{n}").as_bytes()).unwrap());
         for n in 0..NAMES_MAX {
-            assert_eq!(inodes.name(&file, name(n), false), None);
+            assert_eq!(inodes.name(&file, name(n), false, soon()), None);
         }
-        assert_eq!(inodes.name(&file, name(0), false), None, "it is the last one now");
-        assert_eq!(inodes.name(&file, name(100), false), Some(name(1)));
+        assert_eq!(inodes.name(&file, name(0), false, soon()), None, "it is the last one now");
+        assert_eq!(inodes.name(&file, name(100), false, soon()), Some(name(1)));
         assert!(inodes.named(ROOT, &name(1).1).is_none());
         assert_eq!(file.state.lock().names.len(), NAMES_MAX);
-        assert_eq!(inodes.name(&directory, name(200), true), None);
-        assert_eq!(inodes.name(&directory, name(201), true), Some(name(200)));
+        assert_eq!(inodes.name(&directory, name(200), true, soon()), None);
+        assert_eq!(inodes.name(&directory, name(201), true, soon()), Some(name(200)));
     }
 
     proptest! {

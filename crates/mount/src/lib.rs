@@ -43,7 +43,7 @@ use tokio::task::AbortHandle;
 use vfs::{Caller, Features, FileSystem};
 
 pub use front::{LookupCache, Options};
-pub use mounting::{MountError, Target, abort as break_connection, is_dead, mounted_at, unmount};
+pub use mounting::{How, MountError, Target, abort as break_connection, is_dead, mounted_at, unmount};
 
 use crate::device::Device;
 use crate::front::{Counters, Front};
@@ -136,6 +136,8 @@ impl Mount {
             files: files::Files::default(),
             silly,
             recalls,
+            retries: <_>::default(),
+            waits: <_>::default(),
             limits,
             root_fsid: root.attributes.map(|attributes| attributes.fsid).unwrap_or_default(),
             locks: locks && agreed.flags.contains(Init::POSIX_LOCKS),
@@ -206,7 +208,7 @@ impl Mount {
 
     async fn detach(&self) {
         let directory = self.directory.clone();
-        let detached = tokio::task::spawn_blocking(move || unmount(&directory, true)).await;
+        let detached = tokio::task::spawn_blocking(move || unmount(&directory, How::Lazy)).await;
         if let Ok(Err(error)) = detached {
             tracing::warn!("cannot unmount {}: {error}", self.directory.display());
         }
@@ -239,7 +241,7 @@ impl Drop for Mount {
     fn drop(&mut self) {
         self.tasks.iter().for_each(AbortHandle::abort);
         if !self.session.has_ended() {
-            let _ = unmount(&self.directory, true);
+            let _ = unmount(&self.directory, How::Lazy);
             self.abort();
         }
     }
@@ -257,7 +259,7 @@ impl Detach {
 impl Drop for Detach {
     fn drop(&mut self) {
         if let Some(directory) = &self.0 {
-            let _ = unmount(directory, true);
+            let _ = unmount(directory, How::Lazy);
         }
     }
 }

@@ -212,15 +212,27 @@ fn receive(socket: &OwnedFd) -> Result<OwnedFd, Errno> {
     Err(Errno::PROTO)
 }
 
-/// Unmounts; with `lazy`, out of sight at once, and in fact when nobody uses it any more.
-pub fn unmount(directory: &Path, lazy: bool) -> io::Result<()> {
+/// How to unmount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// If nobody uses it.
+    Plain,
+    /// Out of sight at once, and in fact when nobody uses it any more.
+    Lazy,
+    /// If nobody uses it; requests that wait for an answer fail. For root; for others it is the same as `Lazy`.
+    Forced,
+}
+
+/// Unmounts.
+pub fn unmount(directory: &Path, how: How) -> io::Result<()> {
     if rustix::process::geteuid().is_root() {
         let mut flags = UnmountFlags::NOFOLLOW;
-        flags.set(UnmountFlags::DETACH, lazy);
+        flags.set(UnmountFlags::DETACH, how == How::Lazy);
+        flags.set(UnmountFlags::FORCE, how == How::Forced);
         return rustix::mount::unmount(directory, flags).map_err(io::Error::from);
     }
     let mut command = Command::new(HELPER);
-    command.arg("-u").args(lazy.then_some("-z")).arg("--").arg(directory);
+    command.arg("-u").args((how != How::Plain).then_some("-z")).arg("--").arg(directory);
     let output = command.stdin(Stdio::null()).output()?;
     if output.status.success() {
         return Ok(());
@@ -237,7 +249,7 @@ pub fn prepare(directory: &Path) -> Result<PathBuf, MountError> {
         if !is_dead(&absolute) {
             break;
         }
-        unmount(&absolute, true).map_err(unusable)?;
+        unmount(&absolute, How::Lazy).map_err(unusable)?;
         tracing::info!("detached what a process that is gone had left mounted on {}", absolute.display());
     }
     let directory = std::fs::canonicalize(directory).map_err(unusable)?;

@@ -7,7 +7,8 @@
 //! | notification | waits in the kernel for | who holds that | who waits for it here |
 //! |---|---|---|---|
 //! | a name | the directory's inode lock | whoever makes, removes, renames or (for reading) looks up a name there, until we answer | a thread of its own; a recall, and an OPEN, which holds no such lock, for `PATIENCE` |
-//! | pages | the pages, and mapped ones that are written: a WRITE of their own | whoever reads or writes them, until we answer | a blocking thread for each; the one who asked for a lock (`data_gone`) |
+//! | names that are doubted | the same lock | the same; a process that asks for the directory's attributes before it changes a name | a blocking thread for each directory; a GETATTR of the directory, with a bound (`ops::doubt`) |
+//! | pages | the pages, and mapped ones that are written: a WRITE of their own | whoever reads or writes them, until we answer | a blocking thread for each; a lock (`data_gone`) and a direct WRITE (`range_gone`), both with a bound: the kernel holds no page locked for them |
 //! | attributes | the inode, if it is being made or dropped | nobody who waits for us: RELEASE holds the inode until its READs are over | whoever tells |
 //! | any | `fc->killsb`, for reading | an unmount that is being finished, which waits for those who hold it already: for pages, that is for READs | an unmount, for its patience, after which it breaks the connection |
 //!
@@ -23,7 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 use vfs::Name;
 
 use crate::device::Device;
@@ -31,6 +32,11 @@ use crate::wire::reply;
 
 /// Names that wait to be told. Beyond it the oldest are given up: what is opened by them is asked of the origin anyway.
 const NAMES_MAX: usize = 1 << 16;
+/// Blocking threads that may wait at a time for pages that direct writes have made stale. A READ that holds such a page
+/// may itself need a blocking thread.
+const RANGES_MAX: usize = 32;
+/// Directories of which the kernel is told at a time that their names are doubted.
+const TELLERS_MAX: usize = 32;
 /// How long it is waited for the kernel to have heard.
 const PATIENCE: Duration = Duration::from_millis(300);
 
@@ -39,6 +45,8 @@ const PATIENCE: Duration = Duration::from_millis(300);
 pub struct Notifier {
     device: Device,
     queue: Arc<Queue>,
+    ranges: Arc<Semaphore>,
+    tellers: Arc<Semaphore>,
 }
 
 #[derive(Debug, Default)]
@@ -67,7 +75,8 @@ impl Notifier {
         let queue = Arc::<Queue>::default();
         let (theirs, to) = (queue.clone(), device.clone());
         std::thread::Builder::new().name("fuse-names".to_owned()).spawn(move || theirs.run(&to))?;
-        Ok(Notifier { device, queue })
+        let (ranges, tellers) = (Semaphore::new(RANGES_MAX), Semaphore::new(TELLERS_MAX));
+        Ok(Notifier { device, queue, ranges: Arc::new(ranges), tellers: Arc::new(tellers) })
     }
 
     /// The attributes of a node are to be asked for again. For who answers a request that is about this node.
@@ -100,6 +109,20 @@ impl Notifier {
         let _ = tokio::task::spawn_blocking(move || device.notify(&message)).await;
     }
 
+    /// Drops the pages of a range of bytes, and the attributes, and returns when that is done.
+    pub async fn range_gone(&self, node: u64, offset: u64, bytes: u64) {
+        let Ok(permit) = self.ranges.clone().acquire_owned().await else { return };
+        let start = i64::try_from(offset).unwrap_or(i64::MAX);
+        let length = i64::try_from(bytes).unwrap_or(i64::MAX);
+        let (device, message) = (self.device.clone(), reply::inval_inode(node, start, length));
+        // The caller may stop to wait; the permit goes when the kernel has answered.
+        let told = tokio::task::spawn_blocking(move || {
+            tell(&device, &message);
+            drop(permit);
+        });
+        let _ = told.await;
+    }
+
     /// Names are to be looked up again. Waits a moment for the kernel to have heard.
     pub async fn names(&self, names: Vec<(u64, Name)>) {
         let push = |name| {
@@ -114,6 +137,20 @@ impl Notifier {
             }
         };
         let _ = tokio::time::timeout(PATIENCE, all).await;
+    }
+
+    /// Names in a directory are to be looked up again; returns when the kernel has heard. It hears when nobody holds the
+    /// directory's lock.
+    pub fn names_in(&self, parent: u64, names: Vec<Name>) -> impl Future<Output = ()> + use<> {
+        let (device, tellers) = (self.device.clone(), self.tellers.clone());
+        async move {
+            let Ok(permit) = tellers.acquire_owned().await else { return };
+            let told = tokio::task::spawn_blocking(move || {
+                names.iter().for_each(|name| tell(&device, &reply::expire_entry(parent, name.as_bytes())));
+                drop(permit);
+            });
+            let _ = told.await;
+        }
     }
 
     /// The same of one, and nobody waits.

@@ -1,10 +1,13 @@
 //! The operations, one file per group: what the kernel asks, in terms of the file system below.
 
 mod attributes;
+pub mod deadlock;
 mod directory;
+pub mod doubt;
 mod extended;
 mod io;
 mod lock;
 mod names;
 mod open;
 mod remove;
+pub mod reopen;

@@ -68,6 +68,16 @@ impl Pages {
         }
     }
 
+    /// May the kernel have whole pages, or be about to get some?
+    pub fn are_filled(&self) -> bool {
+        self.filled || !self.dropping.is_empty()
+    }
+
+    /// The kernel has put into its pages what it wrote.
+    pub fn put(&mut self, bytes: usize) {
+        self.filled |= bytes >= PAGE_MIN_BYTES;
+    }
+
     /// A READ of the kernel is about to be answered.
     pub fn read(&mut self, leased: bool, granule: Duration, wall: Timestamp) {
         self.filled = true;
@@ -81,7 +91,7 @@ impl Pages {
 
     /// The kernel has put what it wrote elsewhere than where it was written. May it be read there without our being asked?
     pub fn misplaced(&mut self, bytes: usize) -> bool {
-        let read = self.filled || !self.dropping.is_empty() || bytes >= PAGE_MIN_BYTES;
+        let read = self.are_filled() || bytes >= PAGE_MIN_BYTES;
         *self = Pages { filled: read, ..Pages::default() };
         read
     }

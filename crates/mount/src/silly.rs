@@ -40,7 +40,10 @@ impl Record {
             if let Ok(left) = std::fs::read_to_string(path) {
                 clean(&left, fs).await;
             }
-            file = Some(File::options().create(true).append(true).open(path)?);
+            file = match File::options().create(true).append(true).open(path) {
+                Err(error) if is_full(&error) => None,
+                opened => Some(opened?),
+            };
         }
         let record =
             Record { path, file: Mutex::new(file), standing: Mutex::new(0), next: AtomicU64::new(0), nonce };
@@ -63,9 +66,16 @@ impl Record {
             vfs::Principal::Machine => (0, 0),
         };
         let line = format!("{} {} {uid} {gid}\n", silly.directory, hex(silly.name.as_bytes()));
-        match &mut *self.file.lock() {
-            Some(file) => file.write_all(line.as_bytes()),
-            None => Ok(()),
+        match self.file.lock().as_mut().map(|file| file.write_all(line.as_bytes())) {
+            // The program may remove its file all the same.
+            Some(Err(error)) if is_full(&error) => {
+                tracing::warn!(
+                    "the disk of the cache is full: if this process is killed, {} stays",
+                    silly.name
+                );
+                Ok(())
+            }
+            written => written.unwrap_or(Ok(())),
         }
     }
 
@@ -85,6 +95,11 @@ impl Record {
             tracing::warn!("cannot cut {}: {error}", path.display());
         }
     }
+}
+
+/// Does the system say that there is no space?
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 /// Removes what the lines speak of.

@@ -23,6 +23,7 @@ use crate::pending::{Pending, Sending};
 use crate::record::Assembler;
 use crate::server::Dispatcher;
 use crate::service::{Answering, Call, Outcome};
+use crate::sys;
 
 /// Bounds of one connection.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +41,9 @@ impl Default for Limits {
         Limits { record_bytes: crate::RECORD_MAX_BYTES, calls_in_flight: 512, outbox_bytes: 8 << 20 }
     }
 }
+
+/// Of a peer that is not admitted: what a call that gets an error can need, one at a time.
+const STRANGER: Limits = Limits { record_bytes: 4 << 10, calls_in_flight: 1, outbox_bytes: 4 << 10 };
 
 /// The send buffer of a connection within this machine; the kernel doubles it. Left alone, the kernel lets it grow to
 /// megabytes, and two cores fight over the queue: sending and receiving 1 MiB each take twice as long. Over a network the
@@ -59,10 +63,21 @@ pub struct Connection {
     closed: Notify,
     started: Instant,
     last_received_ms: AtomicU64,
+    received: AtomicBool,
+    /// No other connection of the process has it.
+    number: u64,
+    /// Replies to calls on it are in the reply cache.
+    remembers: AtomicBool,
+    /// What the service says of the peer, asked once: [`crate::Service::admits`].
+    admitted: bool,
 }
 
+/// The number of the last connection.
+static LAST: AtomicU64 = AtomicU64::new(0);
+
 impl Connection {
-    /// Takes over a stream. Replies go to `pending`; calls to `dispatcher`, and without one they are refused.
+    /// Takes over a stream. Replies go to `pending`; calls to `dispatcher`, and without one they are refused. A peer that
+    /// the service does not admit gets bounds of its own instead of `limits`.
     pub(crate) fn start(
         stream: TcpStream,
         pending: Arc<Pending>,
@@ -74,6 +89,8 @@ impl Connection {
         if peer.ip().is_loopback() || peer.ip() == stream.local_addr()?.ip() {
             socket2::SockRef::from(&stream).set_send_buffer_size(LOCAL_SEND_BUFFER_BYTES)?;
         }
+        let admitted = dispatcher.as_ref().is_none_or(|dispatcher| dispatcher.service.admits(peer));
+        let limits = if admitted { limits } else { STRANGER };
         let connection = Arc::new(Connection {
             peer,
             stream,
@@ -85,6 +102,10 @@ impl Connection {
             closed: Notify::new(),
             started: Instant::now(),
             last_received_ms: AtomicU64::new(0),
+            received: AtomicBool::new(false),
+            number: LAST.fetch_add(1, Ordering::Relaxed) + 1,
+            remembers: AtomicBool::new(false),
+            admitted,
         });
         tokio::spawn(connection.clone().write_all());
         tokio::spawn(connection.clone().read_all(dispatcher, limits));
@@ -159,6 +180,25 @@ impl Connection {
     /// Has it ended?
     pub fn is_closed(&self) -> bool {
         self.closing.load(Ordering::Acquire)
+    }
+
+    /// The number of the connection, on which a call came whose reply is remembered.
+    pub(crate) fn number_of_one_that_remembers(&self) -> u64 {
+        self.remembers.store(true, Ordering::Relaxed);
+        self.number
+    }
+
+    /// Has the client, which has closed its end, got all replies?
+    fn is_heard(&self, in_flight: &Semaphore, limits: Limits) -> bool {
+        self.remembers.load(Ordering::Relaxed)
+            && in_flight.available_permits() == limits.calls_in_flight
+            && self.outbox.queued_bytes() == 0
+            && sys::unacknowledged_bytes(&self.stream).is_ok_and(|bytes| bytes == 0)
+    }
+
+    /// Has anything been received?
+    pub(crate) fn has_received(&self) -> bool {
+        self.received.load(Ordering::Relaxed)
     }
 
     /// When something was received last.
@@ -237,10 +277,16 @@ impl Connection {
             }
             self.stream.readable().await?;
             match self.stream.try_read_buf(&mut assembler.buffer) {
-                Ok(0) => return Ok(()),
+                Ok(0) => {
+                    if let Some(dispatcher) = dispatcher.filter(|_| self.is_heard(in_flight, limits)) {
+                        dispatcher.replies.heard(self.number);
+                    }
+                    return Ok(());
+                }
                 Ok(_) => {
                     let elapsed = self.started.elapsed().as_millis() as u64;
                     self.last_received_ms.store(elapsed, Ordering::Relaxed);
+                    self.received.store(true, Ordering::Relaxed);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error),
@@ -264,7 +310,7 @@ impl Connection {
             self.writer.notify_one(); // what was answered so far need not wait with us
         }
         let Ok(permit) = in_flight.clone().acquire_owned().await else { return };
-        let mut answering = dispatcher.answer(call);
+        let mut answering = dispatcher.answer(call, self.admitted);
         if let Poll::Ready(outcome) = poll_once(&mut answering) {
             if let Some(message) = reply_message(xid, outcome) {
                 self.outbox.push(message);

@@ -23,6 +23,7 @@ pub mod replay;
 pub mod rtt;
 pub mod server;
 pub mod service;
+mod sys;
 mod udp;
 
 pub use auth::{AuthSys, Credential};

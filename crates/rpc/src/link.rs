@@ -396,7 +396,9 @@ async fn keep_connected(shared: Arc<Shared>) {
                 watch(&shared, &connection).await;
                 *shared.way.lock() = None;
                 shared.connected.send_modify(|connected| connected.up = false);
-                if connection.last_received() > Instant::now() - Duration::from_secs(1) {
+                // One that takes connections and says nothing is not there sooner for being asked more often.
+                let spoke = connection.has_received();
+                if spoke && connection.last_received() > Instant::now() - Duration::from_secs(1) {
                     backoff = Duration::from_millis(50);
                 }
             }

@@ -1,8 +1,15 @@
 //! The reply cache: calls that must not happen twice happen once.
 //!
-//! A call is known by its client's address, its xid and a checksum of what it asks. While it runs, the same call again
-//! waits for it; afterwards it gets the same reply, byte for byte. Replies are kept for [`KEPT`] and in bounded number
-//! and size.
+//! A call is known by its client's address, its xid, its credential and a checksum of what it asks. While it runs, the
+//! same call again waits for it; afterwards it gets the same reply, byte for byte. Replies are kept for [`KEPT`] and in
+//! bounded number and size.
+//!
+//! The port is not part of that: a client whose connection broke sends its call again from another port. But a client
+//! that starts over, and whose xids do as well, sends the very bytes of an earlier call and means a new one. Those two
+//! differ in how the earlier connection ended. A client that closes it in order, after every call was answered and its
+//! TCP has acknowledged every reply, has heard the replies ([`ReplyCache::heard`]). From then on they go to calls from
+//! the same port only (Linux's client reconnects from it). A call from another port runs: as a new one if the first
+//! failed, and as resent if it took effect, because a relay may have acknowledged what the client never got.
 //!
 //! With a log on disk this holds across `kill -9`: that a call is about to run is written before it runs, its reply
 //! before that is sent. A call that ran in an earlier life and was not answered is admitted again, marked as resent, so
@@ -13,7 +20,7 @@ mod log;
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hasher;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +32,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use xdr::Message;
 
+use crate::auth::{AUTH_NONE, AUTH_SYS, Credential};
 use crate::message::CallHeader;
 use log::{Log, Record};
 
@@ -35,8 +43,29 @@ const ENTRIES_MAX: usize = 16_384;
 /// Larger replies are not remembered; those of calls worth remembering have a few hundred bytes.
 const REPLY_MAX_BYTES: usize = 4096;
 
+/// Where the results are in a successful reply: behind xid, message type, reply status, an empty verifier, accept status.
+const RESULTS_AT: usize = 24;
+
 /// What a call is known by.
 pub type Key = u128;
+
+/// Where a call came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sender {
+    /// Address and port.
+    pub address: SocketAddr,
+    /// The number of its connection; `None` for a datagram.
+    pub connection: Option<u64>,
+}
+
+/// For how long a reply answers the same call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lasting {
+    /// For [`KEPT`], wherever it comes from.
+    Kept,
+    /// The same, until the client is known to have heard it; then for calls from the same port only.
+    UntilHeard,
+}
 
 /// What to do with a call.
 #[derive(Debug)]
@@ -45,7 +74,7 @@ pub enum Admission {
     Execute {
         /// Where the reply goes.
         slot: Slot,
-        /// It was received before and never answered.
+        /// It was received before, and may have taken effect.
         resent: bool,
     },
     /// It was carried out, and this was the reply.
@@ -59,7 +88,28 @@ enum Entry {
     /// Received in an earlier life, or given up in this one.
     Unanswered,
     Running(watch::Receiver<Option<Message>>),
-    Answered(Bytes),
+    Answered(Answered),
+}
+
+#[derive(Debug)]
+struct Answered {
+    reply: Bytes,
+    /// Who asked; not known of an earlier life.
+    from: Option<Sender>,
+    lasting: Lasting,
+    /// The client has got the reply.
+    heard: bool,
+}
+
+impl Answered {
+    fn is_for(&self, sender: Sender) -> bool {
+        !self.heard || self.from.is_some_and(|from| from.address.port() == sender.address.port())
+    }
+
+    /// Results of the programs whose replies are remembered begin with a status, zero for success.
+    fn took_effect(&self) -> bool {
+        self.reply.get(RESULTS_AT..RESULTS_AT + 4) == Some(&[0; 4])
+    }
 }
 
 #[derive(Debug, Default)]
@@ -81,6 +131,8 @@ pub struct ReplyCache {
 pub struct Slot {
     cache: Arc<ReplyCache>,
     key: Key,
+    sender: Sender,
+    lasting: Lasting,
     done: Option<watch::Sender<Option<Message>>>,
 }
 
@@ -98,7 +150,10 @@ impl ReplyCache {
         for record in records {
             match record {
                 Record::Intent(key) => table.enter(now, key, Entry::Unanswered),
-                Record::Reply(key, reply) => table.enter(now, key, Entry::Answered(reply)),
+                Record::Reply(key, reply) => {
+                    let answered = Answered { reply, from: None, lasting: Lasting::Kept, heard: false };
+                    table.enter(now, key, Entry::Answered(answered));
+                }
                 Record::Forget(key) => drop(table.entries.remove(&key)),
             }
         }
@@ -106,23 +161,48 @@ impl ReplyCache {
     }
 
     /// Looks a call up, and enters it if it is new.
-    pub fn admit(self: &Arc<ReplyCache>, client: IpAddr, header: &CallHeader, arguments: &[u8]) -> Admission {
-        let key = key(client, header, arguments);
+    pub fn admit(
+        self: &Arc<ReplyCache>,
+        sender: Sender,
+        header: &CallHeader,
+        arguments: &[u8],
+        lasting: Lasting,
+    ) -> Admission {
+        let key = key(sender.address.ip().to_canonical(), header, arguments);
         let mut table = self.table.lock();
         table.expire(Instant::now());
         let resent = match table.entries.get(&key) {
-            Some(Entry::Answered(reply)) => {
-                return Admission::Answered(Message { first: reply.clone(), more: Vec::new() });
+            Some(Entry::Answered(answered)) if answered.is_for(sender) => {
+                return Admission::Answered(Message { first: answered.reply.clone(), more: Vec::new() });
             }
+            Some(Entry::Answered(answered)) => answered.took_effect(),
             Some(Entry::Running(done)) => return Admission::Running(done.clone()),
             Some(Entry::Unanswered) => true,
             None => false,
         };
-        let (sender, receiver) = watch::channel(None);
+        let (done, receiver) = watch::channel(None);
         table.enter(Instant::now(), key, Entry::Running(receiver));
         drop(table);
         self.write(&Record::Intent(key));
-        Admission::Execute { slot: Slot { cache: self.clone(), key, done: Some(sender) }, resent }
+        let slot = Slot { cache: self.clone(), key, sender, lasting, done: Some(done) };
+        Admission::Execute { slot, resent }
+    }
+
+    /// The client closed a connection in order, with no call unanswered and every reply acknowledged.
+    pub fn heard(&self, connection: u64) {
+        let mut records = Vec::new();
+        for (key, entry) in &mut self.table.lock().entries {
+            if let Entry::Answered(answered) = entry
+                && answered.lasting == Lasting::UntilHeard
+                && answered.from.is_some_and(|from| from.connection == Some(connection))
+            {
+                answered.heard = true;
+                // After a restart the port is not known: the reply is for nobody then.
+                let took_effect = answered.took_effect();
+                records.push(if took_effect { Record::Intent(*key) } else { Record::Forget(*key) });
+            }
+        }
+        records.iter().for_each(|record| self.write(record));
     }
 
     fn write(&self, record: &Record) {
@@ -141,7 +221,9 @@ impl Slot {
         let kept = (reply.len() <= REPLY_MAX_BYTES).then(|| reply.to_bytes().ok()).flatten();
         if let Some(bytes) = &kept {
             self.cache.write(&Record::Reply(self.key, bytes.clone()));
-            self.cache.table.lock().enter(Instant::now(), self.key, Entry::Answered(bytes.clone()));
+            let (from, lasting) = (Some(self.sender), self.lasting);
+            let answered = Answered { reply: bytes.clone(), from, lasting, heard: false };
+            self.cache.table.lock().enter(Instant::now(), self.key, Entry::Answered(answered));
         } else {
             self.cache.table.lock().entries.remove(&self.key);
         }
@@ -207,8 +289,16 @@ fn key(client: IpAddr, header: &CallHeader, arguments: &[u8]) -> Key {
     for word in [header.xid, header.program, header.version, header.procedure] {
         hasher.write(&word.to_be_bytes());
     }
-    if let crate::auth::Credential::Sys(sys) = &header.credential {
-        hasher.write(&sys.uid.to_be_bytes());
+    match &header.credential {
+        Credential::None => hasher.write(&AUTH_NONE.to_be_bytes()),
+        Credential::Other(flavor) => hasher.write(&flavor.to_be_bytes()),
+        // All but the stamp: a client may make a new one for each time it sends.
+        Credential::Sys(sys) => {
+            let (machine, groups) = (sys.machine.len() as u32, sys.gids.len() as u32);
+            let numbers = [AUTH_SYS, sys.uid, sys.gid, machine, groups];
+            numbers.iter().chain(sys.gids.iter()).for_each(|number| hasher.write(&number.to_be_bytes()));
+            hasher.write(&sys.machine);
+        }
     }
     hasher.write(arguments);
     hasher.finish128().as_u128()

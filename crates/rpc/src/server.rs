@@ -1,7 +1,7 @@
 //! Listening for calls, on TCP and UDP.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tokio::net::{TcpListener, UdpSocket};
@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 use crate::connection::{Connection, Limits};
 use crate::message::Refusal;
 use crate::pending::Pending;
-use crate::replay::{Admission, ReplyCache};
+use crate::replay::{Admission, Lasting, ReplyCache, Sender};
 use crate::service::{Answering, Call, Outcome, Remember, Service};
 use crate::udp;
 
@@ -143,15 +143,23 @@ pub(crate) struct Dispatcher {
 
 impl Dispatcher {
     /// Answers a call, or gives the answer that was given before.
-    pub(crate) fn answer(self: &Arc<Dispatcher>, call: Call) -> Answering {
+    /// `admitted` is what [`Service::admits`] says of the peer.
+    pub(crate) fn answer(self: &Arc<Dispatcher>, call: Call, admitted: bool) -> Answering {
+        if !admitted {
+            return Box::pin(std::future::ready(self.service.turn_away(&call)));
+        }
         match self.service.remember(&call) {
             Remember::No => self.service.clone().call(call),
-            Remember::Reply => Box::pin(self.clone().answer_once(call)),
+            Remember::Reply => Box::pin(self.clone().answer_once(call, Lasting::Kept)),
+            Remember::UntilHeard => Box::pin(self.clone().answer_once(call, Lasting::UntilHeard)),
         }
     }
 
-    async fn answer_once(self: Arc<Dispatcher>, mut call: Call) -> Outcome {
-        let (slot, resent) = match self.replies.admit(client(&call), &call.header, &call.arguments.rest()) {
+    async fn answer_once(self: Arc<Dispatcher>, mut call: Call, lasting: Lasting) -> Outcome {
+        let connection = call.connection.as_ref().map(|connection| connection.number_of_one_that_remembers());
+        let sender = Sender { address: call.peer, connection };
+        let arguments = call.arguments.rest();
+        let (slot, resent) = match self.replies.admit(sender, &call.header, &arguments, lasting) {
             Admission::Execute { slot, resent } => {
                 call.resent = resent;
                 (slot, resent)
@@ -174,10 +182,6 @@ impl Dispatcher {
         }
         outcome
     }
-}
-
-fn client(call: &Call) -> IpAddr {
-    call.peer.ip().to_canonical()
 }
 
 impl From<Refusal> for Outcome {

@@ -23,7 +23,8 @@ pub struct Call {
     pub connection: Option<Arc<Connection>>,
     /// The socket that it came through in a datagram, through which its sender can be called back.
     pub datagrams: Option<Datagrams>,
-    /// The call was received before by a process that died before it answered: it may have taken effect.
+    /// The call was received before, and may have taken effect: the process that received it died before it answered, or
+    /// the answer may have been lost on a relay.
     pub resent: bool,
 }
 
@@ -50,8 +51,11 @@ pub enum Outcome {
 pub enum Remember {
     /// Doing it again does no harm.
     No,
-    /// The reply is remembered and given to whoever sends the same call again.
+    /// The reply is remembered, and given to the same call from wherever it comes.
     Reply,
+    /// The same, until the client is known to have heard it. Then the same call from another port runs again, marked as
+    /// resent if it took effect: it must do no harm to what others have done since.
+    UntilHeard,
 }
 
 /// The future of an answer.
@@ -59,6 +63,19 @@ pub type Answering = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
 /// Answers calls of one or more programs.
 pub trait Service: Send + Sync + 'static {
+    /// May this peer ask for anything? A connection asks once, when it begins; a datagram each time. The calls of a peer
+    /// that is not admitted go to [`Service::turn_away`].
+    fn admits(&self, peer: SocketAddr) -> bool {
+        let _ = peer;
+        true
+    }
+
+    /// The answer to a peer that is not admitted. It keeps nothing of the call, and waits for nothing.
+    fn turn_away(&self, call: &Call) -> Outcome {
+        let _ = call;
+        Refusal::Auth(message::AUTH_TOOWEAK).into()
+    }
+
     /// Answers a call. The future is polled at once on the connection's own task, and becomes a task of its own only
     /// if it has to wait.
     fn call(self: Arc<Self>, call: Call) -> Answering;

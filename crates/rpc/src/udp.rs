@@ -34,7 +34,13 @@ pub(crate) async fn serve(socket: UdpSocket, dispatcher: Arc<Dispatcher>, in_fli
             }
         };
         let datagram = Bytes::copy_from_slice(&buffer[..length]);
-        let refused = match Incoming::parse(datagram) {
+        let admitted = dispatcher.service.admits(peer);
+        let reply = match Incoming::parse(datagram) {
+            Ok(Incoming::Call(header, arguments)) if !admitted => {
+                let (xid, datagrams) = (header.xid, None);
+                let call = Call { header, arguments, peer, connection: None, datagrams, resent: false };
+                reply_message(xid, dispatcher.service.turn_away(&call))
+            }
             Ok(Incoming::Call(header, arguments)) => {
                 let Ok(place) = places.clone().acquire_owned().await else { return };
                 let datagrams = Some(Datagrams(Arc::downgrade(&socket)));
@@ -42,11 +48,17 @@ pub(crate) async fn serve(socket: UdpSocket, dispatcher: Arc<Dispatcher>, in_fli
                 tokio::spawn(answer(socket.clone(), dispatcher.clone(), call, place));
                 continue;
             }
-            Ok(Incoming::Mismatch { xid }) => message::refuse(xid, Refusal::RpcMismatch),
-            Ok(Incoming::BadCredential { xid }) => message::refuse(xid, Refusal::Auth(message::AUTH_BADCRED)),
-            Ok(Incoming::Reply { .. }) | Err(_) => continue,
+            Ok(Incoming::Mismatch { xid }) => Some(message::refuse(xid, Refusal::RpcMismatch)),
+            Ok(Incoming::BadCredential { xid }) => {
+                Some(message::refuse(xid, Refusal::Auth(message::AUTH_BADCRED)))
+            }
+            Ok(Incoming::Reply { .. }) | Err(_) => None,
         };
-        let _ = socket.send_to(&refused.first, peer).await;
+        let Some(Ok(bytes)) = reply.map(|reply| reply.to_bytes()) else { continue };
+        // The address of a stranger may be forged: it gets no more bytes than were sent in its name.
+        if admitted || bytes.len() <= length {
+            let _ = socket.send_to(&bytes, peer).await;
+        }
     }
 }
 
@@ -64,6 +76,7 @@ impl Datagrams {
     }
 }
 
+/// Answers one call of a peer that is admitted.
 pub(crate) async fn answer(
     socket: Arc<UdpSocket>,
     dispatcher: Arc<Dispatcher>,
@@ -71,7 +84,7 @@ pub(crate) async fn answer(
     place: tokio::sync::OwnedSemaphorePermit,
 ) {
     let (xid, peer) = (call.header.xid, call.peer);
-    let outcome = dispatcher.answer(call).await;
+    let outcome = dispatcher.answer(call, true).await;
     if let Some(Ok(bytes)) = reply_message(xid, outcome).map(|message| message.to_bytes())
         && let Err(error) = socket.send_to(&bytes, peer).await
     {

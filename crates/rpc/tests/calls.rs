@@ -22,6 +22,7 @@ const WAIT: u32 = 3;
 const FILE: u32 = 4;
 const CALL_BACK: u32 = 5;
 const DROP_ONCE: u32 = 6;
+const COUNT_UNTIL_HEARD: u32 = 7;
 
 struct Echo {
     counted: AtomicU32,
@@ -43,6 +44,10 @@ impl Service for Echo {
             let mut reply = call.reply();
             match call.header.procedure {
                 ECHO => reply.raw(&call.arguments.rest()),
+                COUNT_UNTIL_HEARD => {
+                    reply.u32(0);
+                    reply.u32(self.counted.fetch_add(1, Ordering::SeqCst) << 1 | u32::from(call.resent));
+                }
                 COUNT => reply.u32(self.counted.fetch_add(1, Ordering::SeqCst)),
                 WAIT => self.gate.acquire().await.unwrap().forget(),
                 FILE => {
@@ -71,6 +76,7 @@ impl Service for Echo {
     fn remember(&self, call: &Call) -> Remember {
         match call.header.procedure {
             COUNT | DROP_ONCE => Remember::Reply,
+            COUNT_UNTIL_HEARD => Remember::UntilHeard,
             _ => Remember::No,
         }
     }
@@ -108,12 +114,78 @@ fn link(server: &Server, transport: Transport) -> Link {
 }
 
 #[tokio::test]
+async fn a_server_that_takes_connections_and_closes_them_is_not_asked_more_and_more_often() {
+    let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let link = Link::new(LinkOptions::new(listener.local_addr().unwrap()));
+    let taken = Arc::new(AtomicU32::new(0));
+    let counted = taken.clone();
+    let taking = tokio::spawn(async move {
+        while listener.accept().await.is_ok() {
+            counted.fetch_add(1, Ordering::SeqCst);
+        }
+    });
+    let call = Outgoing {
+        program: PROGRAM,
+        version: 1,
+        procedure: ECHO,
+        credential: Credential::None,
+        arguments: Encoder::new().finish(),
+    };
+    let until = tokio::time::Instant::now() + Duration::from_secs(2);
+    assert!(link.call(call, Patience::Until(until)).await.is_err());
+    taking.abort();
+    // After 50, 100, 200, 400 and 800 ms.
+    assert!((1..=8).contains(&taken.load(Ordering::SeqCst)), "{} times", taken.load(Ordering::SeqCst));
+}
+
+#[tokio::test]
 async fn a_call_that_was_dropped_is_a_new_one_when_it_comes_again() {
     let service = Echo::new();
     let server = server(service.clone()).await;
     let link = link(&server, Transport::Udp);
     let resent = call(&link, DROP_ONCE, b"").await.unwrap().results.u32();
     assert_eq!((resent, service.counted.load(Ordering::SeqCst)), (Ok(0), 2));
+}
+
+/// A client that keeps its own xids: one call on a stream, and the last word of what came back.
+async fn count_by(stream: &mut tokio::net::TcpStream, xid: u32) -> u32 {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let header = CallHeader {
+        xid,
+        program: PROGRAM,
+        version: 1,
+        procedure: COUNT_UNTIL_HEARD,
+        credential: Credential::None,
+    };
+    let call = xdr::to_bytes(&header).unwrap();
+    stream.write_u32(call.len() as u32 | 1 << 31).await.unwrap();
+    stream.write_all(&call).await.unwrap();
+    let mut reply = vec![0; (stream.read_u32().await.unwrap() & 0x7fff_ffff) as usize];
+    stream.read_exact(&mut reply).await.unwrap();
+    u32::from_be_bytes(*reply.last_chunk().unwrap())
+}
+
+#[tokio::test]
+async fn a_client_whose_xids_start_over_is_not_told_of_before_and_one_whose_connection_broke_is() {
+    let server = server(Echo::new()).await;
+    let connect = async || tokio::net::TcpStream::connect(server.local_addr()).await.unwrap();
+    let mut broken = connect().await;
+    assert_eq!(count_by(&mut broken, 1).await, 0);
+    // Aborted: nobody knows what of the replies was read.
+    socket2::SockRef::from(&broken).set_linger(Some(Duration::ZERO)).unwrap();
+    drop(broken);
+    let mut stream = connect().await;
+    assert_eq!(count_by(&mut stream, 1).await, 0, "answered from the cache");
+    assert_eq!(count_by(&mut stream, 2).await, 2, "the second call that runs");
+    drop(stream);
+    // Closed in order, after it was read: when the server has seen that, the same bytes are a new call.
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
+    loop {
+        match count_by(&mut connect().await, 2).await {
+            2 if tokio::time::Instant::now() < deadline => {}
+            counted => break assert_eq!(counted, 2 << 1 | 1, "run again, and marked as resent"),
+        }
+    }
 }
 
 #[tokio::test]

@@ -24,7 +24,7 @@ pub fn caller(
     resent: bool,
 ) -> Result<Caller, Denied> {
     let options = &export.options;
-    if !options.clients.admits(peer.ip()) || (options.secure && peer.port() >= 1024) {
+    if !options.admits(peer) {
         return Err(Denied::Client);
     }
     let caller = match credential {

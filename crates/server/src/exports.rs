@@ -3,7 +3,7 @@
 mod locations;
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -58,6 +58,13 @@ pub struct ExportOptions {
     pub refer: Locations,
     /// `replicas`: where else it is.
     pub replicas: Locations,
+}
+
+impl ExportOptions {
+    /// Is this peer on the list, and does it call from a port that the export takes?
+    pub fn admits(&self, peer: SocketAddr) -> bool {
+        self.clients.admits(peer.ip()) && !(self.secure && peer.port() >= 1024)
+    }
 }
 
 impl Default for ExportOptions {
@@ -143,6 +150,13 @@ impl FromStr for Network {
             Some((address, prefix)) => (address, Some(prefix.parse::<u8>().map_err(|_| bad())?)),
         };
         let address = address.parse::<IpAddr>().map_err(|_| bad())?;
+        // Clients of version 4 of IP are compared as such, whatever the socket says.
+        if let IpAddr::V6(mapped) = address
+            && let Some(address) = mapped.to_ipv4_mapped()
+        {
+            let prefix = prefix.unwrap_or(128).saturating_sub(96);
+            return Err(format!("`{text}` is no client address: write it as {address}/{prefix}"));
+        }
         let longest = if address.is_ipv4() { 32 } else { 128 };
         let prefix = prefix.unwrap_or(longest);
         if prefix > longest { Err(bad()) } else { Ok(Network { address, prefix }) }
@@ -171,6 +185,28 @@ impl Export {
 impl fmt::Debug for Export {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Export({})", self.path)
+    }
+}
+
+/// Which exports admit a peer: a bit for each place in the table.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Admitting(Vec<u64>);
+
+impl Admitting {
+    /// Of a table of at most 64 exports.
+    #[cfg(test)]
+    pub(crate) fn of(bits: u64) -> Admitting {
+        Admitting(vec![bits])
+    }
+
+    /// None of them?
+    pub fn is_empty(&self) -> bool {
+        self.0.iter().all(|word| *word == 0)
+    }
+
+    /// Are all of the other's among these?
+    pub fn covers(&self, other: &Admitting) -> bool {
+        other.0.iter().enumerate().all(|(at, word)| word & !self.0.get(at).copied().unwrap_or(0) == 0)
     }
 }
 
@@ -226,6 +262,15 @@ impl Exports {
         candidates.min_by_key(|(_, rest)| rest.len())
     }
 
+    /// The exports that a peer may use.
+    pub fn admitting(&self, peer: SocketAddr) -> Admitting {
+        let mut words = vec![0; self.0.len().div_ceil(64)];
+        for (at, _) in self.0.iter().enumerate().filter(|(_, export)| export.options.admits(peer)) {
+            words[at / 64] |= 1 << (at % 64);
+        }
+        Admitting(words)
+    }
+
     /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Export>> {
         self.0.iter()
@@ -235,6 +280,14 @@ impl Exports {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_set_covers_what_is_in_it() {
+        let of = |words: &[u64]| Admitting(words.to_vec());
+        assert!(of(&[]).is_empty() && of(&[0, 0]).is_empty() && !of(&[0, 1]).is_empty());
+        assert!(of(&[3, 1]).covers(&of(&[1, 1])) && of(&[1]).covers(&of(&[1, 0])));
+        assert!(!of(&[1, 1]).covers(&of(&[3, 1])) && !of(&[3]).covers(&of(&[3, 1])));
+    }
 
     #[test]
     fn client_lists_are_addresses_and_networks() {
@@ -247,8 +300,11 @@ mod tests {
         }
         assert!("*".parse::<ClientList>().unwrap().admits("1.2.3.4".parse().unwrap()));
         assert!("0.0.0.0/0".parse::<ClientList>().unwrap().admits("1.2.3.4".parse().unwrap()));
-        for bad in ["", "host", "1.2.3.4/33", "1.2.3.4/x"] {
+        for bad in ["", "host", "1.2.3.4/33", "1.2.3.4/x", "10.0.0.1,", "*,10.0.0.1"] {
             assert!(bad.parse::<ClientList>().is_err(), "{bad}");
+        }
+        for (mapped, instead) in [("::ffff:10.0.0.0/104", "10.0.0.0/8"), ("::ffff:10.0.0.1", "10.0.0.1/32")] {
+            assert!(mapped.parse::<ClientList>().unwrap_err().contains(instead), "{mapped}");
         }
     }
 }

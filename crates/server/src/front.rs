@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use protocol::{mount, nfs2, nfs3, nfs4, nqnfs};
-use rpc::message::{CallHeader, Refusal};
+use rpc::message::{AUTH_TOOWEAK, CallHeader, Refusal};
 use rpc::service::{Answering, Outcome, Remember};
 use rpc::{Call, Credential, Service};
 use vfs::{Caller, Clock, Handle, Status, SystemClock};
@@ -201,16 +201,35 @@ impl Service for Front {
         Box::pin(std::future::ready(Refusal::ProgramMismatch { low, high }.into()))
     }
 
+    /// A peer that no export admits makes no state, and is told nothing of what there is.
+    fn admits(&self, peer: SocketAddr) -> bool {
+        self.exports.iter().any(|export| export.options.admits(peer))
+    }
+
+    fn turn_away(&self, call: &Call) -> Outcome {
+        let header = &call.header;
+        match (header.program, header.version, header.procedure) {
+            (nfs3::PROGRAM, nfs2::VERSION..=nfs4::VERSION, 0) | (nqnfs::PROGRAM, nqnfs::VERSION, 0) => {
+                reply(call, &())
+            }
+            (mount::v3::PROGRAM, 1..=3, _) => crate::mount::turn_away(self, call),
+            _ => Refusal::Auth(AUTH_TOOWEAK).into(),
+        }
+    }
+
     fn remember(&self, call: &Call) -> Remember {
         let header = &call.header;
         let twice_is_harm = match (header.program, header.version) {
             (nfs3::PROGRAM, nfs3::VERSION) => crate::nfs3::must_not_repeat(header.procedure),
             (nfs2::PROGRAM, nfs2::VERSION) => crate::nfs2::must_not_repeat(header.procedure),
-            (nqnfs::PROGRAM, nqnfs::VERSION) => crate::nqnfs::must_not_repeat(header.procedure),
+            // What the protocol was proved with: a reply is remembered, whatever the network does.
+            (nqnfs::PROGRAM, nqnfs::VERSION) if crate::nqnfs::must_not_repeat(header.procedure) => {
+                return Remember::Reply;
+            }
             (nfs4::PROGRAM, nfs4::VERSION) => crate::nfs4::must_not_repeat(call),
             _ => false,
         };
-        if twice_is_harm { Remember::Reply } else { Remember::No }
+        if twice_is_harm { Remember::UntilHeard } else { Remember::No }
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use protocol::mount::{self, Dirpath, Exportnode, MountOk, Mountbody, Stat};
-use rpc::message::Refusal;
+use rpc::message::{AUTH_TOOWEAK, Refusal};
 use rpc::service::Outcome;
 use vfs::{Handle, Name, Status};
 use xdr::{Chain, List};
@@ -63,10 +63,7 @@ pub(crate) async fn answer(front: Arc<Front>, call: rpc::Call) -> Outcome {
                 reply(&call, &mnt1(&front, root))
             }
         }
-        mount::v3::Procedure::Dump => reply(
-            &call,
-            &Chain::<Mountbody, { mount::LIST_MAX }>::new(front.mounts.list()).unwrap_or_default(),
-        ),
+        mount::v3::Procedure::Dump => reply(&call, &dump(&front)),
         mount::v3::Procedure::Umnt => match arguments::<Dirpath>(&call) {
             Ok(path) => {
                 front.mounts.0.lock().remove(&(client, path.to_vec()));
@@ -79,6 +76,24 @@ pub(crate) async fn answer(front: Arc<Front>, call: rpc::Call) -> Outcome {
             reply(&call, &())
         }
         mount::v3::Procedure::Export => reply(&call, &exports(&front)),
+    }
+}
+
+/// Answers a peer that no export admits. `showmount` runs from any port: EXPORT and DUMP look at the address alone, as
+/// those of other servers do.
+pub(crate) fn turn_away(front: &Front, call: &rpc::Call) -> Outcome {
+    use mount::v3::Procedure as P;
+    let is_listed = || front.exports.iter().any(|export| export.options.clients.admits(call.peer.ip()));
+    match P::try_from(call.header.procedure) {
+        Ok(P::Null) => reply(call, &()),
+        // Every path gets the same answer, and none is looked at.
+        Ok(P::Mnt) if call.header.version == mount::v3::VERSION => {
+            reply(call, &mnt3(front, Err(Stat::Acces)))
+        }
+        Ok(P::Mnt) => reply(call, &mnt1(front, Err(Stat::Acces))),
+        Ok(P::Export) if is_listed() => reply(call, &exports(front)),
+        Ok(P::Dump) if is_listed() => reply(call, &dump(front)),
+        _ => Refusal::Auth(AUTH_TOOWEAK).into(),
     }
 }
 
@@ -121,6 +136,10 @@ async fn walk(request: &Request<'_>, path: &[u8]) -> Result<Root, Stat> {
         node = export.fs.lookup(&caller, &node.handle, &name).await.map_err(|error| stat(error.status))?.node;
     }
     Ok((export.clone(), node.handle))
+}
+
+fn dump(front: &Front) -> Chain<Mountbody, { mount::LIST_MAX }> {
+    Chain::new(front.mounts.list()).unwrap_or_default()
 }
 
 fn exports(front: &Front) -> mount::Exports {

@@ -6,7 +6,7 @@ use bitflags::bitflags;
 use bytes::Bytes;
 
 use crate::Verifier;
-use crate::attributes::Wcc;
+use crate::attributes::{Attributes, Wcc};
 use crate::error::{Result, Status};
 use crate::filesystem::Stability;
 use crate::handle::Handle;
@@ -123,6 +123,8 @@ pub struct Sought {
     pub offset: u64,
     /// That is the end of the file.
     pub eof: bool,
+    /// The file's attributes at that time or later, if they came along.
+    pub attributes: Option<Attributes>,
 }
 
 /// A place in a file, and on what ground it is used.

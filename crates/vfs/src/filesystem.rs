@@ -257,6 +257,11 @@ pub struct FsLimits {
     pub case_preserving: bool,
     /// What there is besides.
     pub features: Features,
+    /// What ranges of a CLONE are multiples of, in bytes, where the file system says so. One that does not may clone all
+    /// the same ([`Features::CLONE`]).
+    pub clone_block_bytes: Option<u32>,
+    /// Bytes that were free for the caller at that moment, if that was told along with the rest.
+    pub available_bytes: Option<u64>,
 }
 
 impl Default for FsLimits {
@@ -281,6 +286,8 @@ impl Default for FsLimits {
             case_insensitive: false,
             case_preserving: true,
             features: Features::empty(),
+            clone_block_bytes: None,
+            available_bytes: None,
         }
     }
 }
@@ -452,6 +459,12 @@ pub trait FileSystem: Send + Sync + 'static {
     /// asking: attribute timeouts, and not what a lease vouches for, which is known to who has it. `None`: not at all.
     fn believed_until(&self, _handle: &Handle) -> Option<Instant> {
         None
+    }
+
+    /// Grows each time that another client was seen to have changed names in this directory. Attribute timeouts prove no name
+    /// in it that was told before. Without a call to the origin.
+    fn names_doubted(&self, _directory: &Handle) -> u64 {
+        0
     }
 
     /// All of an open file, if it is on this machine and valid as far as the layer knows, and the caller may read it.

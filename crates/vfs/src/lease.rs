@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use crate::caller::{HolderId, Principal};
 use crate::handle::Handle;
 use crate::open::{Lock, OpenId, Owner, Share};
+use crate::time::Timestamp;
 
 /// Names a lease between two layers. Never reused within a process, nor, by a layer that goes on with what an earlier
 /// process held ([`Adopted`]), for another lease.
@@ -51,6 +52,14 @@ pub struct Lease {
     pub until: Option<Instant>,
     /// The file's change attribute that it vouches for.
     pub change: u64,
+    /// Up to which size of the file, in bytes, the layer below has set space aside (`nfs_space_limit4`):
+    /// [`Lease::NO_SPACE_LIMIT`] if it promises nothing.
+    pub space_limit: u64,
+}
+
+impl Lease {
+    /// What servers answer that set nothing aside.
+    pub const NO_SPACE_LIMIT: u64 = u64::MAX;
 }
 
 /// A layer below asks for a lease back. The holder flushes, stops using it and calls `FileSystem::returned`.
@@ -71,10 +80,24 @@ pub struct Recall {
 /// What the holder of a write lease alone knows (CB_GETATTR, RFC 8881, section 20.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Held {
-    /// Differs from the lease's `change` if the holder has modified the file.
-    pub change: u64,
+    /// The holder has changes of the file that the layer below does not know yet.
+    pub modified: bool,
     /// Size in bytes.
     pub size: u64,
+    /// Its times as the holder has them, if it says.
+    pub times: Option<Times>,
+}
+
+/// The times of a file. If a holder that has modified the file knows them, `ctime` is later than any that the layer below
+/// has told; one that does not know repeats what it was told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Times {
+    /// Last access.
+    pub atime: Timestamp,
+    /// Last change of the data.
+    pub mtime: Timestamp,
+    /// Last change of data or attributes.
+    pub ctime: Timestamp,
 }
 
 /// A question to the holder of a write lease; the answer is wanted until `deadline`. Dropping `answer` is "I cannot
@@ -85,6 +108,10 @@ pub struct Query {
     pub id: LeaseId,
     /// Of which file.
     pub handle: Handle,
+    /// The change attribute that the lease was granted with.
+    pub change: u64,
+    /// Whether the times of the answer are shown to the requester. If not, a holder that keeps times back cannot say.
+    pub times: bool,
     /// Where to.
     pub answer: oneshot::Sender<Held>,
     /// Until when.

@@ -39,7 +39,7 @@ pub use handle::Handle;
 pub use lasting::{lasting, lasting_or};
 pub use lease::{
     Adopted, AdoptedLease, AdoptedOpen, Callback, Callbacks, Held, Lease, LeaseId, LeaseKind, Query, Recall,
-    Want,
+    Times, Want,
 };
 pub use name::Name;
 pub use open::{By, Lock, LockKind, LockRequest, Locked, OpenId, OpenRequest, Opened, Owner, Share};

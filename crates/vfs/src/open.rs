@@ -118,6 +118,17 @@ impl Lock {
         let exclusive = self.kind == LockKind::Exclusive || other.kind == LockKind::Exclusive;
         exclusive && self.owner != other.owner && self.offset < other.end() && other.offset < self.end()
     }
+
+    /// Which of two conflicting locks `F_GETLK` and LOCKT name: the one that begins first. Equal offsets: `ours`, which
+    /// has the owner as this layer knows it.
+    pub fn first(ours: Option<Lock>, theirs: Option<Lock>) -> Option<Lock> {
+        ours.into_iter().chain(theirs).min_by_key(|lock| lock.offset)
+    }
+
+    /// Can another lock in conflict with `self` begin before `found`? Both meet the first byte if it cannot.
+    pub fn may_meet_earlier(&self, found: Option<&Lock>) -> bool {
+        found.is_none_or(|found| found.offset > self.offset)
+    }
 }
 
 /// A LOCK.

@@ -62,7 +62,10 @@ impl Leases {
         let used = self.stamp();
         let id = LeaseId(self.stamp());
         let change = wanted.change;
-        let lease = Lease { id, kind, until, change };
+        let under = self.files.get(handle).and_then(|file| file.under);
+        // The layer below has set space aside for one writer, and there is only one.
+        let space_limit = under.map_or(Lease::NO_SPACE_LIMIT, |under| under.lease.space_limit);
+        let lease = Lease { id, kind, until, change, space_limit };
         let grant = Grant {
             holder,
             handle: self.files.key(handle),
@@ -179,7 +182,8 @@ impl Leases {
                 self.holders.iter().max_by_key(|(holder, count)| (**count, **holder))
         {
             self.asked_any = Some(now);
-            self.effects.push(Effect::RecallAny(*holder, (*count - count.div_ceil(4)) as u32));
+            // As many as the reserve: no more are in anybody's way.
+            self.effects.push(Effect::RecallAny(*holder, count.saturating_sub(reserve) as u32));
         }
     }
 }

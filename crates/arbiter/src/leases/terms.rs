@@ -203,7 +203,8 @@ impl Leases {
             grant.kind = kind;
             self.writes += 1;
         }
-        let lease = Lease { id, kind: grant.kind, until: grant.until, change: grant.change };
+        let space_limit = Lease::NO_SPACE_LIMIT;
+        let lease = Lease { id, kind: grant.kind, until: grant.until, change: grant.change, space_limit };
         self.queue_end(id);
         self.counts.renewed += 1;
         Some(lease)

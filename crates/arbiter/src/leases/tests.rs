@@ -141,7 +141,7 @@ impl Model {
             self.next_below += 1;
             let entry = self.below.entry(of).or_insert((next, kind));
             entry.1 = entry.1.max(kind);
-            Lease { id: entry.0, kind: entry.1, until: None, change: 1 }
+            Lease { id: entry.0, kind: entry.1, until: None, change: 1, space_limit: Lease::NO_SPACE_LIMIT }
         });
         self.leases.land(&file(of), lease);
         self.leases.end_open(flight);
@@ -276,7 +276,13 @@ fn wanted(holder: u64) -> Wanted {
 }
 
 fn below(id: u64) -> Lease {
-    Lease { id: LeaseId(id), kind: LeaseKind::Write, until: None, change: 1 }
+    Lease {
+        id: LeaseId(id),
+        kind: LeaseKind::Write,
+        until: None,
+        change: 1,
+        space_limit: Lease::NO_SPACE_LIMIT,
+    }
 }
 
 fn recall(id: u64, deadline: Instant) -> Recall {

@@ -6,7 +6,7 @@ use vfs::{Handle, Lease, LeaseId, LeaseKind, Recall};
 use super::file::Under;
 use super::files::Key;
 use super::flights::{Flight, Seen};
-use super::{Effect, Ending, Leases};
+use super::{Effect, Ending, Leases, Writer};
 
 /// Of the time until the layer below revokes a lease, this part is kept for giving it back.
 const MARGIN_DIVISOR: u32 = 8;
@@ -122,9 +122,9 @@ impl Leases {
     }
 
     /// The lease of ours that may write under a lease from below, for a question to whoever knows the file's size.
-    pub fn writer_under(&self, now: Instant, id: LeaseId) -> Option<LeaseId> {
+    pub fn writer_under(&self, now: Instant, id: LeaseId) -> Option<Writer> {
         let handle = self.under_of.get(&id)?.handle();
-        self.writer(now, &handle, None).map(|writer| writer.id)
+        self.writer(now, &handle, None)
     }
 
     pub(super) fn give_back_if_recalled(&mut self, handle: &Handle) {

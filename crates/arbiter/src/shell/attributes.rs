@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
-use vfs::{Attributes, Callback, Caller, Handle, Held, Node, Query, Result};
+use vfs::{Attributes, Callback, Caller, Handle, Held, Node, Query, Result, Times};
 
 use super::Shell;
 use crate::leases::{Use, Writer};
@@ -22,6 +22,7 @@ impl Shell {
     /// Attributes of a file as they are for everybody.
     pub(crate) async fn getattr(self: &Arc<Shell>, caller: &Caller, handle: &Handle) -> Result<Attributes> {
         self.recovered(caller, Use::Read)?;
+        let mut lagged = false;
         loop {
             let Some(writer) = self.writer(caller, handle) else {
                 return self.below.getattr(caller, handle).await;
@@ -31,6 +32,11 @@ impl Shell {
                 return self.below.getattr(caller, handle).await;
             };
             let below = self.below.getattr(caller, handle).await?;
+            // Something of the holder's has arrived since it answered, or its answer to that is on its way to it.
+            let lags = held.modified && held.times.is_some_and(|times| times.ctime < below.ctime);
+            if lags && !std::mem::replace(&mut lagged, true) {
+                continue;
+            }
             if let Some(merged) = self.merge(below, writer, held) {
                 return Ok(merged);
             }
@@ -84,19 +90,26 @@ impl Shell {
     async fn question(self: &Arc<Shell>, handle: &Handle, writer: Writer) -> Option<Held> {
         let deadline = Instant::now() + self.options.getattr_deadline;
         let (answer, answered) = oneshot::channel();
-        let query = Query { id: writer.id, handle: *handle, answer, deadline };
+        let (id, change) = (writer.id, writer.change);
+        let query = Query { id, handle: *handle, change, times: true, answer, deadline };
         self.gauges.questions.fetch_add(1, Ordering::Relaxed);
         self.with(|state, _| self.post(state, Callback::Getattr(query)));
         timeout_at(deadline, answered).await.ok()?.ok()
     }
 
-    /// What the layer below says of a file with what its holder says; `None` if the lease is out no more.
+    /// What the layer below says of a file with what its holder says; `None` if the lease is out no more. The times of a
+    /// holder that does not know them are those of this moment (RFC 8881, section 10.4.3).
     fn merge(&self, below: Attributes, writer: Writer, held: Held) -> Option<Attributes> {
-        if held.change == writer.change && held.size == below.size {
+        if !held.modified && held.size == below.size {
             return Some(below);
         }
         let change = self.state.lock().leases.modified(writer.id, below.change)?;
         let now = self.options.clock.wall();
-        Some(Attributes { size: held.size, change, mtime: now, ctime: now, ..below })
+        let known = held.times.filter(|times| times.ctime > below.ctime);
+        let Times { atime, mtime, ctime } =
+            known.unwrap_or(Times { atime: below.atime, mtime: now, ctime: now });
+        // Whatever clock the holder has: a change is not in the future.
+        let ctime = ctime.min(now.max(below.ctime));
+        Some(Attributes { size: held.size, change, atime, mtime, ctime, ..below })
     }
 }

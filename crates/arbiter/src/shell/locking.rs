@@ -75,6 +75,7 @@ impl Shell {
         })
     }
 
+    /// The first lock, by offset, that is in the way: ours, or one of which only the layer below knows.
     pub(crate) async fn test(
         self: &Arc<Shell>,
         caller: &Caller,
@@ -83,12 +84,16 @@ impl Shell {
     ) -> Result<Option<Lock>> {
         let test = |state: &mut State, _| state.locks.test(handle, lock);
         let (ours, _) = self.when_clear(caller, handle, Use::Read, test).await?;
-        if let Some(other) = ours? {
-            return Ok(Some(other));
+        let ours = ours?;
+        if !lock.may_meet_earlier(ours.as_ref()) {
+            return Ok(ours);
         }
         match self.below.test(caller, handle, lock).await {
+            Ok(theirs) => Ok(Lock::first(ours, theirs)),
+            // One that is in the way is an answer, whatever the layer below says.
+            Err(_) if ours.is_some() => Ok(ours),
             Err(error) if error.status == Status::NotSupp => Ok(None),
-            result => result,
+            Err(error) => Err(error),
         }
     }
 

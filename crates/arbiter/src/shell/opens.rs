@@ -25,6 +25,9 @@ use super::{Shell, State, detach};
 use crate::leases::{Flight, Use, Wanted};
 use crate::shares::Opening;
 
+/// How often an open begins anew because its file has lost its last name meanwhile.
+const OPENS_MAX: usize = 16;
+
 /// What an open is at the layer below. One that was widened is several there: each came with its own permission check.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Below {
@@ -113,12 +116,31 @@ impl Drop for Unsaid<'_> {
 
 impl Shell {
     /// An open; a lease that comes with it ends by itself after `term`, if one is given.
+    ///
+    /// While the open waits for a lease, the holder may rename another file over the name. The holder then drops its unsent
+    /// bytes of the replaced file with the last link. The open starts again, with the file that the name leads to now.
     pub(crate) async fn open(
         self: &Arc<Shell>,
         caller: &Caller,
         request: &OpenRequest,
         term: Option<Duration>,
     ) -> Result<Opened> {
+        for _ in 1..OPENS_MAX {
+            if let Some(opened) = self.open_if_named(caller, request, term).await? {
+                return Ok(opened);
+            }
+        }
+        // A name that is replaced each time is as good as one that is gone.
+        self.open_if_named(caller, request, term).await?.ok_or(Status::NoEnt.into())
+    }
+
+    /// The same, once. `None` if the file has lost its last name while the open waited for a lease on it.
+    async fn open_if_named(
+        self: &Arc<Shell>,
+        caller: &Caller,
+        request: &OpenRequest,
+        term: Option<Duration>,
+    ) -> Result<Option<Opened>> {
         let opening = Opening {
             holder: caller.holder,
             owner: request.owner.clone(),
@@ -131,7 +153,7 @@ impl Shell {
         if self.is_probably_new(caller, request)
             && let Some(made) = self.make_new(caller, request, term).await
         {
-            return made;
+            return made.map(Some);
         }
         let changes = self.changes_of(caller, request, &opening).await?;
         let mut flight = self.with(|state, _| state.leases.begin_open());
@@ -154,9 +176,12 @@ impl Shell {
         if waited || (entered.outdated && entered.lease.is_some()) {
             let unsaid = Unsaid { shell: self, caller, entered: Some(entered) };
             self.read_anew(caller, &mut opened).await;
+            if waited && is_by_name(request) && opened.attributes.nlink == 0 {
+                return Ok(None);
+            }
             unsaid.said();
         }
-        Ok(opened)
+        Ok(Some(opened))
     }
 
     /// In one moment: nothing of others is in the way, the open is entered, and a lease granted with it.
@@ -417,4 +442,10 @@ impl State {
             *part = below;
         }
     }
+}
+
+/// Is it an open of what a name leads to, so that it may be done again?
+fn is_by_name(request: &OpenRequest) -> bool {
+    let again = |how: &CreateHow| *how == CreateHow::Unchecked;
+    request.name.is_some() && !request.reclaim && request.create.as_ref().is_none_or(|(how, _)| again(how))
 }

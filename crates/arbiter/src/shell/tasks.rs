@@ -5,9 +5,10 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
-use vfs::{Callback, Caller, Held, LeaseId, Query};
+use vfs::{Callback, Caller, Held, Query};
 
 use super::{Shell, State, detach};
+use crate::leases::Writer;
 
 /// The tasks of one arbiter. They end when this is dropped.
 #[derive(Default)]
@@ -87,9 +88,9 @@ impl Shell {
     /// The layer below asks what has become of a file that it gave a write lease on.
     fn answer(self: &Arc<Shell>, query: Query) {
         let writer = |state: &mut State, now: Instant| state.leases.writer_under(now, query.id);
-        let writer: Option<LeaseId> = self.with(writer);
-        if let Some(id) = writer {
-            self.with(|state, _| self.post(state, Callback::Getattr(Query { id, ..query })));
+        let writer: Option<Writer> = self.with(writer);
+        if let Some(Writer { id, change }) = writer {
+            self.with(|state, _| self.post(state, Callback::Getattr(Query { id, change, ..query })));
             return;
         }
         // Whatever was written has gone through us, so the layer below has it.
@@ -97,7 +98,7 @@ impl Shell {
         detach(async move {
             if let Ok(attributes) = shell.below.getattr(&Caller::machine(), &query.handle).await {
                 // It may have given up waiting.
-                let _ = query.answer.send(Held { change: attributes.change, size: attributes.size });
+                let _ = query.answer.send(Held { modified: false, size: attributes.size, times: None });
             }
         });
     }

@@ -160,7 +160,7 @@ impl Below {
         files.next += 1;
         let next = LeaseId(files.next);
         let id = *files.leases.entry(id).or_insert(next);
-        Some(Lease { id, kind, until: None, change })
+        Some(Lease { id, kind, until: None, change, space_limit: Lease::NO_SPACE_LIMIT })
     }
 }
 

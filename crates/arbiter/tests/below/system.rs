@@ -231,7 +231,10 @@ impl FileSystem for Below {
         self.change_names(caller);
         let mut files = self.files.lock();
         files.names.remove(from.as_bytes());
-        files.names.insert(to.as_bytes().to_vec(), id);
+        let replaced = files.names.insert(to.as_bytes().to_vec(), id).filter(|replaced| *replaced != id);
+        if let Some(replaced) = replaced.and_then(|replaced| files.by_id.get_mut(&replaced)) {
+            replaced.nlink -= 1;
+        }
         Ok(Renamed { from: Wcc::default(), to: Wcc::default() })
     }
 

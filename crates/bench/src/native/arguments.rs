@@ -76,11 +76,11 @@ impl Arguments {
             super::run(&runtime, &options, |line| eprintln!("{line}")).map_err(|error| error.to_string())
         });
         let report = measuring.await.map_err(|error| format!("it ended before its time: {error}"))??;
-        if self.json {
-            println!("{}", report.json());
+        crate::arguments::print(&if self.json {
+            format!("{}\n", report.json())
         } else {
-            print!("{report}");
-        }
+            report.to_string()
+        })?;
         Ok(report)
     }
 }

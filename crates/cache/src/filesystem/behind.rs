@@ -99,9 +99,15 @@ impl Core {
         data: Bytes,
     ) -> Result<Written> {
         self.flush_writes(object, Level::Stable).await;
-        let written = self.write(caller, &object.handle, offset, data, Stability::FileSync).await?;
-        self.writes(object, Writes::relent);
-        Ok(written)
+        let written = self.write(caller, &object.handle, offset, data, Stability::FileSync).await;
+        match &written {
+            Ok(_) => {
+                self.note_taken(object);
+                self.writes(object, Writes::relent);
+            }
+            Err(error) => self.note_full(object, error.status),
+        }
+        written
     }
 
     fn take_in(&self, delayed: &Delayed, caller: &Caller, object: &Arc<Object>, offset: u64, data: &[u8]) {
@@ -135,8 +141,8 @@ impl Core {
         Ok(Commit { verifier: delayed.verifier, wcc: self.written_wcc(&object) })
     }
 
-    /// An open is about to end, or to give up writing. Under a write lease nothing needs to be sent, and of a file that
-    /// is gone nothing either.
+    /// An open is about to end, or to give up writing. Under a write lease nothing needs to be sent while the origin has
+    /// space for it, and of a file that is gone nothing either.
     pub async fn flush_at_close(&self, caller: &Caller, open: OpenId) -> Result<()> {
         if self.delayed.is_none() {
             return Ok(());
@@ -149,7 +155,7 @@ impl Core {
         if !writer || self.is_gone(caller, &object).await {
             return Ok(());
         }
-        if leased {
+        if leased && self.may_keep(caller, &object).await {
             self.keep_mtime(caller, &object);
             return self.writes(&object, Writes::take_error).flatten().map_or(Ok(()), |s| Err(s.into()));
         }
@@ -342,26 +348,41 @@ impl Core {
     /// A name is about to be changed. What is delayed of its file is sent, whoever has it open, so that whoever finds it
     /// under the new name after we were killed does not find it empty: but for the name that a removed file has until it
     /// is closed.
-    pub async fn before_rename(&self, caller: &Caller, (directory, name): (&Handle, &Name), to: &Name) {
+    pub async fn before_rename(
+        &self,
+        caller: &Caller,
+        (directory, name): (&Handle, &Name),
+        to: &Name,
+    ) -> Result<()> {
         if self.is_all_clean() || is_silly(to) {
-            return;
+            return Ok(());
         }
         let child = match self.name_entry(directory, name) {
             Some(NameEntry { leads: Leads::To(child), .. }) => child,
             // A change of ours has put it out of mind.
             _ => match self.lookup(caller, directory, name).await {
                 Ok(found) => found.node.handle,
-                Err(_) => return,
+                Err(_) => return Ok(()),
             },
         };
-        self.flush_writes(&self.object(&child), Level::Stable).await;
+        self.flush_before_name(&self.object(&child)).await
     }
 
     /// A file is about to get another name: as with a rename.
-    pub async fn before_link(&self, file: &Handle, name: &Name) {
-        if !self.is_all_clean() && !is_silly(name) {
-            self.flush_writes(&self.object(file), Level::Stable).await;
+    pub async fn before_link(&self, file: &Handle, name: &Name) -> Result<()> {
+        if self.is_all_clean() || is_silly(name) {
+            return Ok(());
         }
+        self.flush_before_name(&self.object(file)).await
+    }
+
+    /// What the origin does not take must not get a name under which something else was complete. A writer who still has
+    /// the file open is told as well.
+    async fn flush_before_name(&self, object: &Arc<Object>) -> Result<()> {
+        self.flush_writes(object, Level::Stable).await;
+        let written = self.with(object, |state| state.opens.is_written());
+        let told = self.writes(object, |writes| if written { writes.untold() } else { writes.take_error() });
+        told.flatten().map_or(Ok(()), |status| Err(status.into()))
     }
 
     /// What a name leads to, if something of it is delayed; and whether that is certain.

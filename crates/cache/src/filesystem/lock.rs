@@ -47,7 +47,12 @@ impl Core {
             if let Some(other) = state.locks.conflict(lock) {
                 return Some(Locked::Denied(other));
             }
-            state.locks.take(open, lock.clone(), false).then_some(Locked::Granted)
+            let granted = state.locks.take(open, lock.clone(), false).then_some(Locked::Granted)?;
+            // Nobody else has had the file open under the lease.
+            if let Some(lease) = &state.lease {
+                self.policy.news.locked(lease.since);
+            }
+            Some(granted)
         })
     }
 
@@ -81,6 +86,7 @@ impl Core {
                     // Who had the lock before may have changed the file, and this one may look now: as at an open.
                     if state.leased().is_none() {
                         state.distrust(&self.policy);
+                        self.policy.news.locked(self.policy.event());
                     }
                     state.opens.shares(open).is_some() && state.locks.take(open, lock.clone(), true)
                 });
@@ -171,17 +177,21 @@ impl Core {
         })
     }
 
-    /// LOCKT.
+    /// LOCKT: the first lock, by offset, that is in the way. The origin is asked if another client's may begin earlier.
     pub async fn test(&self, caller: &Caller, handle: &Handle, lock: &Lock) -> Result<Option<Lock>> {
         let object = self.object(handle);
         let (here, conflict) = self.with(&object, |state| (keeps_locks(state), state.locks.conflict(lock)));
-        if conflict.is_some() || here || self.keeps_locks_alone() || self.has_state() == Some(false) {
+        let only_ours = here || self.keeps_locks_alone() || self.has_state() == Some(false);
+        if only_ours || !lock.may_meet_earlier(conflict.as_ref()) {
             return Ok(conflict);
         }
         self.counters.lock.bump();
         match self.below.test(caller, handle, lock).await {
+            Ok(theirs) => Ok(Lock::first(conflict, theirs)),
+            // One that is in the way is an answer, whatever the origin says.
+            Err(_) if conflict.is_some() => Ok(conflict),
             Err(error) if error.status == Status::NotSupp => Ok(None),
-            result => result,
+            Err(error) => Err(error),
         }
     }
 

@@ -199,11 +199,26 @@ impl<'a> NameChange<'a> {
     /// It failed, and the name is what it was.
     pub fn failed(mut self, error: &Error) {
         self.ended = true;
-        if changed_nothing(error.status) {
+        if self.is_refuted_by(error.status) {
+            // Another client has made or removed the name since.
+            self.core.policy.news.heard(self.core.policy.event());
+            self.set(None, true);
+        } else if changed_nothing(error.status) {
             self.core.with(&self.directory, |state| state.end_name(self.ticket));
         } else {
             self.moved();
             self.set(None, true);
+        }
+    }
+
+    /// Does a failure contradict what is remembered of the name?
+    fn is_refuted_by(&self, status: Status) -> bool {
+        let leads = self.core.name_entry(&self.directory.handle, &self.name).map(|entry| entry.leads);
+        let lacks = || self.core.with(&self.directory, |state| state.listing_lacks(&self.name));
+        match status {
+            Status::Exist => leads == Some(Leads::Nowhere) || (leads.is_none() && lacks()),
+            Status::NoEnt | Status::Stale => matches!(leads, Some(Leads::To(_))),
+            _ => false,
         }
     }
 
@@ -369,7 +384,7 @@ impl Core {
         match &result {
             Ok(created) => {
                 let child = self.object(&created.node.handle);
-                naming.end(self.own_entry(&child, created.node.attributes.as_ref(), &sent, Opening::Yes));
+                naming.end(self.own_entry(&child, created.node.attributes.as_ref(), &sent, Opening::Made));
             }
             Err(error) => naming.failed(error),
         }

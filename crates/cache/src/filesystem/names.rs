@@ -93,7 +93,8 @@ impl Core {
                 self.confirm_absence(caller, directory, epoch, arrived).await?
             }
             Some(NameEntry { leads: Leads::To(child), epoch, .. }) => {
-                self.confirm_child(caller, &child, epoch, arrived).await?
+                let doubted = self.with(directory, |state| state.names_doubted());
+                self.confirm_child(caller, &child, epoch, (arrived, doubted)).await?
             }
         };
         // A change of the name by one of us may have taken effect before this request came, and be told only now.
@@ -127,14 +128,25 @@ impl Core {
         caller: &Caller,
         child: &Handle,
         epoch: u64,
-        arrived: u64,
+        (arrived, doubted): (u64, u64),
     ) -> Result<Option<Result<Looked>>> {
         let object = self.object(child);
         let holds = || self.with(&object, |state| state.epoch() == epoch && !state.is_suspect());
         if !holds() {
             return Ok(None);
         }
-        let attributes = match self.fresh(caller, &object, arrived).await {
+        if self.with(&object, |state| self.is_before_a_lock(state)) {
+            // A server that is a cache itself answers a LOOKUP under stricter rules than a GETATTR.
+            return Ok(None);
+        }
+        // Another client has changed the directory since: attribute timeouts of the child do not prove the name.
+        let older = |state: &State| state.leased().is_none() && !state.is_known_since(doubted);
+        let asker = if self.with(&object, |state| older(state)) {
+            caller.clone().with_freshness(Freshness::Open)
+        } else {
+            caller.clone()
+        };
+        let attributes = match self.fresh(&asker, &object, arrived).await {
             Ok(attributes) => attributes,
             Err(error) if matches!(error.status, Status::Stale | Status::BadHandle) => return Ok(None),
             // The failure brought attributes of the child, if any; a LOOKUP speaks of the directory.
@@ -142,6 +154,16 @@ impl Core {
         };
         let node = Node { handle: *child, attributes: Some(attributes) };
         Ok(holds().then_some(Ok(Looked { node, directory: None })))
+    }
+
+    /// Was a file looked at before a lock was granted, whose last holder may have removed the name?
+    fn is_before_a_lock(&self, child: &State) -> bool {
+        let locked = self.policy.news.latest_lock();
+        let applies = locked > 0 && self.policy.negative_max().is_some();
+        applies
+            && child.leased().is_none()
+            && !child.is_known_since(locked)
+            && !child.attributes().is_some_and(Attributes::is_dir)
     }
 
     async fn confirm_absence(
@@ -155,7 +177,14 @@ impl Core {
         if self.policy.lookup_cache != LookupCache::All || !holds() {
             return Ok(None);
         }
-        let attributes = self.fresh(caller, directory, arrived).await?;
+        let open = self.policy.is_open(caller);
+        let proven = self.with(directory, |state| {
+            if open { state.believed(true).copied() } else { state.proves_absence(&self.policy).copied() }
+        });
+        let attributes = match proven {
+            Some(attributes) => attributes,
+            None => self.revalidate(caller, directory, arrived).await?,
+        };
         let absent = || Err(Error::from(Status::NoEnt).with(Some(attributes)));
         Ok(holds().then(absent))
     }

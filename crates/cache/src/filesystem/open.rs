@@ -40,7 +40,11 @@ impl Core {
         match self.has_state() {
             // Without knowing what there is, nothing can be promised.
             None => return Err(Status::Delay.into()),
-            Some(false) => return self.open_without_state(caller, request).await,
+            Some(false) => {
+                let opened = self.open_without_state(caller, request).await?;
+                self.note_open(request, arrived);
+                return Ok(opened);
+            }
             Some(true) if request.reclaim => return self.reclaim_open(caller, request).await,
             Some(true) => {}
         }
@@ -51,6 +55,12 @@ impl Core {
             self.counters.opens_shared.bump();
             return Err(absent);
         }
+        let opened = self.open_with_state(caller, request, arrived).await?;
+        self.note_open(request, arrived);
+        Ok(opened)
+    }
+
+    async fn open_with_state(&self, caller: &Caller, request: &OpenRequest, arrived: u64) -> Result<Opened> {
         for _ in 0..CROSSINGS_MAX {
             match self.open_known(caller, request, arrived).await {
                 // What the name led to has just been removed: it leads elsewhere by now, or nowhere.
@@ -61,6 +71,14 @@ impl Core {
             self.revalidate(caller, &directory, self.policy.event()).await?;
         }
         self.open_at_origin(caller, request, None, arrived).await
+    }
+
+    /// An open is a point of coherence for the negative entries of its directory, too. An OPEN of the origin tells the
+    /// directory's attributes; after an open without a call they are asked with the next negative entry.
+    fn note_open(&self, request: &OpenRequest, arrived: u64) {
+        if request.name.is_some() {
+            self.with(&self.object(&request.handle), |state| state.pass_open(arrived));
+        }
     }
 
     async fn open_known(&self, caller: &Caller, request: &OpenRequest, arrived: u64) -> Result<Opened> {
@@ -258,7 +276,13 @@ impl Core {
             return None;
         }
         lease.given = true;
-        Some(Lease { id: lease.above, kind: lease.kind, until: lease.until(), change })
+        Some(Lease {
+            id: lease.above,
+            kind: lease.kind,
+            until: lease.until(),
+            change,
+            space_limit: lease.space_limit,
+        })
     }
 
     /// OPEN_DOWNGRADE. What others are no longer denied, the origin no longer denies them either when this returns.

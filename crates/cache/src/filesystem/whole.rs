@@ -14,6 +14,12 @@ impl Core {
         self.with(&object, |state| state.current_until())
     }
 
+    /// The last event that showed a change of a directory by another client, or 0.
+    pub fn names_doubted(&self, directory: &Handle) -> u64 {
+        let object = self.table.peek(directory);
+        object.map_or(0, |object| self.with(&object, |state| state.names_doubted()))
+    }
+
     /// The file of an open, if all of its bytes are here and those of the known state. What was fetched before that was
     /// settled may not be: it is good until the next open, and the layer above would keep it for longer.
     pub fn whole(&self, caller: &Caller, open: OpenId) -> Option<Whole> {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use vfs::Name;
+use vfs::{Attributes, Name};
 
 use super::State;
 use crate::lease::HeldLease;
@@ -106,6 +106,34 @@ impl State {
     pub fn lacks(&self, name: &Name) -> bool {
         let told = |listing: &crate::listing::KnownListing| !listing.young && listing.lacks(name);
         self.names_epoch().is_some() && !self.is_busy_name(name) && self.listing.as_ref().is_some_and(told)
+    }
+
+    /// Attributes of the directory that prove a negative entry of its epoch, if they do. See [`crate::news`].
+    pub fn proves_absence(&self, policy: &Policy) -> Option<&Attributes> {
+        let max = policy.negative_max();
+        let from = if max.is_some() { policy.news.latest().max(self.negative_from) } else { 0 };
+        let vouched = self.leased().or_else(|| Some(self.presumed()?.0)).or_else(|| self.told());
+        let timed = || {
+            let known = self.known.as_ref().filter(|known| known.sent.sequence >= from)?;
+            self.current_within(max).filter(|_| known.sent.sequence >= from)
+        };
+        vouched.or_else(timed)
+    }
+
+    /// A client has opened a file in this directory, by a request that arrived at this event: it may go on from what
+    /// another client did before.
+    pub fn pass_open(&mut self, arrived: u64) {
+        self.negative_from = self.negative_from.max(arrived);
+    }
+
+    /// The last event that showed a change of this directory by another client, or 0.
+    pub fn names_doubted(&self) -> u64 {
+        self.names_doubted
+    }
+
+    /// Is the name missing in the complete listing, if there is one?
+    pub fn listing_lacks(&self, name: &Name) -> bool {
+        self.listing.as_ref().is_some_and(|listing| listing.lacks(name))
     }
 
     /// A lease is about to begin. What was learnt of names in a state of which not every change would show is not what

@@ -39,6 +39,12 @@ impl Presumed {
 }
 
 impl State {
+    /// The index says nothing any more.
+    pub fn lose_index(&mut self) {
+        (self.vouched, self.unvouched) = (false, false);
+        self.changed = true;
+    }
+
     /// A name was made in it, by a change that has just ended and that told this of the directory.
     pub fn presume(&mut self, policy: &Policy, told: &Wcc, made: Option<&Attributes>) {
         let (None, Some(made)) = (told.after, made) else { return };

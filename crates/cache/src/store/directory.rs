@@ -3,7 +3,7 @@
 //! ```text
 //! DIR/lock      flock'ed by the process that uses the directory; holds its process id
 //! DIR/format    version and origin
-//! DIR/index     the index; `index.corrupt-N` if one had to be put aside
+//! DIR/index     the index; `index.corrupt-N` if one had to be put aside, `index.dropped` one that is being deleted
 //! DIR/objects   the data
 //! DIR/pins      what somebody wants kept
 //! DIR/state     none of our business: what a server over the cache keeps there
@@ -13,11 +13,14 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{FlockOperation, flock};
 
+use super::index::is_full_error;
+
 const FORMAT: &str = "leasehold-cache 1";
-const OURS: [&str; 6] = ["lock", "format", "index", "objects", "state", "pins"];
+const OURS: [&str; 7] = ["lock", "format", "index", "index.dropped", "objects", "state", "pins"];
 
 /// Why a cache directory cannot be used: one line that names the thing, the cause and the way out.
 #[derive(Debug, thiserror::Error)]
@@ -30,6 +33,11 @@ pub enum OpenError {
         /// What the system said.
         cause: io::Error,
     },
+    /// There is no space to make it.
+    #[error(
+        "cache directory {0}: its disk is full; make space there, or give another directory with --cache"
+    )]
+    Full(PathBuf),
     /// Another process uses it.
     #[error(
         "cache directory {path} is in use by process {process}; stop that one, or give another directory with --cache"
@@ -92,6 +100,8 @@ pub enum OpenError {
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
+    /// There was no space to write down whose it is.
+    unmarked: AtomicBool,
     _lock: File,
 }
 
@@ -101,13 +111,25 @@ impl Directory {
         if origin.is_empty() || origin.contains(['\n', '\0']) {
             return Err(OpenError::BadOrigin(origin.into()));
         }
-        let unusable = |cause| OpenError::Unusable { path: path.into(), cause };
+        let unusable = |cause: io::Error| match cause.kind() {
+            kind if is_full_error(kind) => OpenError::Full(path.into()),
+            _ => OpenError::Unusable { path: path.into(), cause },
+        };
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(unusable)?;
         check_contents(path)?;
         let lock = take_lock(path)?;
-        check_format(path, origin)?;
-        std::fs::create_dir_all(path.join("objects")).map_err(unusable)?;
-        Ok(Directory { path: path.into(), _lock: lock })
+        let marked = unless_full(check_format(path, origin))?;
+        // The directory of each file is made with it.
+        let made = std::fs::create_dir_all(path.join("objects"));
+        unless_full(made.map_err(unusable))?;
+        Ok(Directory { path: path.into(), unmarked: AtomicBool::new(!marked), _lock: lock })
+    }
+
+    /// Writes down whose it is, if there was no space for that when it was taken.
+    pub fn mark(&self, origin: &str) {
+        if self.unmarked.load(Ordering::Relaxed) && write_format(&self.path, origin).is_ok() {
+            self.unmarked.store(false, Ordering::Relaxed);
+        }
     }
 
     /// Takes a directory that is a cache already, whosever it is; and whose that is.
@@ -143,6 +165,16 @@ impl Directory {
     /// Where the data is.
     pub fn objects(&self) -> PathBuf {
         self.path.join("objects")
+    }
+}
+
+/// False if it failed for lack of space, which is no reason to give up.
+fn unless_full(result: Result<(), OpenError>) -> Result<bool, OpenError> {
+    match result {
+        Ok(()) => Ok(true),
+        Err(OpenError::Full(_)) => Ok(false),
+        Err(OpenError::Unusable { cause, .. }) if is_full_error(cause.kind()) => Ok(false),
+        Err(error) => Err(error),
     }
 }
 
@@ -182,8 +214,11 @@ fn take_lock(path: &Path) -> Result<File, OpenError> {
         lock.rewind()?;
         writeln!(lock, "{}", std::process::id())
     };
-    write(&mut lock).map_err(unusable)?;
-    Ok(lock)
+    match write(&mut lock) {
+        // It is held all the same; it does not say by whom.
+        Err(cause) if is_full_error(cause.kind()) => Ok(lock),
+        written => written.map(|()| lock).map_err(unusable),
+    }
 }
 
 fn check_format(path: &Path, origin: &str) -> Result<(), OpenError> {

@@ -2,11 +2,18 @@
 //!
 //! Behind [`MetaStore`] stands fjall, a log-structured store whose commits survive `kill -9` without being waited for.
 //! If it refuses to open, it is put aside and an empty one takes its place. If it fails later, the index is *broken*:
-//! nothing more is read from it or written to it in this process, since a name that could not be taken out of it would
-//! come back.
+//! nothing more is read from it or written to it, in this process or a later one, since a name that could not be taken out
+//! of it would come back. It is renamed at once, and [`Index::renew`] makes an empty one in its place, which is told again
+//! what is in memory. A full disk is a failure like any other, except that what was there is deleted and not put aside.
 
+use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::{Mutex, RwLock};
 
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 
@@ -71,16 +78,43 @@ impl IntoIterator for Batch {
 
 /// A failure of a store, as it describes itself.
 #[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct StoreError(String);
+#[error("{cause}")]
+pub struct StoreError {
+    cause: String,
+    /// The disk has no space.
+    full: bool,
+}
+
+impl StoreError {
+    /// One that has nothing to do with space.
+    pub fn other(cause: impl Into<String>) -> StoreError {
+        StoreError { cause: cause.into(), full: false }
+    }
+}
 
 impl From<fjall::Error> for StoreError {
     fn from(error: fjall::Error) -> StoreError {
-        StoreError(match error {
-            fjall::Error::Io(cause) => cause.to_string(),
-            other => format!("{other:?}"),
-        })
+        let mut causes =
+            std::iter::successors(Some(&error as &dyn std::error::Error), |error| error.source());
+        let io = causes.find_map(|cause| cause.downcast_ref::<io::Error>());
+        let full = io.is_some_and(|io| is_full_error(io.kind()));
+        let cause = io.map_or_else(|| format!("{error:?}"), io::Error::to_string);
+        StoreError { cause, full }
     }
+}
+
+/// Does the system say that there is no space?
+pub fn is_full_error(kind: io::ErrorKind) -> bool {
+    matches!(kind, io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+/// A disk with less space than this is full.
+pub const FULL_BYTES: u64 = 4 << 20;
+
+/// Is there so little space at a path that a failure of unknown cause is for lack of it?
+fn is_full_disk(path: &Path) -> bool {
+    let disk = rustix::fs::statvfs(path.parent().unwrap_or(path));
+    disk.is_ok_and(|disk| disk.f_bavail.saturating_mul(disk.f_frsize) < FULL_BYTES)
 }
 
 /// Some pairs of a table.
@@ -98,17 +132,47 @@ pub trait MetaStore: Send + Sync {
     fn sync(&self) -> Result<(), StoreError>;
 }
 
+/// What there is to be said of an index that is broken.
+#[derive(Debug, Default)]
+struct Broken {
+    /// The old store is being closed.
+    closing: Option<JoinHandle<()>>,
+    /// The old one could not be taken away: a later process may read it.
+    in_place: bool,
+    /// There was no space.
+    full: bool,
+}
+
 /// The index as the rest of the cache sees it: it answers, or it is as good as empty.
 pub struct Index {
-    store: Box<dyn MetaStore>,
+    /// Where it is, if it can be made anew.
+    path: Option<PathBuf>,
+    store: RwLock<Option<Arc<dyn MetaStore>>>,
     broken: AtomicBool,
+    state: Mutex<Broken>,
 }
 
 impl Index {
-    /// Opens the index, or an empty one in its place.
+    /// Opens the index, or an empty one in its place. On a full disk it is broken from the start, and the old one goes.
     pub fn open(path: &Path) -> Result<Index, OpenError> {
+        match Index::open_or_leave(path) {
+            Err(OpenError::Full(_)) => {
+                let index = Index::of(Some(path.to_owned()), None);
+                index.fail(&StoreError { cause: "no space".into(), full: true });
+                Ok(index)
+            }
+            opened => opened,
+        }
+    }
+
+    /// The same, but on a full disk it fails, and leaves the old one where it is.
+    pub fn open_or_leave(path: &Path) -> Result<Index, OpenError> {
+        let _ = std::fs::remove_dir_all(dropped(path));
+        let is_full = |error: &StoreError| error.full || is_full_disk(path);
+        let full = || OpenError::Full(path.parent().unwrap_or(path).to_owned());
         let store = match guarded(|| Fjall::open(path)) {
             Ok(store) => store,
+            Err(error) if is_full(&error) => return Err(full()),
             Err(error) => {
                 let aside = put_aside(path)?;
                 tracing::warn!(
@@ -116,16 +180,23 @@ impl Index {
                     path.display(),
                     aside.display()
                 );
-                let unusable = |error: StoreError| OpenError::Index { path: path.into(), cause: error.0 };
-                guarded(|| Fjall::open(path)).map_err(unusable)?
+                guarded(|| Fjall::open(path)).map_err(|error| match error {
+                    error if is_full(&error) => full(),
+                    StoreError { cause, .. } => OpenError::Index { path: path.into(), cause },
+                })?
             }
         };
-        Ok(Index::over(Box::new(store)))
+        Ok(Index::of(Some(path.to_owned()), Some(Arc::new(store))))
     }
 
-    /// An index over any store.
+    /// An index over any store. It is not made anew if it fails.
+    #[cfg(test)]
     pub fn over(store: Box<dyn MetaStore>) -> Index {
-        Index { store, broken: AtomicBool::new(false) }
+        Index::of(None, Some(store.into()))
+    }
+
+    fn of(path: Option<PathBuf>, store: Option<Arc<dyn MetaStore>>) -> Index {
+        Index { path, store: RwLock::new(store), broken: AtomicBool::new(false), state: Mutex::default() }
     }
 
     /// A value, if there is one and the index works.
@@ -155,28 +226,102 @@ impl Index {
         self.broken.load(Ordering::Acquire)
     }
 
+    /// Has it failed, and a later process may read what it says?
+    pub fn is_untrue(&self) -> bool {
+        self.is_broken() && (self.path.is_none() || self.state.lock().in_place)
+    }
+
+    /// Has it failed for lack of space?
+    pub fn is_full(&self) -> bool {
+        self.is_broken() && self.state.lock().full
+    }
+
     fn working<T>(&self, work: impl FnOnce(&dyn MetaStore) -> Result<T, StoreError>) -> Option<T> {
-        if self.broken.load(Ordering::Acquire) {
+        if self.is_broken() {
             return None;
         }
-        match guarded(|| work(&*self.store)) {
+        let store = self.store.read().clone()?;
+        match guarded(|| work(&*store)) {
             Ok(value) => Some(value),
             Err(error) => {
-                if !self.broken.swap(true, Ordering::AcqRel) {
-                    tracing::warn!(
-                        "cache index failed ({error}); names and attributes are kept in memory alone until a restart"
-                    );
-                }
+                drop(store);
+                self.fail(&error);
                 None
+            }
+        }
+    }
+
+    /// From now on nothing is believed of it.
+    fn fail(&self, error: &StoreError) {
+        let mut state = self.state.lock();
+        if self.broken.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let Some(path) = &self.path else {
+            tracing::warn!("cache index failed ({error}); names and attributes are kept in memory alone");
+            return;
+        };
+        state.full = error.full || is_full_disk(path);
+        let (at, hint) = (path.display(), if state.full { "its disk is full" } else { "it is made anew" });
+        tracing::warn!(
+            "cache index {at} failed ({error}); {hint}; nothing is cached on disk until it works again"
+        );
+        let taken =
+            if state.full { std::fs::rename(path, dropped(path)).is_ok() } else { put_aside(path).is_ok() };
+        state.in_place = !taken && path.exists();
+        if let Some(store) = self.store.write().take() {
+            let close = move || {
+                // Whoever is in the middle of something has it still.
+                while Arc::strong_count(&store) > 1 {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                drop(store);
+            };
+            state.closing = std::thread::Builder::new().name("index-close".to_owned()).spawn(close).ok();
+        }
+    }
+
+    /// Makes an empty index in the place of one that is broken, if there is space by now. It works when this returns true.
+    /// Blocks.
+    pub fn renew(&self) -> bool {
+        let mut state = self.state.lock();
+        let Some(path) = self.path.as_ref().filter(|_| self.is_broken()) else { return false };
+        if state.closing.as_ref().is_some_and(|closing| !closing.is_finished()) {
+            return false;
+        }
+        state.closing = None;
+        for old in [dropped(path), path.clone()] {
+            let _ = std::fs::remove_dir_all(old);
+        }
+        state.in_place = path.exists();
+        if state.in_place {
+            return false;
+        }
+        match guarded(|| Fjall::try_out(path)) {
+            Ok(store) => {
+                *self.store.write() = Some(Arc::new(store));
+                self.broken.store(false, Ordering::Release);
+                true
+            }
+            Err(error) => {
+                state.full = error.full || is_full_disk(path);
+                tracing::debug!("cache index {} cannot be made: {error}", path.display());
+                let _ = std::fs::remove_dir_all(path);
+                false
             }
         }
     }
 }
 
+/// Where an index is that nobody wants any more, until it is deleted.
+fn dropped(path: &Path) -> PathBuf {
+    path.with_file_name("index.dropped")
+}
+
 /// A store that panics over damaged bytes has failed, no more.
 fn guarded<T>(work: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(work))
-        .unwrap_or_else(|_| Err(StoreError("it is damaged".into())))
+        .unwrap_or_else(|_| Err(StoreError::other("it is damaged")))
 }
 
 /// Renames what does not open, so that nothing is lost that somebody may want to look at.
@@ -189,6 +334,9 @@ fn put_aside(path: &Path) -> Result<PathBuf, OpenError> {
         .map_err(|cause| OpenError::Index { path: path.into(), cause: cause.to_string() })?;
     Ok(aside)
 }
+
+/// An index that is to work can take so much.
+const TRIAL_BYTES: usize = 1 << 20;
 
 /// The index in fjall.
 struct Fjall {
@@ -212,9 +360,19 @@ impl Fjall {
         Ok(Fjall { database, tables })
     }
 
+    /// One that has shown that it can be written.
+    fn try_out(path: &Path) -> Result<Fjall, StoreError> {
+        let store = Fjall::open(path)?;
+        for value in [Some(vec![0x5a; TRIAL_BYTES]), None] {
+            store.commit(Batch(vec![(Table::Meta, b"trial".to_vec(), value)]))?;
+            store.sync()?;
+        }
+        Ok(store)
+    }
+
     fn table(&self, table: Table) -> Result<&Keyspace, StoreError> {
         let found = self.tables.iter().find(|(there, _)| *there == table);
-        found.map(|(_, keyspace)| keyspace).ok_or_else(|| StoreError("no such table".into()))
+        found.map(|(_, keyspace)| keyspace).ok_or_else(|| StoreError::other("no such table"))
     }
 }
 
@@ -321,7 +479,7 @@ mod tests {
             Ok(Some(b"old".to_vec()))
         }
         fn commit(&self, _: Batch) -> Result<(), StoreError> {
-            Err(StoreError("no space".into()))
+            Err(StoreError::other("no reason"))
         }
         fn scan(&self, _: Table, _: &[u8], _: &[u8], _: usize) -> Result<Pairs, StoreError> {
             Ok(vec![])

@@ -13,9 +13,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use vfs::Fsid;
 
+use super::sparse;
 use crate::ranges::overlap;
 
 /// Most files that are kept open while nobody reads them.
@@ -32,6 +33,11 @@ impl FileId {
     /// Was it made by the process with this nonce?
     pub fn is_of(self, nonce: u64) -> bool {
         (self.0 >> 64) as u64 == nonce
+    }
+
+    /// Its number in its process.
+    pub fn number(self) -> u64 {
+        self.0 as u64
     }
 
     /// The id that a file name says, if it is one.
@@ -78,6 +84,7 @@ impl Objects {
             store: self.clone(),
             file: Mutex::new(Opened { file: None, made: !id.is_of(self.nonce), removed: false }),
             pins: Mutex::default(),
+            growth: RwLock::new(()),
             allocated_bytes: AtomicU64::new(allocated_bytes),
             share: self.share(fsid),
         })
@@ -114,6 +121,11 @@ impl Objects {
         } else {
             self.used_bytes.fetch_add(by as u64, Ordering::Relaxed);
         }
+    }
+
+    /// The number of the next file: those of this process that have a lower one have been made.
+    pub fn next_number(&self) -> u64 {
+        self.next.load(Ordering::Relaxed)
     }
 
     /// Where the files are.
@@ -162,6 +174,8 @@ pub struct ObjectFile {
     store: Arc<Objects>,
     file: Mutex<Opened>,
     pins: Mutex<Vec<Range<u64>>>,
+    /// Held for writing by what sets the length, for reading by what writes: see [`sparse`].
+    growth: RwLock<()>,
     allocated_bytes: AtomicU64,
     /// What the data of its file system uses.
     share: Arc<AtomicU64>,
@@ -215,7 +229,7 @@ impl ObjectFile {
 
     fn write_now(self: &Arc<ObjectFile>, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let file = self.open()?;
-        let written = file.write_all_at(bytes, offset);
+        let written = sparse::write_all_at(&file, &self.growth, bytes, offset);
         let allocated = file.metadata()?.blocks() * 512;
         self.account(allocated);
         if self.file.lock().removed {

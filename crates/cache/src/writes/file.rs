@@ -18,12 +18,15 @@
 //! have nothing behind some byte, such a gap is zeros like any other, and is sent with what is around it: one WRITE in
 //! the place of several. A gap that holds a whole block is left a hole.
 
+mod kept;
+
 use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
 use tokio::time::Instant;
 use vfs::{Caller, Stability, Status, Timestamp, Verifier};
 
+use self::kept::Kept;
 use super::flush::Level;
 use super::pending::Pending;
 use super::runs::{Joins, Runs};
@@ -150,6 +153,9 @@ pub struct Writes {
     /// When the origin's clock will have shown the latest write.
     modified: Option<Timestamp>,
     error: Option<Status>,
+    /// The error is of bytes that a close has said to be safe.
+    lost: bool,
+    kept: Option<Kept>,
     strict: bool,
     doubtful: bool,
     /// It is not a file any more: what is still on its way does not matter.
@@ -183,6 +189,8 @@ impl Writes {
             draining: false,
             modified: None,
             error: None,
+            lost: false,
+            kept: None,
             strict: false,
             doubtful: false,
             gone: false,
@@ -316,17 +324,21 @@ impl Writes {
         let Some(at) = self.flying.iter().position(|flight| flight.ticket == ticket) else { return };
         let flight = self.flying.swap_remove(at);
         self.events += 1;
-        self.ripe |= !self.dirty.is_empty();
-        if self.gone {
-            return;
+        if !self.gone {
+            self.settle_landing(&flight, landed);
         }
+        // What the origin has not taken of it is among that.
+        self.ripe |= !self.dirty.is_empty();
+    }
+
+    fn settle_landing(&mut self, flight: &Flight, landed: Landed) {
         match landed {
             Landed::Taken { count, stability, verifier } => {
                 let (taken, rest) = flight.bytes.split_at(flight.bytes.len().min(count as usize));
                 let end = flight.offset + taken.len() as u64;
                 self.put_back(end, rest, &flight.mark);
                 if stability == Stability::Unstable {
-                    self.keep_unstable(&flight, end, verifier);
+                    self.keep_unstable(flight, end, verifier);
                 }
             }
             Landed::Refused(status) => self.fail(status),
@@ -453,11 +465,13 @@ impl Writes {
             return;
         }
         self.error.get_or_insert(status);
+        self.lost |= self.kept.is_some();
         self.strict = true;
     }
 
     /// The error that nobody has been told of yet.
     pub fn take_error(&mut self) -> Option<Status> {
+        self.lost = false;
         self.error.take()
     }
 
@@ -518,6 +532,7 @@ impl Writes {
         self.aside = Runs::default();
         self.pending = None;
         self.error = None;
+        self.lost = false;
         self.gone = true;
     }
 

@@ -44,7 +44,7 @@ impl Core {
     }
 
     /// The same, with something that is known of the file at that moment.
-    fn writes_of<P, T>(
+    pub fn writes_of<P, T>(
         &self,
         object: &Arc<Object>,
         look: impl FnOnce(&State) -> P,
@@ -56,8 +56,13 @@ impl Core {
             let seen = look(state);
             let writes = state.writes.as_mut()?;
             let before = account(writes);
+            let was_lost = writes.is_lost();
             let result = work(writes, seen);
             delayed.account(before, account(writes));
+            delayed.losses.count_untold(was_lost, writes.is_lost());
+            if let Some((fsid, before, after)) = writes.settle_claim() {
+                delayed.spaces.adjust(fsid, before, after);
+            }
             let cleaned = before.0 > 0 && writes.is_clean();
             let queue = if writes.queued { None } else { writes.oldest() };
             writes.queued |= queue.is_some();
@@ -112,13 +117,14 @@ impl Core {
                     Landed::Taken { count, stability, verifier }
                 }
             }
-            Err(error) => {
-                self.tell_loss(object, &error, Some(flight.bytes.len()));
-                Landed::Refused(error.status)
-            }
+            Err(error) => Landed::Refused(error.status),
         };
-        if let Landed::Taken { count, .. } = landed {
-            self.note_landing(object, flight.offset + u64::from(count));
+        match landed {
+            Landed::Taken { count, .. } => {
+                self.note_taken(object);
+                self.note_landing(object, flight.offset + u64::from(count));
+            }
+            Landed::Refused(status) => self.note_refusal(object, status, flight.bytes.len() as u64),
         }
         self.writes(object, |writes| writes.landed(flight.ticket, landed));
         object.written.notify_waiters();
@@ -141,8 +147,9 @@ impl Core {
         slot: &mut Option<OwnedSemaphorePermit>,
     ) -> Result<Written> {
         let range = flight.offset..flight.offset + flight.bytes.len() as u64;
-        let own = OwnWrite::begin(self, object, range)?;
         let caller = messenger(&flight.mark.writer);
+        let _sending = self.begin_sending(object, &caller, flight.bytes.len() as u64, slot).await;
+        let own = OwnWrite::begin(self, object, range)?;
         let mut patience = PATIENCE_MIN;
         loop {
             let change = Change::begin(self, object);
@@ -166,20 +173,6 @@ impl Core {
                 Err(error) => return Err(error),
             }
         }
-    }
-
-    fn tell_loss(&self, object: &Arc<Object>, error: &Error, bytes: Option<usize>) {
-        let unlinked = self.with(object, |state| state.unlinked);
-        if unlinked && error.status == Status::Stale {
-            self.writes(object, Writes::discard);
-            return;
-        }
-        let what = bytes.map_or("what was not durable".into(), |bytes| format!("{bytes} bytes"));
-        tracing::warn!(
-            "write to {} of {}: {error}; {what} may be lost, the writer is told at fsync or close",
-            object.handle,
-            self.options.origin
-        );
     }
 
     /// Brings what has been written of a file by now this far. Errors wait for a writer to be told.
@@ -209,10 +202,11 @@ impl Core {
         let object = object.clone();
         tokio::spawn(async move {
             let result = core.commit_below(&writer, &object).await;
-            if let Err(error) = &result {
-                core.tell_loss(&object, error, None);
-            }
             let result = result.map(|commit| commit.verifier).map_err(|error| error.status);
+            match result {
+                Ok(_) => core.note_taken(&object),
+                Err(status) => core.note_refusal(&object, status, 0),
+            }
             core.writes(&object, |writes| writes.end_commit(result));
             object.written.notify_waiters();
         });
@@ -314,7 +308,8 @@ impl Core {
         doubtful
     }
 
-    /// Sends everything of all files, for so long at most. What is left is lost when the process ends.
+    /// Sends everything of all files, for as long as the origin takes some of it now and then. The rest is lost when the
+    /// process ends.
     pub async fn flush_all_writes(self: &Arc<Core>) {
         let Some(delayed) = &self.delayed else { return };
         let mut flushes = tokio::task::JoinSet::new();
@@ -322,21 +317,52 @@ impl Core {
             let core = self.clone();
             flushes.spawn(async move { core.flush_writes(&object, Level::Stable).await });
         }
-        let all = async { while flushes.join_next().await.is_some() {} };
-        let ended = tokio::time::timeout(delayed.options.unmount_max, all).await;
-        if ended.is_err() {
-            tracing::error!(
-                "{} did not take everything within {:?}: {} bytes of delayed writes are lost",
-                self.options.origin,
-                delayed.options.unmount_max,
-                delayed.bytes()
-            );
+        let mut headway = Headway::new(delayed.bytes(), self.counters.flushed_bytes.get());
+        let patience = delayed.options.unmount_max;
+        loop {
+            match tokio::time::timeout(patience, flushes.join_next()).await {
+                Ok(Some(_)) => {}
+                Ok(None) => return,
+                Err(_) if headway.is_made(delayed.bytes(), self.counters.flushed_bytes.get()) => {}
+                Err(_) => break,
+            }
         }
+        tracing::error!(
+            "{} took nothing for {patience:?}: {} bytes of delayed writes of {} files are lost",
+            self.options.origin,
+            delayed.bytes(),
+            delayed.files()
+        );
+    }
+}
+
+/// Tells an origin that is slow from one that takes nothing. Bytes that are sent again, as to an origin that goes down time
+/// after time, count only up to a multiple of those there were.
+struct Headway {
+    bytes: u64,
+    sent: u64,
+    sent_max: u64,
+}
+
+impl Headway {
+    const RESENT_MAX: u64 = 4;
+
+    fn new(bytes: u64, sent: u64) -> Headway {
+        Headway { bytes, sent, sent_max: sent.saturating_add(bytes.saturating_mul(Headway::RESENT_MAX)) }
+    }
+
+    /// Are there fewer bytes than at any time before, or have more been sent?
+    fn is_made(&mut self, bytes: u64, sent: u64) -> bool {
+        let sent = sent.min(self.sent_max);
+        let made = bytes < self.bytes || sent > self.sent;
+        self.bytes = self.bytes.min(bytes);
+        self.sent = self.sent.max(sent);
+        made
     }
 }
 
 /// Who sends in a writer's name: nobody waits for it, and it is no request of a client.
-fn messenger(writer: &Caller) -> Caller {
+pub fn messenger(writer: &Caller) -> Caller {
     Caller { deadline: None, resent: false, freshness: Freshness::Timeout, ..writer.clone() }
 }
 

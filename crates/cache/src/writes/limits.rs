@@ -14,7 +14,9 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use vfs::{Handle, Verifier};
 
+use super::cover::Spaces;
 use super::flush::Level;
+use super::losses::Losses;
 use crate::core::Core;
 use crate::options::WriteBehind;
 use crate::table::Object;
@@ -33,11 +35,17 @@ pub struct Delayed {
     pub slots: Arc<Semaphore>,
     /// What we answer to our own WRITEs and COMMITs: it is another one in each process.
     pub verifier: Verifier,
+    /// What may stay unsent after a close, by file system.
+    pub spaces: Spaces,
+    /// What was lost after a close.
+    pub losses: Losses,
     /// Counts what has begun to be delayed of a file.
     begun: AtomicU64,
     /// Counted with what a run costs.
     cost: AtomicU64,
     bytes: AtomicU64,
+    /// Files of which anything is delayed.
+    files: AtomicU64,
     queue: Mutex<Queue>,
     flushes: Arc<Semaphore>,
     /// For the task that sends what is old.
@@ -55,9 +63,12 @@ impl Delayed {
         Delayed {
             slots: Arc::new(Semaphore::new(options.in_flight_max.max(1))),
             verifier: nonce.to_be_bytes(),
+            spaces: Spaces::default(),
+            losses: Losses::default(),
             begun: AtomicU64::new(1),
             cost: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
+            files: AtomicU64::new(0),
             queue: Mutex::default(),
             flushes: Arc::new(Semaphore::new(FLUSHES_MAX)),
             wake: Arc::default(),
@@ -82,6 +93,11 @@ impl Delayed {
         self.bytes.load(Ordering::Relaxed)
     }
 
+    /// Files of which bytes or attributes are not durable at the origin.
+    pub fn files(&self) -> u64 {
+        self.files.load(Ordering::Relaxed)
+    }
+
     /// Is nothing delayed at all?
     pub fn is_clean(&self) -> bool {
         self.cost.load(Ordering::Relaxed) == 0
@@ -98,6 +114,7 @@ impl Delayed {
     pub fn account(&self, before: (u64, u64), after: (u64, u64)) {
         add(&self.cost, before.0, after.0);
         add(&self.bytes, before.1, after.1);
+        add(&self.files, u64::from(before.0 > 0), u64::from(after.0 > 0));
         if after.0 < before.0 {
             self.space.notify_waiters();
         }
@@ -205,9 +222,15 @@ impl Core {
 
     /// Sends what waits of a file, and wakes who sends that of others, if there is a lot of it.
     pub fn press_if_much(&self, delayed: &Delayed, object: &Arc<Object>) {
-        let here = self.with(object, |state| state.writes.as_ref().map_or(0, |writes| writes.cost()));
+        let (here, kept) = self.with(object, |state| {
+            let writes = state.writes.as_ref();
+            (writes.map_or(0, |writes| writes.cost()), writes.and_then(|writes| writes.kept_on()))
+        });
         if here > delayed.options.file_max_bytes / 2 {
             self.press(object);
+        }
+        if let Some(fsid) = kept {
+            self.drain_if_short(fsid);
         }
         if delayed.is_pressed() {
             delayed.wake.notify_one();

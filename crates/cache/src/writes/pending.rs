@@ -106,7 +106,12 @@ impl Pending {
 
     /// Is there nothing to be set any more?
     pub fn is_empty(&self) -> bool {
-        self.atime.is_none() && self.mtime.is_none() && !self.sets_rights()
+        !self.sets_times() && !self.sets_rights()
+    }
+
+    /// Does it say when it was used or changed?
+    pub fn sets_times(&self) -> bool {
+        self.atime.is_some() || self.mtime.is_some()
     }
 
     /// Does it say who may use it?

@@ -33,6 +33,8 @@ pub struct Durability {
     pub refuse_setattrs: Mutex<VecDeque<Status>>,
     /// WRITEs of these files are put off.
     pub puts_off: Mutex<Vec<Handle>>,
+    /// Bytes of data that it has space for in all, in blocks of 4 KiB.
+    pub capacity: Mutex<Option<u64>>,
     /// All WRITEs.
     pub came: Mutex<Vec<Came>>,
 }
@@ -62,6 +64,11 @@ impl Durability {
         if let Some(status) = self.refuse_writes.lock().pop_front() {
             return Err(status.into());
         }
+        let needed =
+            blocks(offset + data.len() as u64).saturating_sub(blocks(tree.get(handle)?.data.len() as u64));
+        if needed > self.free_bytes(tree) {
+            return Err(Status::NoSpc.into());
+        }
         let mut disk = self.disk.lock();
         let unstable = self.volatile.load(Ordering::SeqCst) && stability == Stability::Unstable;
         if unstable && !disk.contains_key(&id(handle)) {
@@ -81,6 +88,12 @@ impl Durability {
         Ok(Written { count: data.len() as u32, stability, verifier: self.verifier(), wcc })
     }
 
+    /// Bytes that are free.
+    pub fn free_bytes(&self, tree: &Tree) -> u64 {
+        let used: u64 = tree.inodes.values().map(|inode| blocks(inode.data.len() as u64)).sum();
+        self.capacity.lock().map_or(1 << 50, |capacity| capacity.saturating_sub(used))
+    }
+
     pub fn commit(&self, handle: &Handle) -> Result<()> {
         if let Some(status) = self.refuse_commits.lock().pop_front() {
             return Err(status.into());
@@ -96,7 +109,16 @@ impl Durability {
     }
 }
 
+fn blocks(bytes: u64) -> u64 {
+    bytes.next_multiple_of(4096)
+}
+
 impl Origin {
+    /// Has space for so many bytes of data in all from now on.
+    pub fn hold(&self, capacity: u64) {
+        *self.durability.capacity.lock() = Some(capacity);
+    }
+
     /// Keeps unstable writes in memory from now on.
     pub fn be_volatile(&self) {
         self.durability.volatile.store(true, Ordering::SeqCst);

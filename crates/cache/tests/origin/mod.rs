@@ -28,7 +28,7 @@ use vfs::{
 };
 
 #[allow(unused_imports, reason = "each test program uses a part of it")]
-pub use scratch::{Scratch, copy, scratch};
+pub use scratch::{Scratch, SmallDisk, copy, scratch};
 #[allow(unused_imports, reason = "each test program uses a part of it")]
 pub use tree::{ROOT, Tree, handle, id, name};
 
@@ -439,7 +439,13 @@ impl FileSystem for Origin {
     }
 
     async fn fsstat(&self, _: &Caller, _: &Handle) -> Result<FsStat> {
-        Ok(FsStat::default())
+        let available_bytes = self.durability.free_bytes(&self.tree());
+        Ok(FsStat {
+            total_bytes: u64::MAX,
+            free_bytes: available_bytes,
+            available_bytes,
+            ..FsStat::default()
+        })
     }
 
     async fn limits(&self, _: &Caller, _: &Handle) -> Result<FsLimits> {

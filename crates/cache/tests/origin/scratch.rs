@@ -31,6 +31,46 @@ pub fn scratch() -> Scratch {
     Scratch(tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap().keep())
 }
 
+/// A small disk of its own, mounted on a directory; where none can be made, the test says so.
+pub struct SmallDisk(std::path::PathBuf);
+
+impl SmallDisk {
+    pub fn on(directory: &std::path::Path, bytes: usize) -> Option<SmallDisk> {
+        let options = format!("size={bytes}");
+        let mount = ["-t", "tmpfs", "-o", &options, "leasehold-test"];
+        let done = std::process::Command::new("mount").args(mount).arg(directory).output();
+        let done = done.is_ok_and(|output| output.status.success());
+        if !done {
+            println!("skipped: needs the right to mount a tmpfs");
+        }
+        done.then(|| SmallDisk(directory.to_owned()))
+    }
+
+    fn ballast(&self) -> std::path::PathBuf {
+        self.0.join("ballast")
+    }
+
+    /// Somebody else takes all that is free, byte by byte at the end.
+    pub fn fill(&self) {
+        use std::io::Write;
+        let mut file = std::fs::File::options().create(true).append(true).open(self.ballast()).unwrap();
+        for chunk in [1 << 20, 4096, 1] {
+            while file.write_all(&vec![1; chunk]).is_ok() {}
+        }
+    }
+
+    /// And gives it back.
+    pub fn free(&self) {
+        std::fs::remove_file(self.ballast()).unwrap();
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg("-l").arg(&self.0).output();
+    }
+}
+
 /// A directory and all that is in it.
 pub fn copy(from: &std::path::Path, to: &std::path::Path) {
     for entry in std::fs::read_dir(from).unwrap() {

@@ -55,6 +55,8 @@ pub struct State {
     pub directories: bool,
     /// The next process of the cache goes on with what this one holds.
     pub resumes: bool,
+    /// Up to which size of a file it promises space, if it does.
+    pub promises: Option<u64>,
     next: u64,
     listener: Option<mpsc::Sender<Callback>>,
 }
@@ -166,12 +168,17 @@ impl State {
         }
         if let Some(lease) = self.leases.iter().find(|lease| lease.handle == *handle) {
             // A lease that is there may be told again.
-            let told = Lease { id: lease.id, kind: lease.kind, until: None, change };
+            let told =
+                Lease { id: lease.id, kind: lease.kind, until: None, change, space_limit: self.promised() };
             return (!lease.recalled).then_some(told);
         }
         let id = LeaseId(self.next());
         self.leases.push(Granted { id, handle: *handle, kind, recalled: false });
-        Some(Lease { id, kind, until: None, change })
+        Some(Lease { id, kind, until: None, change, space_limit: self.promised() })
+    }
+
+    fn promised(&self) -> u64 {
+        self.promises.unwrap_or(Lease::NO_SPACE_LIMIT)
     }
 
     /// A lease on a directory, for reading.
@@ -181,7 +188,7 @@ impl State {
         }
         let (id, kind) = (LeaseId(self.next()), LeaseKind::Read);
         self.leases.push(Granted { id, handle: *directory, kind, recalled: false });
-        Some(Lease { id, kind, until: None, change })
+        Some(Lease { id, kind, until: None, change, space_limit: Lease::NO_SPACE_LIMIT })
     }
 
     pub fn downgrade(&mut self, id: OpenId, access: Share, deny: Share) -> Result<()> {

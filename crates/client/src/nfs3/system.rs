@@ -55,6 +55,8 @@ impl Nfs3 {
             case_insensitive: path.case_insensitive,
             case_preserving: path.case_preserving,
             features: Features::empty(),
+            clone_block_bytes: None,
+            available_bytes: None,
         })
     }
 }

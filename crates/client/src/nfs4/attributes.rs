@@ -1,12 +1,15 @@
 //! GETATTR, SETATTR and ACCESS, and attributes as the other operations bring them.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use protocol::nfs4::{
-    AccessArgs, ArgFattr, ArgOp, Bitmap, ChangeInfo, CompoundError, Failure, Fattr, GetattrArgs, Op,
-    Operation, PutfhArgs, Results, SetattrArgs, Stateid, Status as Wire, VerifyArgs, op,
+    ACCESS4_READ, AccessArgs, ArgFattr, ArgOp, Bitmap, ChangeInfo, CompoundError, Failure, Fattr,
+    GetattrArgs, Op, Operation, PutfhArgs, ResOp, Results, SetattrArgs, Stateid, Status as Wire, VerifyArgs,
+    op,
 };
 use vfs::{
-    AccessMask, Accessed, Attributes, Caller, FileType, Handle, Result, SetAttributes, Share, Status,
-    Timestamp, Wcc, WccAttributes, replay,
+    AccessMask, Accessed, Attributes, Caller, FileType, Freshness, Handle, Result, SetAttributes, Share,
+    Status, Timestamp, Wcc, WccAttributes, replay,
 };
 
 use super::execute::Plan;
@@ -123,11 +126,33 @@ impl Inner {
         Ok(convert::wcc_attributes(&came))
     }
 
+    /// The result of an operation on names, in a directory. That it is a symbolic link means that it is no directory.
+    pub(super) fn take_in_directory<O: Op<ResOp = ResOp>>(&self, results: &mut Results) -> Result<O::Ok> {
+        results.take::<O>().map_err(|error| match error.status() {
+            Some(Wire::Symlink) => Status::NotDir.into(),
+            _ => self.failed(&error),
+        })
+    }
+
+    /// GETATTR. Where it stands for one more open of a file that is open at the origin, ACCESS goes before it: an origin
+    /// that is a cache itself answers a GETATTR alone by attribute timeouts, as a `stat`.
     pub(super) async fn get_attributes(&self, caller: &Caller, handle: &Handle) -> Result<Attributes> {
         let plan = Plan::reading(Operation::Getattr);
-        let build = |_: &State| Ok((vec![put(handle)?, getattr_all()], Used::Nothing));
+        let stands_for_open = AtomicBool::new(false);
+        let build = |state: &State| {
+            let shares = caller.freshness == Freshness::Open
+                && [Share::READ, Share::WRITE].iter().any(|share| state.open_for(handle, *share).is_some());
+            stands_for_open.store(shares, Ordering::Relaxed);
+            let mut operations = vec![put(handle)?];
+            operations.extend(shares.then(|| op::Access::with(AccessArgs { access: ACCESS4_READ })));
+            operations.push(getattr_all());
+            Ok((operations, Used::Nothing))
+        };
         let mut results = self.run(caller, plan, build).await?.results;
         self.take::<op::Putfh>(&mut results)?;
+        if stands_for_open.load(Ordering::Relaxed) {
+            self.take::<op::Access>(&mut results)?;
+        }
         self.take_attributes(&mut results, handle, None)
     }
 

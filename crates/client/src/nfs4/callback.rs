@@ -23,7 +23,7 @@ use rpc::service::Answering;
 use rpc::{Outcome, Remember, Service};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
-use vfs::{Callback, Callbacks, Handle, HolderId, LeaseKind, Owner, Query};
+use vfs::{Callback, Callbacks, Handle, HolderId, LeaseKind, Owner, Query, Times, Timestamp};
 use xdr::{Decode, Decoder, List};
 
 use super::establish::{BACK_SLOTS, CB_PROGRAM};
@@ -282,21 +282,28 @@ impl Back {
 
     async fn getattr(&self, inner: &Arc<Inner>, args: &CbGetattrArgs) -> Result<CbGetattrOk, Wire> {
         let handle = convert::from_wire(&args.fh).ok_or(Wire::BadHandle)?;
-        let held = inner.state.lock().lease_of(&handle).map(|(id, held)| (id, held.kind));
-        let id = match held {
-            Some((id, LeaseKind::Write)) if self.listening() => id,
+        let held = inner.state.lock().lease_of(&handle).map(|(id, held)| (id, held.kind, held.change));
+        let (id, change) = match held {
+            Some((id, LeaseKind::Write, Some(change))) if self.listening() => (id, change),
             _ => return Err(Wire::BadHandle),
         };
+        let asked = |attr: Attr| args.attr_request.contains(attr);
+        let times = asked(Attr::TimeModify) && asked(Attr::TimeMetadata);
         let (answer, answered) = oneshot::channel();
         let deadline = Instant::now() + ANSWER;
-        self.tell(Callback::Getattr(Query { id, handle, answer, deadline }));
+        self.tell(Callback::Getattr(Query { id, handle, change, times, answer, deadline }));
         // Who cannot say is asked for the delegation instead: that is what the server makes of a failure.
         let answered = timeout_at(deadline, answered).await.map_err(|_| Wire::Delay)?;
         let held = answered.map_err(|_| Wire::BadHandle)?;
-        let asked = |attr: Attr| args.attr_request.contains(attr);
+        let time = |attr: Attr, of: fn(Times) -> Timestamp| {
+            held.times.filter(|_| asked(attr)).map(|times| convert::nfstime(of(times)))
+        };
         let obj_attributes = Box::new(Fattr {
-            change: asked(Attr::Change).then_some(held.change),
+            change: asked(Attr::Change).then_some(change.wrapping_add(u64::from(held.modified))),
             size: asked(Attr::Size).then_some(held.size),
+            time_access: time(Attr::TimeAccess, |times| times.atime),
+            time_metadata: time(Attr::TimeMetadata, |times| times.ctime),
+            time_modify: time(Attr::TimeModify, |times| times.mtime),
             ..Fattr::default()
         });
         Ok(CbGetattrOk { obj_attributes })

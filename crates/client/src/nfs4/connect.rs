@@ -235,6 +235,7 @@ fn export(url: &Url, session: &Session, root: Handle, limits: &Fattr) -> Export 
     Export {
         root,
         lease_time: Duration::from_secs(limits.lease_time.unwrap_or(90).clamp(1, 3600).into()),
+        supported: limits.supported_attrs.unwrap_or_default(),
         exclusive: limits.suppattr_exclcreat.unwrap_or(usual),
         read_max: transfer(session.fore.maxresponsesize, limits.maxread, url.options.rsize),
         write_max: transfer(session.fore.maxrequestsize, limits.maxwrite, url.options.wsize),

@@ -30,9 +30,11 @@ pub(super) const ATTRIBUTES: Bitmap = Bitmap::of(&[
     Attr::TimeModify,
 ]);
 
-/// What is asked of a directory before it is changed.
+/// What is asked of a file or directory before it is changed.
 pub(super) const BEFORE: Bitmap =
     Bitmap::of(&[Attr::Change, Attr::Size, Attr::TimeMetadata, Attr::TimeModify]);
+/// The same, of the directory in which an OPEN makes a file: `NFS4ERR_SYMLINK` may be about either.
+pub(super) const BEFORE_OPEN: Bitmap = BEFORE.with(Attr::Type);
 
 /// A status of the origin.
 pub(super) fn status(status: Wire) -> Status {

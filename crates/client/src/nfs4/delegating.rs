@@ -386,6 +386,7 @@ impl Inner {
             stateid: given.stateid,
             principal: caller.principal.clone(),
             recalled: false,
+            change: None,
         };
         let (id, new) = self.state.lock().delegated(delegation)?;
         if !self.back.listening() {

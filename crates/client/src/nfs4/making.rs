@@ -4,7 +4,7 @@
 
 use bytes::Bytes;
 use protocol::nfs4::{
-    ArgOp, CloseArgs, CompoundError, CreateArgs, Createtype, LinkArgs, Linktext,
+    ArgOp, CloseArgs, CompoundError, CreateArgs, Createtype, Ftype, LinkArgs, Linktext,
     OPEN4_SHARE_ACCESS_WANT_NO_DELEG, Op, OpenClaim, Openflag, Operation, Results, Specdata, Stateid, op,
 };
 use vfs::replay::{self, Made};
@@ -176,7 +176,7 @@ impl Inner {
         wanted: Option<FileType>,
     ) -> Result<(Option<Node>, Wcc)> {
         let before = self.take_start(&mut results)?;
-        let cinfo = self.take::<op::Create>(&mut results)?.cinfo;
+        let cinfo = self.take_in_directory::<op::Create>(&mut results)?.cinfo;
         if let Err(CompoundError::Failed { .. }) = results.clone().take::<op::Getfh>() {
             return Ok((None, Wcc::default()));
         }
@@ -194,7 +194,7 @@ impl Inner {
         self.take::<op::Savefh>(&mut results)?;
         self.take::<op::Putfh>(&mut results)?;
         let before = self.take_before(&mut results)?;
-        let cinfo = self.take::<op::Link>(&mut results)?.cinfo;
+        let cinfo = self.take_in_directory::<op::Link>(&mut results)?.cinfo;
         let after = self.attributes_after(&mut results, directory, DIRECTORY)?;
         let mut node = Node { handle: *file, attributes: None };
         if results.take::<op::Restorefh>().is_ok() {
@@ -218,7 +218,7 @@ impl Inner {
         let open = open_args(owner, share, OPEN4_SHARE_ACCESS_WANT_NO_DELEG, openhow, claim);
         Ok(vec![
             put(directory)?,
-            getattr(convert::BEFORE),
+            getattr(convert::BEFORE_OPEN),
             op::Savefh::with(()),
             op::Open::with(open),
             op::Getfh::with(()),
@@ -257,13 +257,19 @@ impl Inner {
         mut results: Results,
         (how, set): (CreateHow, &SetAttributes),
     ) -> Result<Created> {
-        let before = self.take_start(&mut results)?;
-        let ok = self.take::<op::Open>(&mut results)?;
+        self.take::<op::Putfh>(&mut results)?;
+        let above = self.take::<op::Getattr>(&mut results)?.obj_attributes;
+        self.take::<op::Savefh>(&mut results)?;
+        let before = convert::wcc_attributes(&above);
+        let ok = self.take::<op::Open>(&mut results).map_err(|failed| {
+            let in_a_file = above.ftype.is_some_and(|ftype| ftype != Ftype::Dir);
+            if in_a_file && failed.status == Status::Inval { Status::NotDir.into() } else { failed }
+        })?;
         let handle = self.take_handle(&mut results)?;
         let mut attributes = self.attributes_after(&mut results, &handle, REGULAR)?;
         // Against our wish, but there it is.
-        if let Some((id, _)) = self.delegated(&handle, &caller.principal, &ok.delegation, vfs::Want::None) {
-            self.return_soon(id);
+        if let Some(given) = self.delegated(&handle, &caller.principal, &ok.delegation, vfs::Want::None) {
+            self.return_soon(given.id);
         }
         if attributes.is_none() || results.take::<op::Close>().is_err() {
             self.close_named(caller, handle, ok.stateid).await?;

@@ -203,7 +203,7 @@ impl Inner {
         self.take::<op::Putfh>(&mut results)?;
         let before = self.take_before(&mut results)?;
         self.take::<op::Savefh>(&mut results)?;
-        self.take::<op::Lookup>(&mut results)?;
+        self.take_in_directory::<op::Lookup>(&mut results)?;
         let (verified, otherwise) = if is_dir {
             (results.take::<op::Verify>(), (Wire::NotSame, Status::NotDir))
         } else {
@@ -214,7 +214,7 @@ impl Inner {
             _ => self.failed(&error),
         })?;
         self.take::<op::Restorefh>(&mut results)?;
-        let cinfo = self.take::<op::Remove>(&mut results)?.cinfo;
+        let cinfo = self.take_in_directory::<op::Remove>(&mut results)?.cinfo;
         let after = self.attributes_after(&mut results, directory, DIRECTORY)?;
         Ok(Around { before, cinfo }.with(after))
     }
@@ -225,7 +225,7 @@ impl Inner {
         self.take::<op::Savefh>(&mut results)?;
         self.take::<op::Putfh>(&mut results)?;
         let target = self.take_before(&mut results)?;
-        let ok = self.take::<op::Rename>(&mut results)?;
+        let ok = self.take_in_directory::<op::Rename>(&mut results)?;
         let target = Around { before: target, cinfo: ok.target_cinfo };
         let source = Around { before: source, cinfo: ok.source_cinfo };
         let to = target.with(self.attributes_after(&mut results, to, DIRECTORY)?);

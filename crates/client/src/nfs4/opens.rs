@@ -4,17 +4,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use bytes::Bytes;
 use protocol::nfs4::{
-    AccessArgs, ArgFattr, ArgOp, Attr, CloseArgs, Createhow, Creatverfattr, LockuArgs, NfsLockType,
-    OPEN4_SHARE_ACCESS_WANT_ANY_DELEG, OPEN4_SHARE_ACCESS_WANT_NO_DELEG, OPEN4_SHARE_ACCESS_WANT_READ_DELEG,
-    OPEN4_SHARE_ACCESS_WANT_WRITE_DELEG, Op, OpenArgs, OpenClaim, OpenDelegation, OpenDowngradeArgs, OpenOk,
-    Openflag, Operation, Results, StateOwner, Status as Wire, op,
+    AccessArgs, ArgFattr, ArgOp, Attr, CloseArgs, Createhow, Creatverfattr, Limited, LockuArgs, NfsLockType,
+    NfsSpaceLimit, OPEN4_SHARE_ACCESS_WANT_ANY_DELEG, OPEN4_SHARE_ACCESS_WANT_NO_DELEG,
+    OPEN4_SHARE_ACCESS_WANT_READ_DELEG, OPEN4_SHARE_ACCESS_WANT_WRITE_DELEG, Op, OpenArgs, OpenClaim,
+    OpenDelegation, OpenDowngradeArgs, OpenOk, Openflag, Operation, Results, SHORT_OWNER_BYTES, StateOwner,
+    Status as Wire, op,
 };
 use tokio::time::timeout_at;
 use vfs::replay::{self, Made};
 use vfs::{
-    AccessMask, AndDelegated, Caller, CreateHow, FileType, Handle, Lease, LeaseId, LeaseKind, Node, OpenId,
-    OpenRequest, Opened, Owner, Principal, Read, Result, SetAttributes, Share, Status, Want, Wcc,
+    AccessMask, AndDelegated, Caller, CreateHow, Error, FileType, Handle, Lease, LeaseId, LeaseKind, Node,
+    OpenId, OpenRequest, Opened, Owner, Principal, Read, Result, SetAttributes, Share, Status, Want, Wcc,
     WccAttributes,
 };
 
@@ -34,11 +36,12 @@ const RIGHTS: AccessMask =
 /// DELAY for longer than a recall there holds anybody.
 const DELAYS_MAX: Duration = Duration::from_secs(5);
 
-/// An owner for the wire. One that is too long is known by its hash.
+/// An owner for the wire. The origin tells other clients of it in the reply to a LOCK that is denied, so that an owner which
+/// not all of them have space for goes by its hash.
 pub(super) fn wire_owner(owner: &Owner) -> StateOwner {
-    let short = protocol::nfs4::Limited::new(owner.0.clone());
-    let bytes = short.or_else(|| protocol::nfs4::Limited::new(hashed(&owner.0).to_vec()));
-    StateOwner { clientid: 0, owner: bytes.unwrap_or_default() }
+    let is_short = owner.0.len() <= SHORT_OWNER_BYTES;
+    let bytes = if is_short { owner.0.clone() } else { Bytes::copy_from_slice(&hashed(&owner.0)) };
+    StateOwner { clientid: 0, owner: Limited::new(bytes).unwrap_or_default() }
 }
 
 fn hashed(bytes: &[u8]) -> [u8; 16] {
@@ -331,7 +334,10 @@ impl Inner {
             return Ok(AndDelegated::alone(half));
         }
         let promised = self.take_first(caller, &request.handle, along.riding, results)?;
-        let above = self.take_attributes(results, &request.handle, DIRECTORY);
+        // The caller may ask in what is no directory: that is its mistake, and no nonsense of the origin's.
+        let above = self.take_attributes(results, &request.handle, None).and_then(|above| {
+            if above.is_dir() { Ok(above) } else { Err(Error::from(Status::NotDir).with(Some(above))) }
+        });
         let lease = self.vouched(promised, above.as_ref().ok().copied());
         let result = above.and_then(|above| {
             let seen = Above { before: Some(above.wcc()), all: Some(above) };
@@ -371,7 +377,7 @@ impl Inner {
         match half {
             Ok(half) => Ok(half),
             Err(failed) => {
-                self.let_go(id, lease.map(|lease| lease.0));
+                self.let_go(id, lease.map(|lease| lease.id));
                 Err(failed)
             }
         }
@@ -381,7 +387,7 @@ impl Inner {
         &self,
         request: &OpenRequest,
         results: &mut Results,
-        (id, handle, lease): (OpenId, Handle, Option<(LeaseId, LeaseKind)>),
+        (id, handle, lease): (OpenId, Handle, Option<Given>),
         (above, along, ok): (Above, Along, &OpenOk),
     ) -> Result<Half> {
         let rights = results.take::<op::Access>().ok();
@@ -423,11 +429,16 @@ impl Inner {
         let attributes = match finished.await {
             Ok(attributes) => attributes,
             Err(failed) => {
-                self.let_go(half.id, half.lease.map(|lease| lease.0));
+                self.let_go(half.id, half.lease.map(|lease| lease.id));
                 return Err(failed);
             }
         };
-        let lease: Option<Lease> = half.lease.map(|(id, kind)| state::lease(id, kind, attributes.change));
+        let lease: Option<Lease> = half.lease.map(|given| given.lease(&attributes));
+        if let Some(Lease { id, .. }) = lease {
+            // What came with the grant: an attribute that was set afterwards has changed it.
+            let change = half.attributes.unwrap_or(attributes).change;
+            self.state.lock().granted_at(id, change);
+        }
         Ok(Opened {
             id: half.id,
             handle: half.handle,
@@ -446,7 +457,7 @@ impl Inner {
         principal: &Principal,
         came: &OpenDelegation,
         want: Want,
-    ) -> Option<(LeaseId, LeaseKind)> {
+    ) -> Option<Given> {
         let (stateid, kind, recall) = match came {
             OpenDelegation::Read(read) | OpenDelegation::ReadAttrsDeleg(read) => {
                 (read.stateid, LeaseKind::Read, read.recall)
@@ -457,7 +468,8 @@ impl Inner {
             OpenDelegation::None | OpenDelegation::NoneExt(_) => return None,
         };
         let (handle, principal) = (*handle, principal.clone());
-        let delegation = Delegation { handle, kind, directory: false, stateid, principal, recalled: false };
+        let (directory, recalled, change) = (false, false, None);
+        let delegation = Delegation { handle, kind, directory, stateid, principal, recalled, change };
         let (id, new) = self.state.lock().delegated(delegation)?;
         if new && (want == Want::None || !self.back.listening()) {
             self.return_soon(id);
@@ -467,7 +479,11 @@ impl Inner {
             self.recall(id);
         }
         let kind = self.state.lock().lease(id).map_or(kind, |held| held.kind);
-        new.then_some((id, kind))
+        let space = match came {
+            OpenDelegation::Write(write) | OpenDelegation::WriteAttrsDeleg(write) => Some(write.space_limit),
+            _ => None,
+        };
+        new.then_some(Given { id, kind, space })
     }
 
     /// Closes what nobody waited for.
@@ -601,12 +617,35 @@ struct Above {
     all: Option<vfs::Attributes>,
 }
 
+/// A delegation that came with an OPEN.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Given {
+    pub(super) id: LeaseId,
+    kind: LeaseKind,
+    /// What the origin promises, with a delegation for writing.
+    space: Option<NfsSpaceLimit>,
+}
+
+impl Given {
+    /// The lease for the layer above. A promise in blocks is for what is written from now on.
+    fn lease(&self, attributes: &vfs::Attributes) -> Lease {
+        let space_limit = match self.space {
+            None => Lease::NO_SPACE_LIMIT,
+            Some(NfsSpaceLimit::Size(size)) => size,
+            Some(NfsSpaceLimit::Blocks { num_blocks, bytes_per_block }) => {
+                attributes.size.saturating_add(u64::from(num_blocks) * u64::from(bytes_per_block))
+            }
+        };
+        Lease { space_limit, ..state::lease(self.id, self.kind, attributes.change) }
+    }
+}
+
 /// An open that is not complete yet.
 struct Half {
     id: OpenId,
     handle: Handle,
     attributes: Option<vfs::Attributes>,
-    lease: Option<(LeaseId, LeaseKind)>,
+    lease: Option<Given>,
     directory: Wcc,
     created: bool,
     granted: Option<AccessMask>,
@@ -626,4 +665,22 @@ struct Came {
 /// A file as a node.
 pub(super) fn node(handle: Handle, attributes: vfs::Attributes) -> Node {
     Node { handle, attributes: Some(attributes) }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use protocol::nfs4::SHORT_OWNER_BYTES;
+    use vfs::Owner;
+
+    use super::wire_owner;
+
+    #[test]
+    fn an_owner_on_the_wire_is_one_that_every_client_can_be_told_of() {
+        let owner = |length: usize| wire_owner(&Owner(Bytes::from(vec![7; length]))).owner;
+        assert_eq!(owner(SHORT_OWNER_BYTES)[..], [7; SHORT_OWNER_BYTES]);
+        let long = [SHORT_OWNER_BYTES + 1, 29, 1024].map(owner);
+        assert!(long.iter().all(|owner| !owner.is_empty() && owner.len() <= SHORT_OWNER_BYTES), "{long:?}");
+        assert!(long[0] != long[1] && long[1] != long[2], "{long:?}");
+    }
 }

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use protocol::nfs4::{
-    CompoundError, FreeStateidArgs, LockArgs, OPEN4_SHARE_ACCESS_WANT_NO_DELEG, Op, OpenClaim,
-    OpenDelegation, OpenDelegationType, Openflag, Operation, Stateid, Status as Wire, TestStateidArgs, op,
+    CompoundError, FreeStateidArgs, LockArgs, OPEN4_SHARE_ACCESS_WANT_NO_DELEG,
+    OPEN4_SHARE_ACCESS_WANT_WRITE_DELEG, Op, OpenClaim, OpenDelegation, OpenDelegationType, Openflag,
+    Operation, Stateid, Status as Wire, TestStateidArgs, op,
 };
 use tokio::task::JoinSet;
 use vfs::{Handle, LeaseId, LeaseKind, OpenId, Principal, Share, Want};
@@ -234,6 +235,7 @@ impl Inner {
             state.lease_mut(lease).is_some_and(|held| {
                 let same = held.kind == kind;
                 held.stateid = stateid;
+                held.change = None;
                 same
             })
         };
@@ -336,7 +338,12 @@ impl Inner {
         open: &Open,
         claim: OpenClaim,
     ) -> Result<Result<(Stateid, OpenDelegation), Wire>, NotMade> {
-        let want = if claim == OpenClaim::Fh { OPEN4_SHARE_ACCESS_WANT_NO_DELEG } else { 0 };
+        let want = match claim {
+            OpenClaim::Fh => OPEN4_SHARE_ACCESS_WANT_NO_DELEG,
+            // `serve` tells of space for delayed writes only where the delegation is asked for.
+            OpenClaim::Previous(OpenDelegationType::Write) => OPEN4_SHARE_ACCESS_WANT_WRITE_DELEG,
+            _ => 0,
+        };
         let args = open_args(&open.owner, (open.access, open.deny), want, Openflag::Nocreate, claim);
         let operations = vec![put(&open.handle).map_err(|_| NotMade::NoAnswer)?, op::Open::with(args)];
         let mut results = self.within(session, &open.principal, Operation::Open, operations).await?;

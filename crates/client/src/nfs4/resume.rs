@@ -447,6 +447,7 @@ impl Inner {
             stateid,
             principal: Principal::Machine,
             recalled: true,
+            change: None,
         };
         // No name of ours is zero.
         let id = LeaseId(0);

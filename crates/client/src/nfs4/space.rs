@@ -3,7 +3,7 @@
 use protocol::nfs4::{
     AllocateArgs, ArgOp, CloneArgs, CopyArgs, DataContent, Op, Operation, SeekArgs, Stateid, op,
 };
-use vfs::{Caller, Copied, Extent, Features, Place, Result, Share, Sought, Status, Wcc};
+use vfs::{Caller, Copied, Error, Extent, Features, Place, Result, Share, Sought, Status, Wcc};
 use xdr::List;
 
 use super::attributes::{REGULAR, getattr_all, put};
@@ -36,7 +36,7 @@ impl Inner {
         let build = |state: &State| {
             let (stateid, used) = at(state, &place, Share::READ)?;
             let seek = op::Seek::with(SeekArgs { stateid, offset: place.offset, what });
-            Ok((vec![put(&place.handle)?, seek], used))
+            Ok((vec![put(&place.handle)?, seek, getattr_all()], used))
         };
         let mut results = self.run(caller, Plan::reading(Operation::Seek), build).await?.results;
         self.take::<op::Putfh>(&mut results)?;
@@ -45,11 +45,12 @@ impl Inner {
         if ok.offset < place.offset && !ok.eof {
             return Err(self.nonsense(Operation::Seek, "an extent before where it was looked for"));
         }
+        let attributes = self.attributes_after(&mut results, &place.handle, REGULAR)?;
         // The origin says that there is no more data by `eof` alone.
         if ok.eof && what == DataContent::Data {
-            return Err(Status::Nxio.into());
+            return Err(Error::from(Status::Nxio).with(attributes));
         }
-        Ok(Sought { offset: ok.offset, eof: ok.eof })
+        Ok(Sought { offset: ok.offset, eof: ok.eof, attributes })
     }
 
     pub(super) async fn allocate_range(&self, caller: &Caller, place: Place, length: u64) -> Result<Wcc> {

@@ -101,6 +101,8 @@ pub(crate) struct Delegation {
     pub(crate) principal: Principal,
     /// The layer above has been asked for it.
     pub(crate) recalled: bool,
+    /// The change attribute that it was granted with, if it is known.
+    pub(crate) change: Option<u64>,
 }
 
 /// On what state a request relies.
@@ -392,6 +394,7 @@ impl State {
             let stronger = delegation.kind > held.kind;
             held.kind = held.kind.max(delegation.kind);
             held.stateid = delegation.stateid;
+            held.change = delegation.change;
             self.touch(Touched::Lease(id));
             return Some((id, stronger));
         }
@@ -419,6 +422,13 @@ impl State {
     pub(crate) fn lease_mut(&mut self, id: LeaseId) -> Option<&mut Delegation> {
         self.touch(Touched::Lease(id));
         self.leases.get_mut(&id)
+    }
+
+    /// The change attribute that came with the grant of a delegation. It is not recorded.
+    pub(crate) fn granted_at(&mut self, id: LeaseId, change: u64) {
+        if let Some(held) = self.leases.get_mut(&id) {
+            held.change = Some(change);
+        }
     }
 
     /// All delegations.
@@ -480,7 +490,7 @@ pub(crate) fn latest(stateid: Stateid) -> Stateid {
 
 /// A lease as the layer above sees it.
 pub(crate) fn lease(id: LeaseId, kind: LeaseKind, change: u64) -> Lease {
-    Lease { id, kind, until: None, change }
+    Lease { id, kind, until: None, change, space_limit: Lease::NO_SPACE_LIMIT }
 }
 
 /// A directory before and after a change, if nothing else changed it in between.

@@ -76,9 +76,10 @@ impl Inner {
 
     /// Transfer sizes are those that were agreed on when the export was mounted, or less on this file system.
     pub(super) async fn ask_limits(&self, caller: &Caller, handle: &Handle) -> Result<FsLimits> {
-        let mut asked = LIMITS;
+        // Who is about to write need not ask for the space by itself.
+        let mut asked = LIMITS | Bitmap::of(&[Attr::SpaceAvail]);
         if self.minor >= 2 {
-            asked = asked | LIMITS_2;
+            asked = asked | LIMITS_2 | (self.export().supported & Bitmap::of(&[Attr::CloneBlksize]));
         }
         let came = self.ask_file_system(caller, handle, asked).await?;
         let export = self.export();
@@ -109,6 +110,8 @@ impl Inner {
             case_insensitive: came.case_insensitive.unwrap_or(usual.case_insensitive),
             case_preserving: came.case_preserving.unwrap_or(usual.case_preserving),
             features: self.features(&came),
+            clone_block_bytes: came.clone_blksize,
+            available_bytes: came.space_avail,
         })
     }
 

@@ -223,7 +223,13 @@ impl Leases {
             (held.kind, held.until) = (held.kind.max(kind), held.until.max(until));
             held.renewing = false;
             file.not_before = None;
-            let lease = Lease { id: held.id, kind: held.kind, until: None, change };
+            let lease = Lease {
+                id: held.id,
+                kind: held.kind,
+                until: None,
+                change,
+                space_limit: Lease::NO_SPACE_LIMIT,
+            };
             let recalled = held.recalled;
             self.ids.insert(lease.id, *handle);
             self.set_alarm(handle);

@@ -100,20 +100,48 @@ async fn reads_and_writes_without_an_open_are_done_by_the_delegation() {
 async fn the_origin_asks_what_was_made_of_a_file() {
     let origin = Origin4::start(granting(write_delegation)).await;
     let (_fs, mut callbacks, _, lease) = delegated(&origin).await;
+    let [atime, mtime, ctime] = [-1, 5, 6].map(|seconds| vfs::Timestamp::new(seconds, 7));
     let answering = tokio::spawn(async move {
-        let Some(Callback::Getattr(query)) = callbacks.recv().await else { panic!("a query") };
-        query.answer.send(vfs::Held { change: 8, size: 4711 }).unwrap();
+        let mut asked_for = Vec::new();
+        for modified in [false, true, true, true] {
+            let Some(Callback::Getattr(query)) = callbacks.recv().await else { panic!("a query") };
+            assert_eq!((query.id, query.change), (lease.id, lease.change));
+            asked_for.push(query.times);
+            let times = (asked_for.len() < 4).then_some(vfs::Times { atime, mtime, ctime });
+            query.answer.send(vfs::Held { modified, size: 4711, times }).unwrap();
+        }
         let Some(Callback::Getattr(query)) = callbacks.recv().await else { panic!("a query") };
         drop(query.answer);
-        query.id
+        asked_for
     });
     let fh = nfs4::Handle::new(b"file").unwrap();
-    let asked = CbArgOp::Getattr(CbGetattrArgs { fh, attr_request: Bitmap::of(&[Attr::Change, Attr::Size]) });
-    let told = soon(origin.call_back(asked.clone(), false)).await;
-    let Some(CbResOp::Getattr(Ok(ok))) = told.resarray.get(1) else { panic!("{told:?}") };
-    assert_eq!((ok.obj_attributes.change, ok.obj_attributes.size), (Some(8), Some(4711)));
-    assert_eq!(soon(origin.call_back(asked, false)).await.status, Err(Wire::BadHandle));
-    assert_eq!(soon(answering).await.unwrap(), lease.id);
+    let asking =
+        |attributes: &[Attr]| CbArgOp::Getattr(CbGetattrArgs { fh, attr_request: Bitmap::of(attributes) });
+    let told = async |attributes: &[Attr]| {
+        let told = soon(origin.call_back(asking(attributes), false)).await;
+        let Some(CbResOp::Getattr(Ok(ok))) = told.resarray.get(1) else { panic!("{told:?}") };
+        ok.obj_attributes.clone()
+    };
+    let (some, all) = (
+        [Attr::Change, Attr::Size],
+        [Attr::Change, Attr::Size, Attr::TimeAccess, Attr::TimeMetadata, Attr::TimeModify],
+    );
+    let unmodified = told(&some).await;
+    assert_eq!((unmodified.change, unmodified.size), (Some(lease.change), Some(4711)));
+    let modified = told(&some).await;
+    assert_eq!(modified.change, Some(lease.change + 1));
+    assert_eq!(modified.attributes(), Bitmap::of(&some), "no more than was asked for");
+    let modified = told(&all).await;
+    let time = |seconds| Some(nfs4::Nfstime { seconds, nseconds: 7 });
+    let times = (modified.time_access, modified.time_modify, modified.time_metadata);
+    assert_eq!(times, (time(-1), time(5), time(6)));
+    assert_eq!(
+        told(&all).await.attributes(),
+        Bitmap::of(&some),
+        "who does not know the times leaves them out"
+    );
+    assert_eq!(soon(origin.call_back(asking(&some), false)).await.status, Err(Wire::BadHandle));
+    assert_eq!(soon(answering).await.unwrap(), [false, false, true, true]);
 }
 
 #[tokio::test]

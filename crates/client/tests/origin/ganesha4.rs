@@ -212,7 +212,9 @@ async fn extras(bench: &Bench) {
             fs.clone_range(caller, Place { offset: 1 << 20, ..place }, place, 4096).await.map(drop),
         ),
     ];
-    let features = fs.limits(caller, root).await.unwrap().features;
+    let limits = fs.limits(caller, root).await.unwrap();
+    assert_eq!(limits.clone_block_bytes, None, "ganesha does not know CLONE");
+    let features = limits.features;
     for (feature, result) in tried {
         let missing = result.as_ref().is_err_and(|failed| failed.status == Status::NotSupp);
         assert_eq!(features.contains(feature), !missing, "{feature:?}: {result:?}");

@@ -1,6 +1,7 @@
 #!/bin/bash
 # init of a guest. The host's whole tree is the root, read-only; what must be writable is a tmpfs. The kernel hands the words
-# LAB_NAME, LAB_ADDRESS, LAB_GATEWAY and LAB_DIRECTORY of its command line over as environment.
+# LAB_NAME, LAB_ADDRESS, LAB_GATEWAY and LAB_DIRECTORY of its command line over as environment, and LAB_MODULES where the kernel
+# is not the host's own package.
 export PATH=/run/lab/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/tmp TMPDIR=/tmp LC_ALL=C
 fail() { echo "LAB-FAILED $*"; echo o >/proc/sysrq-trigger; sleep 5; }
 
@@ -22,7 +23,13 @@ mkdir -p /var/lib/nfs/v4recovery /var/lib/nfs/sm
 # Modules: Debian keeps a guest's where modprobe does not look; the kernel's own calls come through the same wrapper.
 release=$(uname -r)
 mkdir -p /run/lab/bin /run/lab/lib/modules
-ln -s "/usr/lib/uml/modules/$release" /run/lab/lib/modules/
+modules=/usr/lib/uml/modules
+if [ -n "$LAB_MODULES" ]; then
+    # By a mount of its own: the guest's /tmp hides the host's.
+    modules=/mnt/modules
+    mkdir $modules && mount -t hostfs modules $modules -o "$LAB_MODULES" && mount -o remount,ro $modules || fail "no hostfs of $LAB_MODULES"
+fi
+ln -s "$modules/$release" /run/lab/lib/modules/
 ln -s . /run/lab/usr
 printf '#!/bin/sh\nexec /sbin/modprobe -d /run/lab "$@"\n' >/run/lab/bin/modprobe
 chmod +x /run/lab/bin/modprobe

@@ -28,6 +28,8 @@ pub fn act(verb: &[u8], arguments: &[Vec<u8>]) -> io::Result<Vec<u8>> {
         }
         (b"rename", [from, to]) => fs::rename(at(from), at(to)).map(|()| none),
         (b"remove", [path]) => fs::remove_file(at(path)).map(|()| none),
+        (b"link", [from, to]) => fs::hard_link(at(from), at(to)).map(|()| none),
+        (b"rmdir", [path]) => fs::remove_dir(at(path)).map(|()| none),
         (b"mkdir", [path]) => fs::create_dir(at(path)).map(|()| none),
         (b"list", [path]) => list(at(path)),
         (b"stat", [path]) => stat(at(path)),

@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 
 use super::sys::{self, Lock};
 
@@ -30,6 +30,10 @@ impl Files {
             (b"pwrite", [file, offset, data]) => {
                 done(self.with(file, |file| file.write_all_at(data, number(offset)?)))
             }
+            (b"mapread", [file, offset, length]) => self.read_map(file, offset, length),
+            (b"mapwrite", [file, offset, data, synced]) => {
+                done(self.with(file, |file| sys::write_map(file, number(offset)?, data, synced == b"y")))
+            }
             (b"fsync", [file]) => done(self.with(file, File::sync_all)),
             (b"ftruncate", [file, size]) => done(self.with(file, |file| file.set_len(number(size)?))),
             (b"lock", [file, kind, start, length]) => self.lock(file, kind, start, length),
@@ -37,13 +41,18 @@ impl Files {
         })
     }
 
-    /// Its number and its inode's. `mode` is `r`, `w` (both ways) or `c` (both ways, and it must not be there).
+    /// Its number and its inode's. The letters of `mode`: `r` to read or `w` to read and write, and then `n` to make it
+    /// where it is absent, `c` to make it and nothing else, `t` to empty it, `d` for `O_DIRECT`.
     fn open(&mut self, path: &[u8], mode: &[u8]) -> io::Result<Vec<u8>> {
         if self.open.len() >= OPEN_MAX {
             return Err(io::Error::other("a hand has that many files open"));
         }
+        let has = |letter: u8| mode.contains(&letter);
         let mut options = OpenOptions::new();
-        options.read(true).write(mode != b"r").create_new(mode == b"c");
+        options.read(true).write(!has(b'r')).create(has(b'n')).create_new(has(b'c')).truncate(has(b't'));
+        if has(b'd') {
+            options.custom_flags(sys::DIRECT);
+        }
         let file = options.open(OsStr::from_bytes(path))?;
         let inode = file.metadata()?.ino();
         self.last += 1;
@@ -70,6 +79,11 @@ impl Files {
             data.truncate(read);
             Ok(data)
         })
+    }
+
+    /// Through a map of its own, up to the end that the file has for the kernel.
+    fn read_map(&self, file: &[u8], offset: &[u8], length: &[u8]) -> io::Result<Vec<u8>> {
+        self.with(file, |file| sys::read_map(file, number(offset)?, number(length)? as usize))
     }
 
     /// `kind` is `r`, `w` or `u` (unlock).

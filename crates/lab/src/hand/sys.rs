@@ -1,8 +1,11 @@
-//! System calls that a hand makes by itself: fcntl(2) for byte-range locks, close(2) for its errors. The hand in a guest
-//! is built without any library that has them.
-#![allow(unsafe_code, reason = "the standard library locks whole files only, and closes without a word")]
+//! System calls that a hand makes by itself: fcntl(2) for byte-range locks, close(2) for its errors, mmap(2). The hand in
+//! a guest is built without any library that has them.
+#![allow(
+    unsafe_code,
+    reason = "the standard library locks whole files only, closes without a word, and has no maps"
+)]
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, IntoRawFd};
@@ -20,6 +23,9 @@ struct Flock {
 /// `F_OFD_SETLK`: the owner is the open file and not the process, so that a hand's files exclude each other.
 const SET_LOCK: c_int = 37;
 
+/// `O_DIRECT`, which is another number on ARM.
+pub const DIRECT: c_int = if cfg!(target_arch = "aarch64") { 0x10000 } else { 0x4000 };
+
 /// Takes, changes or releases a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(i16)]
@@ -36,6 +42,16 @@ unsafe extern "C" {
     fn fcntl(fd: c_int, command: c_int, ...) -> c_int;
     #[link_name = "close"]
     fn close_descriptor(fd: c_int) -> c_int;
+    fn mmap(
+        wanted: *mut c_void,
+        length: usize,
+        protection: c_int,
+        flags: c_int,
+        fd: c_int,
+        offset: i64,
+    ) -> *mut c_void;
+    fn msync(address: *mut c_void, length: usize, flags: c_int) -> c_int;
+    fn munmap(address: *mut c_void, length: usize) -> c_int;
 }
 
 /// Sets the lock of `length` bytes from `start` on; false if somebody else's is in the way.
@@ -58,4 +74,69 @@ pub fn close(file: File) -> io::Result<()> {
     // SAFETY: the descriptor was given up by its only owner, and is not used afterwards.
     let result = unsafe { close_descriptor(file.into_raw_fd()) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+const PROTECTION_READ: c_int = 1;
+const PROTECTION_WRITE: c_int = 2;
+const MAP_SHARED: c_int = 1;
+const SYNC_NOW: c_int = 4;
+
+/// A shared map of the first bytes of a file. It is gone when it is dropped.
+struct Map {
+    address: *mut c_void,
+    length: usize,
+}
+
+impl Map {
+    fn of(file: &File, length: usize, protection: c_int) -> io::Result<Map> {
+        // SAFETY: a new map at an address of the kernel's choice touches no memory of ours.
+        let address =
+            unsafe { mmap(std::ptr::null_mut(), length, protection, MAP_SHARED, file.as_raw_fd(), 0) };
+        if address as isize == -1 { Err(io::Error::last_os_error()) } else { Ok(Map { address, length }) }
+    }
+}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        // SAFETY: the map is ours, and nothing refers to it any more.
+        unsafe { munmap(self.address, self.length) };
+    }
+}
+
+/// Up to `length` bytes from `offset` on through a map; fewer at the end of the file as fstat(2) tells it.
+pub fn read_map(file: &File, offset: u64, length: usize) -> io::Result<Vec<u8>> {
+    let end = file.metadata()?.len().min(offset + length as u64);
+    if end <= offset {
+        return Ok(Vec::new());
+    }
+    let map = Map::of(file, end as usize, PROTECTION_READ)?;
+    let mut data = vec![0; (end - offset) as usize];
+    // SAFETY: the range lies within the map. Who cuts the file meanwhile ends this process, which is a hand's alone.
+    unsafe {
+        let from = map.address.cast::<u8>().add(offset as usize);
+        std::ptr::copy_nonoverlapping(from, data.as_mut_ptr(), data.len());
+    }
+    Ok(data)
+}
+
+/// Writes through a map, within the file as fstat(2) tells its size; `synced` waits with msync(2).
+pub fn write_map(file: &File, offset: u64, data: &[u8], synced: bool) -> io::Result<()> {
+    let end = offset + data.len() as u64;
+    if file.metadata()?.len() < end {
+        return Err(io::Error::other("a map does not make a file longer"));
+    }
+    let map = Map::of(file, end as usize, PROTECTION_READ | PROTECTION_WRITE)?;
+    // SAFETY: the range lies within the map. Who cuts the file meanwhile ends this process, which is a hand's alone.
+    unsafe {
+        let to = map.address.cast::<u8>().add(offset as usize);
+        std::ptr::copy_nonoverlapping(data.as_ptr(), to, data.len());
+    }
+    if synced {
+        // SAFETY: the range is the map.
+        let result = unsafe { msync(map.address, map.length, SYNC_NOW) };
+        if result != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
 }

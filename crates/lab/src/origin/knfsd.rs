@@ -41,8 +41,13 @@ pub struct Knfsd {
 impl Knfsd {
     /// Boots a guest, exports a fresh ext4 file system and waits until it answers.
     pub fn start(lab: &Lab) -> Knfsd {
+        Knfsd::of_size(lab, IMAGE_BYTES)
+    }
+
+    /// The same with a file system of so many bytes.
+    pub fn of_size(lab: &Lab, bytes: u64) -> Knfsd {
         let image = lab.directory().join("knfsd.ext4");
-        let created = File::create(&image).and_then(|file| file.set_len(IMAGE_BYTES));
+        let created = File::create(&image).and_then(|file| file.set_len(bytes));
         created.unwrap_or_else(|error| panic!("lab: {}: {error}", image.display()));
         host_command("mkfs.ext4", &["-q", "-E", "lazy_itable_init=1,nodiscard", &image.to_string_lossy()]);
         let mut knfsd = Knfsd { guest: None, link: None, image, lab: lab.clone() };

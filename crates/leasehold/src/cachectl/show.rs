@@ -52,16 +52,16 @@ impl Show {
         if let Some(failed) = line.get("failed") {
             self.failures += 1;
             let text = |field: &str| failed[field].as_str().unwrap_or_default();
-            let line = format!("leasehold: {}: {}", text("path"), text("why"));
+            let line = format!("{}: {}", text("path"), text("why"));
             match &self.bar {
-                Some(bar) => bar.suspend(|| eprintln!("{line}")),
-                None => eprintln!("{line}"),
+                Some(bar) => bar.suspend(|| crate::output::tell(format_args!("{line}"))),
+                None => crate::output::tell(format_args!("{line}")),
             }
         }
         if self.json {
-            println!("{line}");
+            crate::output::line(format_args!("{line}"));
         } else if let Some(entry) = line.get("entry") {
-            println!("{}", self.entry(entry));
+            crate::output::line(format_args!("{}", self.entry(entry)));
         } else if let (Some(progress), Some(bar)) = (line.get("progress"), &self.bar) {
             self.advance(bar, progress);
         }
@@ -102,7 +102,7 @@ impl Show {
         }
         let sums = Value::Object(self.sums.clone());
         if self.json {
-            println!("{}", serde_json::json!({ "done": sums }));
+            crate::output::line(format_args!("{}", serde_json::json!({ "done": sums })));
         } else {
             self.last_words(&sums);
         }
@@ -121,25 +121,36 @@ impl Show {
         let number = |field: &str| sums[field].as_u64().unwrap_or_default();
         match self.kind {
             Kind::Du if !sums["objects"].is_null() => {
-                println!(
+                crate::output::line(format_args!(
                     "{} of {}",
                     human(number("disk_bytes")),
                     sums["origin"].as_str().unwrap_or_default()
-                );
+                ));
                 if let Some(max) = sums["max_bytes"].as_u64() {
-                    println!("limits: {} (soft), {} (hard)", human(number("soft_bytes")), human(max));
+                    crate::output::line(format_args!(
+                        "limits: {} (soft), {} (hard)",
+                        human(number("soft_bytes")),
+                        human(max)
+                    ));
                 }
-                println!(
+                crate::output::line(format_args!(
                     "files: {}, {} of them whole; pins: {}",
                     number("files"),
                     number("whole"),
                     number("pins")
-                );
-                println!("known: {} files and directories", number("objects"));
+                ));
+                crate::output::line(format_args!("known: {} files and directories", number("objects")));
             }
-            Kind::Unpin => println!("{} taken away", counted(number("unpinned"), "pin", "pins")),
-            Kind::Pin if number("pinned") > 0 => println!("{} pinned", number("pinned")),
-            Kind::Warm => println!(
+            Kind::Unpin => {
+                crate::output::line(format_args!(
+                    "{} taken away",
+                    counted(number("unpinned"), "pin", "pins")
+                ));
+            }
+            Kind::Pin if number("pinned") > 0 => {
+                crate::output::line(format_args!("{} pinned", number("pinned")));
+            }
+            Kind::Warm => crate::output::line(format_args!(
                 "{}: {} fetched ({}), {} whole already, {} not to be cached, {} failed",
                 counted(number("files"), "file", "files"),
                 number("fetched"),
@@ -147,20 +158,20 @@ impl Show {
                 number("whole"),
                 number("skipped"),
                 number("failed")
-            ),
+            )),
             Kind::Drop => {
                 let files = counted(number("files"), "file", "files");
-                println!("{files} dropped, {} freed", human(number("bytes")));
+                crate::output::line(format_args!("{files} dropped, {} freed", human(number("bytes"))));
             }
             Kind::Verify => {
-                println!(
+                crate::output::line(format_args!(
                     "{}: {} good, {} without a checksum; {} damaged, {} changed at the origin",
                     counted(number("files"), "file", "files"),
                     human(number("good_bytes")),
                     human(number("unchecked_bytes")),
                     number("damaged"),
                     number("changed")
-                );
+                ));
             }
             _ => {}
         }

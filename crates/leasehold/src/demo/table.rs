@@ -26,25 +26,32 @@ pub struct Row {
 /// Prints the rows.
 pub fn print(rows: &[Row], rtt_ms: u64, json: bool) {
     if json {
-        println!("{}", as_json(rows, rtt_ms));
+        crate::output::line(format_args!("{}", as_json(rows, rtt_ms)));
         return;
     }
     if let Some(first) = rows.first() {
-        println!("{} files, {} read, origin {rtt_ms} ms away\n", first.files, size(first.bytes));
+        crate::output::line(format_args!(
+            "{} files, {} read, origin {rtt_ms} ms away\n",
+            first.files,
+            size(first.bytes)
+        ));
     }
-    println!("{:<13} {:>8} {:>13} {:>13}  by procedure", "", "seconds", "origin calls", "origin bytes");
+    crate::output::line(format_args!(
+        "{:<13} {:>8} {:>13} {:>13}  by procedure",
+        "", "seconds", "origin calls", "origin bytes"
+    ));
     for row in rows {
         let calls: Vec<String> = row.calls.iter().map(|(name, count)| format!("{name} {count}")).collect();
-        println!(
+        crate::output::line(format_args!(
             "{:<13} {:>8.2} {:>13} {:>13}  {}",
             row.name,
             row.seconds,
             row.origin_calls,
             size(row.origin_bytes),
             if calls.is_empty() { "none".to_owned() } else { calls.join(", ") }
-        );
+        ));
     }
-    println!();
+    crate::output::line("");
 }
 
 fn as_json(rows: &[Row], rtt_ms: u64) -> Value {

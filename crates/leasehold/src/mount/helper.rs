@@ -1,53 +1,86 @@
-//! `mount.leasehold`: how mount(8) calls us, under a name of its own (mount(8), EXTERNAL HELPERS).
+//! `mount.leasehold`, `umount.leasehold`: how mount(8) and umount(8) call us, under names of their own (EXTERNAL HELPERS in
+//! their manuals).
 
-use std::ffi::OsString;
-
-/// The name under which we are the helper.
-pub const NAME: &str = "mount.leasehold";
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
 
 /// What mount(8) wants to hear of a failure.
 pub const FAILED: u8 = 32;
 
-/// The command line of `leasehold mount` for `mount.leasehold SOURCE DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`.
-/// `None` if there is nothing to be done (`-f`).
-pub fn translate(mut arguments: impl Iterator<Item = OsString>) -> Option<Vec<OsString>> {
-    let mut to: Vec<OsString> = vec!["leasehold".into(), "mount".into()];
-    while let Some(argument) = arguments.next() {
-        let text = argument.to_string_lossy();
-        match &*text {
-            "-o" => {
-                to.push("-o".into());
-                to.extend(arguments.next());
-            }
-            // The type is ours, and the name space is the one that we were started in.
-            "-t" | "-N" => drop(arguments.next()),
-            flags if flags.starts_with('-') && flags.len() > 1 && !flags.starts_with("--") => {
-                if flags.contains('f') {
-                    return None;
-                }
-                if flags.contains('s') {
-                    to.push("--sloppy".into());
-                }
-            }
-            _ => to.push(argument),
+/// A name under which we are called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Helper {
+    /// `mount.leasehold SOURCE DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`
+    Mount,
+    /// `umount.leasehold DIR [-flnrv] [-N NAMESPACE] [-t TYPE]`
+    Unmount,
+}
+
+impl Helper {
+    /// By the name of the program as it was called.
+    pub fn of(name: &OsStr) -> Option<Helper> {
+        match Path::new(name).file_name()?.to_str()? {
+            "mount.leasehold" | "mount.fuse.leasehold" => Some(Helper::Mount),
+            "umount.leasehold" | "umount.fuse.leasehold" => Some(Helper::Unmount),
+            _ => None,
         }
     }
-    Some(to)
+
+    /// The command line of `leasehold mount` or `leasehold umount`. `None` if there is nothing to be done (`mount -f`).
+    pub fn translate(self, mut arguments: impl Iterator<Item = OsString>) -> Option<Vec<OsString>> {
+        let command = if self == Helper::Mount { "mount" } else { "umount" };
+        let mut to: Vec<OsString> = vec!["leasehold".into(), command.into()];
+        while let Some(argument) = arguments.next() {
+            let text = argument.to_string_lossy();
+            match &*text {
+                "-o" if self == Helper::Mount => {
+                    to.push("-o".into());
+                    to.extend(arguments.next());
+                }
+                // The type is ours, and the name space is the one that we were started in.
+                "-t" | "-N" => drop(arguments.next()),
+                flags if flags.starts_with('-') && flags.len() > 1 && !flags.starts_with("--") => {
+                    for flag in flags.chars() {
+                        match (self, flag) {
+                            (Helper::Mount, 'f') => return None,
+                            (Helper::Mount, 's') => to.push("--sloppy".into()),
+                            (Helper::Unmount, 'f') => to.push("--force".into()),
+                            (Helper::Unmount, 'l') => to.push("--lazy".into()),
+                            _ => {}
+                        }
+                    }
+                }
+                _ => to.push(argument),
+            }
+        }
+        Some(to)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn words(text: &str) -> Option<Vec<String>> {
-        let translated = translate(text.split(' ').map(OsString::from))?;
+    fn words(name: &str, text: &str) -> Option<Vec<String>> {
+        let helper = Helper::of(OsStr::new(name)).unwrap();
+        let translated = helper.translate(text.split(' ').map(OsString::from))?;
         Some(translated.into_iter().map(|word| word.into_string().unwrap_or_default()).collect())
     }
 
     #[test]
     fn the_helper_takes_what_mount_gives() {
         let wanted = ["leasehold", "mount", "h:/e", "/mnt", "--sloppy", "-o", "rw,noatime"];
-        assert_eq!(words("h:/e /mnt -sv -o rw,noatime -t leasehold").unwrap(), wanted);
-        assert_eq!(words("h:/e /mnt -nf"), None, "only pretend");
+        let name = "/sbin/mount.leasehold";
+        assert_eq!(words(name, "h:/e /mnt -sv -o rw,noatime -t leasehold").unwrap(), wanted);
+        assert_eq!(words(name, "h:/e /mnt -nf"), None, "only pretend");
+    }
+
+    #[test]
+    fn the_helper_takes_what_umount_gives() {
+        let name = "/sbin/umount.leasehold";
+        assert_eq!(words(name, "/mnt -n -t fuse.leasehold").unwrap(), ["leasehold", "umount", "/mnt"]);
+        let wanted = ["leasehold", "umount", "/mnt", "--lazy", "--force"];
+        assert_eq!(words("umount.fuse.leasehold", "/mnt -l -f -N /proc/1/ns/mnt").unwrap(), wanted);
+        assert_eq!(Helper::of(OsStr::new("leasehold")), None);
     }
 }

@@ -29,6 +29,9 @@ pub struct Log;
 
 impl Write for Log {
     fn write(&mut self, message: &[u8]) -> io::Result<usize> {
+        let length = message.len();
+        let line = line(message);
+        let message = &line[..];
         match &mut *SINK.lock() {
             Sink::Stderr => io::stderr().write_all(message)?,
             Sink::File(file) => file.write_all(message)?,
@@ -40,12 +43,21 @@ impl Write for Log {
             }
             Sink::Nowhere => {}
         }
-        Ok(message.len())
+        Ok(length)
     }
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// One message as one line, in which nothing is obeyed.
+fn line(message: &[u8]) -> Vec<u8> {
+    let text = String::from_utf8_lossy(message);
+    let (text, end) = text.strip_suffix('\n').map_or((&text[..], ""), |text| (text, "\n"));
+    let mut line = crate::output::escaped(text, &['\t']).into_owned().into_bytes();
+    line.extend_from_slice(end.as_bytes());
+    line
 }
 
 /// A file to log to, opened while somebody can be told that it cannot be.
@@ -68,4 +80,17 @@ pub fn leave_stderr(file: Option<File>) {
         Some(file) => Sink::File(file),
         None => syslog().map_or(Sink::Nowhere, Sink::Syslog),
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_forges_no_line_of_the_log() {
+        let forged = line(b"WARN cannot remove a\n2026-11-23 INFO all is well\x1b[1A: denied\n");
+        assert_eq!(forged, b"WARN cannot remove a\\n2026-11-23 INFO all is well\\u{1b}[1A: denied\n");
+        assert_eq!(line(b"WARN plain\n"), b"WARN plain\n");
+        assert_eq!(line(b"\xff"), "\u{fffd}".as_bytes());
+    }
 }

@@ -6,11 +6,13 @@ use crate::state;
 
 /// One mount's entry; it goes with the value.
 #[derive(Debug)]
-pub struct Place(Option<PathBuf>);
+pub struct Place(Option<(PathBuf, PathBuf)>);
 
 impl Drop for Place {
     fn drop(&mut self) {
-        if let Some(path) = &self.0 {
+        let Some((path, cache)) = &self.0 else { return };
+        // Another cache may have been mounted there since.
+        if std::fs::read_to_string(path).is_ok_and(|written| Path::new(&written) == cache) {
             let _ = std::fs::remove_file(path);
         }
     }
@@ -24,7 +26,7 @@ pub fn remember(mounted: &Path, cache: &Path) -> Place {
         let path = directory.join(name(mounted));
         let cache = std::path::absolute(cache).ok()?;
         std::fs::write(&path, cache.to_str()?).ok()?;
-        Some(path)
+        Some((path, cache))
     };
     Place(write())
 }

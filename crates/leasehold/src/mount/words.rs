@@ -16,9 +16,9 @@ use crate::cli::parse_size;
 pub struct Words {
     /// `ro`
     pub read_only: bool,
-    /// `nosuid`
+    /// `nosuid`, unless `suid` says otherwise: the server's root would be root here.
     pub nosuid: bool,
-    /// `nodev`
+    /// `nodev`, unless `dev` says otherwise, for the same reason.
     pub nodev: bool,
     /// `noexec`
     pub noexec: bool,
@@ -40,6 +40,8 @@ pub struct Words {
     pub log: Option<PathBuf>,
     /// `retry=MINUTES`: how long a server that does not answer is waited for.
     pub retry: Duration,
+    /// `_netdev`, `x-…`: not for us, but for mount(8) and others to find again.
+    pub remembered: Vec<String>,
 }
 
 /// What is known besides the words of nfs(5).
@@ -52,8 +54,8 @@ impl Words {
     pub fn new() -> Words {
         Words {
             read_only: false,
-            nosuid: false,
-            nodev: false,
+            nosuid: true,
+            nodev: true,
             noexec: false,
             noatime: false,
             sync: false,
@@ -64,6 +66,7 @@ impl Words {
             keeping: Keeping::default(),
             log: None,
             retry: Duration::from_secs(120),
+            remembered: Vec::new(),
         }
     }
 
@@ -125,7 +128,8 @@ impl Words {
                 }
             }
             "comment" => {}
-            _ if name.starts_with("x-") || name.starts_with("X-") => {}
+            _ if name.starts_with("x-") || name == "_netdev" => self.remembered.push(word.to_owned()),
+            _ if name.starts_with("X-") => {}
             _ if value.is_some() => return Ok(false),
             _ => return Ok(self.flag(name)),
         }
@@ -158,7 +162,7 @@ impl Words {
             "user" | "users" | "owner" | "group" => {
                 (self.nosuid, self.nodev, self.noexec) = (true, true, name != "owner" && name != "group");
             }
-            "defaults" | "auto" | "noauto" | "nouser" | "nofail" | "_netdev" | "diratime" | "nodiratime"
+            "defaults" | "auto" | "noauto" | "nouser" | "nofail" | "diratime" | "nodiratime"
             | "norelatime" | "lazytime" | "nolazytime" | "silent" | "loud" | "fg" | "intr" | "nointr" => {}
             _ => return false,
         }
@@ -173,6 +177,14 @@ impl Words {
         }
         let usual = WriteBehind::default();
         Some(WriteBehind { wsize: url.options.wsize.unwrap_or(usual.wsize), ..usual })
+    }
+
+    /// What `findmnt` and `df` show: the source as it was given, and the port if that was given apart from it.
+    pub fn shown(given: &str, url: &Url) -> String {
+        match url.options.port {
+            Some(port) if url.port != Some(port) => Url { port: Some(port), ..url.clone() }.to_string(),
+            _ => given.split_once('?').map_or(given, |(before, _)| before).to_owned(),
+        }
     }
 
     /// Where and how to mount.
@@ -215,10 +227,26 @@ mod tests {
         let line = "rw,_netdev,noauto,nofail,x-systemd.automount,noatime,nodev,vers=4.2,soft,timeo=100,retrans=3,\
                     nconnect=4,acregmin=5,noac,lookupcache=positive,cache=/var/c,cachesize=2G,sec=sys";
         let (words, url) = take(line).unwrap();
-        assert!(words.noatime && words.nodev && !words.read_only && !words.nosuid);
+        assert!(words.noatime && words.nodev && !words.read_only && words.nosuid);
         assert!(words.write_behind(&url).is_none(), "noac");
+        assert_eq!(words.remembered, ["_netdev", "x-systemd.automount"]);
         assert_eq!((words.cache, words.keeping.cache_size), (Some("/var/c".into()), 2 << 30));
         assert!(url.options.soft && !url.options.cache.ac && url.options.nconnect == 4);
+    }
+
+    #[test]
+    fn programs_and_devices_of_the_server_have_no_rights_here_unless_they_are_given() {
+        for (line, nosuid, nodev) in [
+            ("rw", true, true),
+            ("defaults,_netdev", true, true),
+            ("suid", false, true),
+            ("dev,suid", false, false),
+            ("suid,dev,user", true, true),
+        ] {
+            let (words, _) = take(line).unwrap();
+            let target = words.target("/mnt".into(), "host:/export".into());
+            assert_eq!((target.nosuid, target.nodev), (nosuid, nodev), "{line}");
+        }
     }
 
     #[test]
@@ -236,6 +264,21 @@ mod tests {
         }
         let mut url = source("host:/export").unwrap();
         Words::new().take("nocache,ro", &mut url, true).unwrap();
+    }
+
+    #[test]
+    fn the_source_is_shown_as_it_was_given_and_the_port_with_it() {
+        for (given, options, shown) in [
+            ("filer:/export", "ro", "filer:/export"),
+            ("nfs://filer:2050/export?vers=3", "ro", "nfs://filer:2050/export"),
+            ("filer:/export", "port=2050", "nfs://filer:2050/export"),
+            ("nfs://filer/export", "port=2050", "nfs://filer:2050/export"),
+            ("nfs://filer:2050/export", "port=2050", "nfs://filer:2050/export"),
+        ] {
+            let (mut words, mut url) = (Words::new(), source(given).unwrap());
+            words.take(options, &mut url, false).unwrap();
+            assert_eq!(Words::shown(given, &url), shown, "{given} with {options}");
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use lab::{
-    Coherence, Cut, Guest, Knfsd, Lab, Link, Origin, Player, Report, Rng, Seat, V3, V4_0, V4_1, V4_2,
+    Coherence, Cut, Guest, Knfsd, Lab, Link, Mode, Origin, Player, Report, Rng, Seat, V3, V4_0, V4_1, V4_2,
     wait_for,
 };
 
@@ -16,6 +16,8 @@ const STEPS: usize = 150;
 const LEASE: [&str; 2] = ["--lease-time", "5"];
 /// The tick of an older kernel, and some.
 const GRANULE: Duration = Duration::from_millis(22);
+/// Bytes that are written before a close.
+const CLOSED_BYTES: usize = 300_000;
 /// A lease, a grace period, a recall; twice, because each may follow the other.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -63,6 +65,20 @@ fn clients_of_version_4_are_coherent_before_knfsd() {
     let Some(lab) = Lab::enter("coherence-knfsd") else { return };
     let knfsd = Knfsd::start(&lab);
     play(&lab, &knfsd.origin_v4(), "4.2", [V4_0, V4_1, V4_2]);
+}
+
+/// What kernels do among themselves, for comparison.
+#[test]
+fn kernels_are_coherent_without_us() {
+    if std::env::var_os("LAB_STEPS").is_none() {
+        eprintln!("kernels by themselves are played by hand: LAB_STEPS=1000");
+        return;
+    }
+    let Some(lab) = Lab::enter("coherence-kernels") else { return };
+    let knfsd = Knfsd::start(&lab);
+    let guests = ["one", "two", "three"].map(|name| lab.guest(name));
+    let players = guests.iter().map(|guest| player(guest, &knfsd.origin_v4(), V4_2)).collect();
+    Coherence::new(players, GRANULE).run(steps(), &mut Rng::from_environment());
 }
 
 #[test]
@@ -172,4 +188,28 @@ fn clients_are_coherent_after_one_was_cut_off_and_came_back() {
     wait_for("the client to come back", 2 * PATIENCE, || back().then_some(()));
     stage.game.rest(0, false);
     stage.run();
+}
+
+/// Under a write delegation with space for it, Linux begins to write at a close and does not wait, and it returns the
+/// delegation without waiting either.
+#[test]
+fn a_close_of_a_kernel_under_a_write_delegation_is_seen_by_the_next_open() {
+    let Some(lab) = Lab::enter("coherence-close") else { return };
+    let serve = stack::serve(&lab, &lab.subdirectory("served"));
+    let guests = ["writer", "reader"].map(|name| lab.guest(name));
+    let [mut writer, mut reader] = guests.each_ref().map(|guest| {
+        guest.mount_nfs(&serve.origin(), "/mnt/nfs", V4_1);
+        guest.hand()
+    });
+    for round in 0..steps() {
+        let path = format!("/mnt/nfs/{round}");
+        let content = vec![round as u8 | 1; CLOSED_BYTES];
+        let file = writer.open(&path, Mode::Create).unwrap().file;
+        writer.write_at(file, 0, &content).unwrap();
+        writer.close(file).unwrap();
+        let file = reader.open(&path, Mode::Read).unwrap().file;
+        let read = reader.read_at(file, 0, CLOSED_BYTES).unwrap();
+        assert!(read == content, "round {round}: {} bytes of {CLOSED_BYTES}", read.len());
+        reader.close(file).unwrap();
+    }
 }

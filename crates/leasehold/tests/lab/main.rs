@@ -6,6 +6,10 @@ mod builds;
 mod close_to_open;
 mod coherence;
 mod counts;
+mod defaults;
+#[path = "../everyday/mod.rs"]
+mod everyday;
+mod everyday_there;
 mod faults;
 mod frozen;
 mod kill;

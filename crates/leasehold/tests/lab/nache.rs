@@ -88,6 +88,13 @@ fn two_clients_under_write_delegations_cost_one_open_and_one_read_for_each_file(
 fn two_clients_under_read_delegations_cost_locks_besides() {
     let Some(lab) = Lab::enter("nache-knfsd") else { return };
     let knfsd = Knfsd::start(&lab);
+    if knfsd.guest().linux() >= (6, 6) {
+        eprintln!(
+            "lab: {}: this server delegates writing, and what that costs is counted before serve",
+            lab.name()
+        );
+        return;
+    }
     let (first, rest) = table_2(&lab, &knfsd.origin_v4(), |script| drop(knfsd.sh(script)));
     assert_eq!((first.of("OPEN"), first.of("READ")), (FILES, 0));
     assert_eq!((first.1, rest.1), (FILES, 0));

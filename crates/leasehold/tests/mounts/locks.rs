@@ -115,6 +115,59 @@ fn processes_of_one_mount_exclude_each_other_and_who_is_killed_gives_up() {
     }
 }
 
+#[test]
+fn who_would_wait_for_itself_through_others_is_refused() {
+    if !may_hold() {
+        return;
+    }
+    // Under a lease for writing, and without one.
+    for (version, elsewhere) in [("3", false), ("4.2", false), ("4.2", true)] {
+        let mut setting = Setting::new();
+        setting.mount("a", &format!("vers={version}"));
+        setting.mount("b", &format!("vers={version}"));
+        let path = setting.at("a", "file");
+        fs::write(&path, b"x").unwrap();
+        let other = elsewhere.then(|| Holder::new(&setting.at("b", "file")));
+        let mut holders = [0, 1, 2].map(|_| Holder::new(&path));
+        for (n, holder) in holders.iter_mut().enumerate() {
+            assert_eq!(holder.ask(&format!("fcntl ex {n}0 10")), "done");
+        }
+        let case = format!("version {version}, open elsewhere: {elsewhere}");
+        // Each waits for the next one, the last one for the first: the one that comes last is refused, and gives up.
+        let wait = |(n, holder): (usize, &mut Holder)| {
+            let heard = holder.ask(&format!("fcntl ex {}0 10 wait", (n + 1) % 3));
+            assert_eq!(holder.ask("fcntl un 0 30"), "done");
+            heard
+        };
+        let heard: Vec<_> = std::thread::scope(|scope| {
+            let waits: Vec<_> =
+                holders.iter_mut().enumerate().map(|holder| scope.spawn(move || wait(holder))).collect();
+            waits.into_iter().map(|wait| wait.join().unwrap()).collect()
+        });
+        let count = |what: &str| heard.iter().filter(|heard| *heard == what).count();
+        let counts = (count("done"), count("Resource deadlock avoided"));
+        assert_eq!(counts, (2, 1), "{case}: {heard:?}");
+        // A chain is no circle, also where two have waited for each other before.
+        let [one, two, _] = &mut holders;
+        assert_eq!(one.ask("fcntl ex 0 10"), "done");
+        two.tell("fcntl ex 0 10 wait");
+        wait_until(|| waits_for_a_lock(two));
+        assert_eq!(one.ask("fcntl un 0 10"), "done");
+        assert_eq!(two.hear(), "done", "{case}");
+        one.tell("fcntl ex 0 10 wait");
+        wait_until(|| waits_for_a_lock(one));
+        assert_eq!(two.ask("fcntl un 0 10"), "done");
+        assert_eq!(one.hear(), "done", "{case}");
+        drop(other);
+    }
+}
+
+/// Is a process in a system call on locks?
+fn waits_for_a_lock(holder: &Holder) -> bool {
+    let call = fs::read_to_string(format!("/proc/{}/syscall", holder.child.id())).unwrap_or_default();
+    call.starts_with(&format!("{} ", libc::SYS_fcntl))
+}
+
 /// May somebody else have the whole file?
 fn try_flock(path: &Path) -> bool {
     let file = OpenOptions::new().read(true).write(true).open(path).unwrap();

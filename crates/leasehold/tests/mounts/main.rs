@@ -4,9 +4,13 @@
 
 mod close_to_open;
 mod departure;
+mod full;
 mod kill;
 mod locks;
 mod model;
+mod names;
 mod setting;
+mod sparse;
 mod stress;
+mod times;
 mod unix;

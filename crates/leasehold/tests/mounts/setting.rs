@@ -81,10 +81,23 @@ impl Running {
 impl Setting {
     /// An empty directory, served. Waits until the one before is gone.
     pub fn new() -> Setting {
+        Setting::with(|_| ())
+    }
+
+    /// The same, of a file system of its own with so many bytes.
+    pub fn of_size(bytes: u64) -> Setting {
+        Setting::with(|served| {
+            let size = format!("size={bytes}");
+            output(Command::new("mount").args(["-t", "tmpfs", "-o", &size, "leasehold-test"]).arg(served));
+        })
+    }
+
+    fn with(prepare: impl FnOnce(&Path)) -> Setting {
         // A test that failed is over too.
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let directory = tempfile::tempdir().unwrap();
         fs::create_dir(directory.path().join("served")).unwrap();
+        prepare(&directory.path().join("served"));
         let server = serve(directory.path());
         Setting { directory, server, mounts: Vec::new(), _alone: alone }
     }
@@ -113,7 +126,13 @@ impl Setting {
 
     /// The same of another server.
     pub fn mount_from(&mut self, address: &str, name: &str, options: &str) {
-        let (cache, log) = (self.cache(name), self.place(format!("log-{name}")));
+        let child = self.mounting(address, name, options).spawn().unwrap();
+        self.mounted(name, child);
+    }
+
+    /// The command that mounts, in the foreground.
+    pub fn mounting(&self, address: &str, name: &str, options: &str) -> Command {
+        let (cache, log) = (self.cache(name), self.log(name));
         let at = self.at(name, "");
         // What a killed process left there answers nothing.
         if !at.exists() && !is_mounted(&at) {
@@ -121,19 +140,36 @@ impl Setting {
         }
         let words = format!("cache={},minfree=0,noresvport,log={},{options}", cache.display(), log.display());
         // Whoever runs these tests with nohup(1) has SIGHUP ignored, and what is started inherits that.
-        let mut child = Command::new("env")
-            .args(["--default-signal=HUP", PROGRAM])
-            .args(["mount", "--foreground", &format!("nfs://{address}/export")])
-            .arg(&at)
-            .args(["-o", &words])
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut command = Command::new("env");
+        command.args(["--default-signal=HUP", PROGRAM]);
+        command.args(["mount", "--foreground", &format!("nfs://{address}/export")]).arg(&at);
+        command.args(["-o", &words]).stdin(Stdio::null()).stdout(Stdio::piped());
+        command
+    }
+
+    /// Waits until that has mounted.
+    #[track_caller]
+    pub fn mounted(&mut self, name: &str, mut child: Child) {
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let log = self.log(name);
         assert!(line.contains(" is mounted on "), "it said {line:?}, and in its log {:?}", fs::read(log));
         self.mounts.push(Mounted { name: name.to_owned(), child });
+    }
+
+    /// Where a mount logs to.
+    pub fn log(&self, name: &str) -> PathBuf {
+        self.place(format!("log-{name}"))
+    }
+
+    /// The process of a mount that nobody waits for here.
+    pub fn leave(&mut self, name: &str) -> Child {
+        self.take(name).child
+    }
+
+    /// Where the server listens.
+    pub fn address(&self) -> String {
+        self.server.address.clone()
     }
 
     /// The server.
@@ -204,7 +240,7 @@ impl Setting {
         of(&status["upstream"]["READ"]["calls"]) + of(&status["cache"]["reads_along"])
     }
 
-    fn status(&self, name: &str) -> Value {
+    pub fn status(&self, name: &str) -> Value {
         let output =
             Command::new(PROGRAM).args(["status", "--json"]).arg(self.at(name, "")).output().unwrap();
         serde_json::from_slice(&output.stdout).unwrap()
@@ -224,7 +260,12 @@ impl Setting {
     /// A process that has files of the mount open cannot start what the mount waits for: the close of its files in the
     /// child, before the program begins, is a flush.
     pub fn proxy(&self, listen: &str) -> Prepared {
-        let url = format!("nfs://{}/export?noresvport&vers=4.2", self.server.address);
+        self.proxy_with(listen, "hard")
+    }
+
+    /// The same, with an option in the URL.
+    pub fn proxy_with(&self, listen: &str, option: &str) -> Prepared {
+        let url = format!("nfs://{}/export?noresvport&vers=4.2&{option}", self.server.address);
         let mut command = Command::new("sh");
         command.args(["-c", "read go; exec \"$@\"", "sh", PROGRAM, "proxy", &url]);
         command.args(["--min-free", "0", "--insecure", "--no-root-squash", "--no-rpcbind"]);
@@ -253,6 +294,10 @@ impl Drop for Setting {
             let _ = mounted.child.wait();
         }
         self.server.kill();
+        let served = self.there("");
+        if is_mounted(served.components().as_path()) {
+            let _ = Command::new("umount").arg("-l").arg(served).status();
+        }
         // What was killed is mounted still.
         for entry in fs::read_dir(self.directory.path()).unwrap().flatten() {
             if entry.file_name().as_encoded_bytes().starts_with(b"mnt-") {

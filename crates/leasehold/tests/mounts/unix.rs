@@ -89,6 +89,35 @@ fn who_made_or_opened_a_file_may_write_it_whatever_its_mode_becomes() {
 }
 
 #[test]
+fn who_writes_to_or_cuts_a_set_id_file_of_another_takes_the_bits_away() {
+    each(|setting, version| {
+        fs::set_permissions(setting.at("a", ""), fs::Permissions::from_mode(0o777)).unwrap();
+        fs::set_permissions(setting.place(""), fs::Permissions::from_mode(0o755)).unwrap();
+        let script = "exec 3<>$0; if [ $1 = cut ]; then truncate -s 2 $0; else printf new >&3; fi; \
+            stat -L -c %a /proc/self/fd/3 $0";
+        for (owner, how) in [(0, "write"), (0, "cut"), (4343, "write"), (4343, "cut")] {
+            for mode in [0o4777, 0o2777, 0o6777] {
+                let path = setting.at("a", "file");
+                fs::write(&path, b"old bytes").unwrap();
+                std::os::unix::fs::chown(&path, Some(owner), Some(owner)).unwrap();
+                fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+                let mut shell = Command::new("setpriv");
+                shell.args(["--reuid", "4343", "--regid", "4343", "--clear-groups", "sh", "-ec", script]);
+                let output = shell.arg(&path).arg(how).output().unwrap();
+                let said = String::from_utf8_lossy(&output.stderr);
+                let case = format!("version {version}, {how} {mode:o} of {owner}: {said}");
+                assert!(output.status.success(), "{case}");
+                assert_eq!(String::from_utf8_lossy(&output.stdout), "777\n777\n", "{case}");
+                let changed: &[u8] = if how == "cut" { b"ol" } else { b"new bytes" };
+                assert_eq!(fs::read(setting.there("file")).unwrap(), changed, "{case}");
+                assert_eq!(setting.there("file").metadata().unwrap().mode() & 0o7777, 0o777, "{case}");
+                fs::remove_file(&path).unwrap();
+            }
+        }
+    });
+}
+
+#[test]
 fn what_is_renamed_or_linked_is_at_the_server_before_its_name_is() {
     each(|setting, version| {
         let rename = |from: &str, to: &str, flags| {

@@ -1,13 +1,16 @@
 //! GETATTR, SETATTR, ACCESS, STATFS.
 
-use rustix::io::Errno;
-use vfs::{AccessMask, Attributes, Caller, SetAttributes, SetTime, Timestamp, Wcc};
+use std::time::Duration;
 
-use crate::credentials::caller;
+use rustix::io::Errno;
+use vfs::{AccessMask, Attributes, Caller, Principal, SetAttributes, SetTime, Status, Timestamp, Wcc};
+
+use crate::credentials::{caller, machine};
 use crate::errno;
-use crate::front::Front;
+use crate::files::File;
+use crate::front::{Front, attr_of_removed, opening, wall};
 use crate::inodes::Inode;
-use crate::wire::abi::Fattr;
+use crate::wire::abi::{Fattr, ROOT};
 use crate::wire::reply::{Answer, Outcome, Statfs};
 use crate::wire::request::{Header, SetAttr};
 
@@ -20,8 +23,14 @@ impl Front {
     /// GETATTR: what `stat` shows.
     pub async fn getattr(&self, header: &Header) -> Outcome {
         let inode = self.inode(header.node)?;
-        let attributes = self.fs.getattr(&caller(header), &inode.handle).await.map_err(errno::of)?;
-        Ok(Answer::Attr(self.valid(&inode), self.attr(&inode, &attributes)))
+        self.settle_names(header, &inode).await;
+        match self.fs.getattr(&caller(header), &inode.handle).await {
+            Ok(attributes) => Ok(Answer::Attr(self.valid(&inode), self.attr(&inode, &attributes))),
+            Err(error) => {
+                let left = removed(&inode, &error).ok_or_else(|| errno::of(error))?;
+                Ok(Answer::Attr(Duration::ZERO, attr_of_removed(self, &left)))
+            }
+        }
     }
 
     /// SETATTR.
@@ -29,13 +38,36 @@ impl Front {
         let inode = self.inode(header.node)?;
         let caller = caller(header);
         let wanted = wanted(set);
-        let attributes = self.set(&caller, &inode, &wanted).await?;
+        let attributes = match self.set(&caller, &inode, &wanted).await {
+            Err(Errno::STALE) if inode.state.lock().removed.is_some() => {
+                return Ok(self.set_on_removed(&inode, &wanted));
+            }
+            set => set?,
+        };
         let attributes = if set.valid.contains(Fattr::KILL_SUIDGID) && wanted.mode.is_none() {
-            self.without_set_id(&caller, &inode, attributes).await?
+            self.without_set_id(&caller, &inode, attributes).await
         } else {
             attributes
         };
         Ok(Answer::Attr(self.valid(&inode), self.attr(&inode, &attributes)))
+    }
+
+    /// A directory that was removed while it was open has its attributes here alone.
+    fn set_on_removed(&self, inode: &Inode, set: &SetAttributes) -> Answer {
+        let mut state = inode.state.lock();
+        let Some(left) = &mut state.removed else { return Answer::Done };
+        let now = wall();
+        let time = |set: Option<SetTime>, old| match set {
+            Some(SetTime::Client(time)) => time,
+            Some(SetTime::Server) => now,
+            None => old,
+        };
+        left.mode = set.mode.unwrap_or(left.mode);
+        left.uid = set.uid.unwrap_or(left.uid);
+        left.gid = set.gid.unwrap_or(left.gid);
+        (left.atime, left.mtime) = (time(set.atime, left.atime), time(set.mtime, left.mtime));
+        left.ctime = now;
+        Answer::Attr(Duration::ZERO, attr_of_removed(self, left))
     }
 
     async fn set(&self, caller: &Caller, inode: &Inode, set: &SetAttributes) -> Result<Attributes, Errno> {
@@ -49,21 +81,47 @@ impl Front {
         Ok(attributes)
     }
 
-    /// Clears the set-id bits that somebody who is not privileged has lost by writing.
-    pub async fn without_set_id(
-        &self,
-        caller: &Caller,
-        inode: &Inode,
-        attributes: Attributes,
-    ) -> Result<Attributes, Errno> {
-        // Set-group-id without group execution is the mark of mandatory locking, and stays.
-        let group = if attributes.mode & 0o010 == 0 { 0o2000 } else { 0 };
-        let lost = attributes.mode & SET_ID & !group;
-        if lost == 0 {
-            return Ok(attributes);
+    /// Clears the set-id bits of a file that a process without privilege has just written.
+    ///
+    /// Only the owner may set the mode. For other writers the origin clears the bits when the bytes arrive, so that what
+    /// is delayed is sent first.
+    ///
+    /// # Errors
+    /// The origin refused what is delayed.
+    pub async fn written_without_privilege(&self, file: &File) -> Result<(), Errno> {
+        let inode = &file.inode;
+        let known = self.fs.getattr(&file.caller, &inode.handle).await.map_err(errno::of)?;
+        if set_id_lost(&known) == 0 {
+            return Ok(());
         }
-        let set = SetAttributes { mode: Some(attributes.mode & !lost), ..SetAttributes::default() };
-        self.set(caller, inode, &set).await
+        let known = if owns(&file.caller, &known) {
+            known
+        } else {
+            self.commit(file).await?;
+            self.fs.getattr(&opening(&file.caller), &inode.handle).await.map_err(errno::of)?
+        };
+        self.without_set_id(&file.caller, inode, known).await;
+        // The kernel asks for sizes and times after a write, and for the mode only if it is told to.
+        self.notifier.attributes(inode.number);
+        Ok(())
+    }
+
+    /// Clears the set-id bits that a file loses if `caller` changes it: as the owner, else with the rights of the mount.
+    /// The attributes afterwards. If the origin allows neither, the bits are its own affair: the change stands.
+    async fn without_set_id(&self, caller: &Caller, inode: &Inode, known: Attributes) -> Attributes {
+        let lost = set_id_lost(&known);
+        if lost == 0 {
+            return known;
+        }
+        let set = SetAttributes { mode: Some(known.mode & !lost), ..SetAttributes::default() };
+        let with = if owns(caller, &known) { caller.clone() } else { machine() };
+        match self.set(&with, inode, &set).await {
+            Ok(attributes) => attributes,
+            Err(errno) => {
+                tracing::debug!("{} keeps its set-id bits after a change: {errno}", inode.handle);
+                known
+            }
+        }
     }
 
     /// ACCESS: asked only where the kernel does not check mode bits itself.
@@ -91,7 +149,15 @@ impl Front {
     /// STATFS.
     pub async fn statfs(&self, header: &Header) -> Outcome {
         let inode = self.inode(header.node)?;
-        let stat = self.fs.fsstat(&caller(header), &inode.handle).await.map_err(errno::of)?;
+        let caller = caller(header);
+        let stat = match self.fs.fsstat(&caller, &inode.handle).await {
+            // The file system of a directory that is no more is there still.
+            Err(error) if removed(&inode, &error).is_some() => {
+                self.fs.fsstat(&caller, &self.inode(ROOT)?.handle).await
+            }
+            stat => stat,
+        };
+        let stat = stat.map_err(errno::of)?;
         Ok(Answer::Statfs(Statfs {
             blocks: stat.total_bytes / BLOCK_BYTES,
             bfree: stat.free_bytes / BLOCK_BYTES,
@@ -102,6 +168,23 @@ impl Front {
             namelen: self.limits.name_max,
         }))
     }
+}
+
+/// What is left of a directory that was removed through this mount, if that is why a call failed.
+pub fn removed(inode: &Inode, error: &vfs::Error) -> Option<Attributes> {
+    let state = inode.state.lock();
+    state.removed.as_ref().filter(|_| error.status == Status::Stale).map(|left| **left)
+}
+
+/// The set-id bits that a file loses when a process without privilege changes it.
+fn set_id_lost(attributes: &Attributes) -> u32 {
+    // Set-group-id without group execution is the mark of mandatory locking, and stays.
+    let group = if attributes.mode & 0o010 == 0 { 0o2000 } else { 0 };
+    attributes.mode & SET_ID & !group
+}
+
+fn owns(caller: &Caller, attributes: &Attributes) -> bool {
+    matches!(&caller.principal, Principal::Unix(credential) if credential.uid == attributes.uid)
 }
 
 fn wanted(set: &SetAttr) -> SetAttributes {

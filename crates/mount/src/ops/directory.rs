@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use tokio::time::Instant;
 use vfs::{AccessMask, Attributes, Caller, Entry, FileType, ReadDir, Status};
 
+use super::attributes::removed;
 use crate::credentials::caller;
 use crate::errno;
 use crate::files::{Directory, Position};
@@ -38,8 +39,16 @@ impl Front {
     pub async fn opendir(&self, header: &Header) -> Outcome {
         let inode = self.inode(header.node)?;
         let caller = caller(header);
-        let attributes = self.fs.getattr(&opening(&caller), &inode.handle).await.map_err(errno::of)?;
         let fh = self.files.number();
+        let attributes = match self.fs.getattr(&opening(&caller), &inode.handle).await {
+            Ok(attributes) => attributes,
+            Err(error) if removed(&inode, &error).is_some() => {
+                let position = tokio::sync::Mutex::new(Position::at_the_end());
+                self.files.insert_directory(fh, Directory { inode, caller, state: None, position });
+                return Ok(Answer::Open(OpenOut { fh, flags: Fopen::empty(), backing: 0 }));
+            }
+            Err(error) => return Err(errno::of(error)),
+        };
         let now = attributes.wcc();
         let (stale, kept, fills) = {
             let mut state = inode.state.lock();
@@ -101,24 +110,27 @@ impl Front {
         }
         let mut told = Vec::new();
         let from = if offset <= PARENT { 0 } else { offset };
-        if position.cookie != from || (from == 0 && !page.is_empty()) || position.plus != plus {
+        // From the beginning all is fetched anew, as rewinddir(3) has it.
+        let anew = from == 0 && !page.is_empty();
+        let lacking = plus && !position.plus;
+        if anew || lacking || (position.cookie != from && !position.seek(from)) {
             let verifier = if from == 0 { [0; 8] } else { position.verifier };
-            let good = (from == 0 && plus).then(|| Instant::now() + LISTED_MAX);
-            *position = Position { cookie: from, plus, verifier, good, ..Position::default() };
+            *position = Position::behind(from, plus, verifier);
+            position.good = (from == 0 && plus).then(|| Instant::now() + LISTED_MAX);
         }
         loop {
-            if position.ahead.is_empty() {
+            if position.next().is_none() {
                 if position.eof {
                     break;
                 }
                 match self.fetch(&directory, &mut position).await {
-                    Ok(()) if position.ahead.is_empty() => break,
+                    Ok(()) if position.next().is_none() => break,
                     Ok(()) => {}
                     Err(_) if !page.is_empty() => break,
                     Err(errno) => return Err(errno),
                 }
             }
-            if !self.put_entries(&directory.inode, &mut position, (&mut page, size), &mut told) {
+            if !self.put_entries(&directory.inode, &mut position, (&mut page, size), plus, &mut told) {
                 break;
             }
         }
@@ -134,11 +146,18 @@ impl Front {
         parent: &Inode,
         position: &mut Position,
         (page, size): (&mut Vec<u8>, usize),
+        plus: bool,
         told: &mut Vec<u64>,
     ) -> bool {
-        while let Some(entry) = position.ahead.front() {
-            let (out, number, kind) =
-                if position.plus { self.entry_plus(parent, entry) } else { bare(self, entry) };
+        // Another client was there since: what was fetched before is not of after its change.
+        let is_doubted = position.doubted.is_some_and(|doubted| doubted != self.doubted(parent));
+        while let Some(entry) = position.next() {
+            let (out, number, kind) = if plus { self.entry_plus(parent, entry) } else { bare(self, entry) };
+            let kept = |out: EntryOut| {
+                let entry_valid = if is_doubted { Duration::ZERO } else { out.entry_valid };
+                EntryOut { entry_valid, ..out }
+            };
+            let out = out.map(kept);
             let name = entry.name.as_bytes();
             if !put_dirent(page, size, out.as_ref(), (number, kind), (entry.cookie, name)) {
                 // What the kernel does not get it does not give back.
@@ -152,8 +171,10 @@ impl Front {
             let valid = out.map(|out| out.attr_valid.min(out.entry_valid));
             let until = valid.map(|valid| Instant::now() + valid);
             position.good = position.good.zip(until).map(|(good, until)| good.min(until));
-            position.cookie = entry.cookie;
-            position.ahead.pop_front();
+            if !plus {
+                position.good = None;
+            }
+            position.advance();
         }
         true
     }
@@ -169,6 +190,7 @@ impl Front {
 
     async fn fetch(&self, directory: &Directory, position: &mut Position) -> Result<(), Errno> {
         let mut again = true;
+        position.doubted.get_or_insert_with(|| self.doubted(&directory.inode));
         loop {
             let (cookie, verifier) = (position.cookie, position.verifier);
             let part = ReadDir { cookie, verifier, bytes: FETCH_BYTES, plus: position.plus };

@@ -3,6 +3,10 @@
 //! **Appends.** The kernel appends where it believes the end to be, and nothing but a question of its own tells it another
 //! size: neither the answer to an open nor that to a lock, which are the points of coherence. So the first append after one
 //! of those is held against the size that is known here, and goes where the end is.
+//!
+//! **Direct writes.** Linux drops the pages of the range before a direct write, and after it if the call is synchronous. Of
+//! an asynchronous one (io_submit(2), io_uring) it drops none afterwards, so that a page that a reader has filled meanwhile
+//! stays with the bytes of before. The reply to a direct WRITE therefore waits until the kernel has dropped them once more.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -15,23 +19,28 @@ use crate::errno;
 use crate::files::File;
 use crate::front::{Front, wall};
 use crate::wire::reply::{Answer, Outcome};
+use crate::wire::request::{ReadHow, WriteHow};
 
 /// Most bytes of one COPY_FILE_RANGE: its answer has 32 bits.
 const COPY_MAX_BYTES: u64 = 1 << 30;
 
 /// How long an append waits for pages to go that have it elsewhere.
 const PAGES_PATIENCE: Duration = Duration::from_millis(100);
+/// How long the reply to a direct WRITE waits for pages of before to go. They go afterwards all the same.
+const RANGE_PATIENCE: Duration = Duration::from_secs(1);
 
 impl Front {
     /// READ. To the kernel, fewer bytes than asked are the end of the file.
-    pub async fn read(&self, fh: u64, offset: u64, size: u32) -> Outcome {
+    pub async fn read(&self, fh: u64, offset: u64, size: u32, how: ReadHow) -> Outcome {
         let file = self.file(fh)?;
         let granule = Duration::from_nanos(self.limits.time_delta_nanoseconds);
         let leased = file.inode.is_leased();
         {
             let mut state = file.inode.state.lock();
             state.pages.heard_of(fh);
-            state.pages.read(leased, granule, wall());
+            if !how.direct {
+                state.pages.read(leased, granule, wall());
+            }
         }
         let (first, eof) = self.read_part(&file, offset, size).await?;
         if eof || first.is_empty() || first.len() >= size as usize {
@@ -59,25 +68,38 @@ impl Front {
     }
 
     /// WRITE.
-    pub async fn write(&self, fh: u64, offset: u64, data: Bytes, flags: u32, kill_set_id: bool) -> Outcome {
+    pub async fn write(&self, fh: u64, offset: u64, data: Bytes, how: WriteHow) -> Outcome {
         let file = self.file(fh)?;
-        if flags & libc::O_APPEND as u32 != 0 && is_end_in_doubt(&file) {
-            return self.append(&file, offset, data, flags, kill_set_id).await;
+        if how.flags & libc::O_APPEND as u32 != 0 && is_end_in_doubt(&file) {
+            return self.append(&file, offset, data, how).await;
         }
-        self.write_at(&file, offset, data, flags, kill_set_id).await
+        let length = data.len();
+        let written = self.write_at(&file, offset, data, how).await?;
+        let stale = {
+            let mut state = file.inode.state.lock();
+            if !how.direct {
+                state.pages.put(length);
+            }
+            how.direct && state.pages.are_filled()
+        };
+        if stale {
+            let gone = self.notifier.range_gone(file.inode.number, offset, length as u64);
+            let _ = tokio::time::timeout(RANGE_PATIENCE, gone).await;
+        }
+        Ok(written)
     }
 
     /// Writes at the end, wherever the kernel believes it to be.
-    async fn append(&self, file: &File, offset: u64, data: Bytes, flags: u32, kill_set_id: bool) -> Outcome {
+    async fn append(&self, file: &File, offset: u64, data: Bytes, how: WriteHow) -> Outcome {
         let _turn = file.inode.appending.lock().await;
         let looks = file.inode.state.lock().looks;
         let end = self.fs.getattr(&file.caller, &file.inode.handle).await.map_err(errno::of)?.size;
         if end == offset {
             file.inode.state.lock().ends_known = looks;
-            return self.write_at(file, offset, data, flags, kill_set_id).await;
+            return self.write_at(file, offset, data, how).await;
         }
         let length = data.len();
-        let written = self.write_at(file, end, data, flags, kill_set_id).await?;
+        let written = self.write_at(file, end, data, how).await?;
         // The kernel asks for the size before it shows one, as after every write, but it has put the bytes into its pages.
         let readable = file.inode.state.lock().pages.misplaced(length);
         if readable {
@@ -88,21 +110,14 @@ impl Front {
         Ok(written)
     }
 
-    async fn write_at(
-        &self,
-        file: &File,
-        offset: u64,
-        data: Bytes,
-        flags: u32,
-        kill_set_id: bool,
-    ) -> Outcome {
+    async fn write_at(&self, file: &File, offset: u64, data: Bytes, how: WriteHow) -> Outcome {
         // Told now: whoever delays the write below would tell it at the close.
         let room = self.limits.file_size_max.saturating_sub(offset);
         if room == 0 && !data.is_empty() {
             return Err(Errno::FBIG);
         }
         let data = data.slice(..data.len().min(usize::try_from(room).unwrap_or(usize::MAX)));
-        let stability = self.stability(flags);
+        let stability = self.stability(how.flags);
         let most = self.limits.write_max.max(1) as usize;
         let mut done = 0;
         while done < data.len() {
@@ -115,9 +130,8 @@ impl Front {
                 _ => break,
             }
         }
-        if kill_set_id {
-            let attributes = self.fs.getattr(&file.caller, &file.inode.handle).await.map_err(errno::of)?;
-            self.without_set_id(&file.caller, &file.inode, attributes).await?;
+        if how.kill_set_id {
+            self.written_without_privilege(file).await?;
         }
         Ok(Answer::Written(done.min(data.len()) as u32))
     }

@@ -1,13 +1,16 @@
 //! Locks: `fcntl` ranges, and `flock` as a lock of the whole file, both as byte-range locks of the origin.
 //!
 //! The layer below never waits for a lock. Who waits tries again when a lock of this machine goes, when the origin says
-//! that one is free, and now and then, as the kernel's own client does; a signal ends the wait.
+//! that one is free, and now and then, as the kernel's own client does; a signal ends the wait, and so does a deadlock
+//! (`deadlock`).
 
 use std::time::Duration;
 
 use rustix::io::Errno;
+use tokio::time::Instant;
 use vfs::{Lock, LockKind, LockRequest, Locked, Owner, Status};
 
+use super::deadlock::Wait;
 use crate::errno;
 use crate::files::{File, lock_owner};
 use crate::front::{Front, Interrupt, opening};
@@ -20,8 +23,10 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_s
 /// The kernel's end of the file.
 const END: u64 = i64::MAX as u64;
 
-/// How long the grant of a lock may wait for pages of another state to go.
-const PAGES_PATIENCE: Duration = Duration::from_secs(1);
+/// How long the grant of a lock may wait for pages and names of another state to go.
+const FORGET_PATIENCE: Duration = Duration::from_secs(1);
+/// How long after a lock the kernel believes no names of files beside the locked one.
+const LOCKS_MEMORY: Duration = Duration::from_secs(60);
 
 impl Front {
     /// GETLK: the lock that is in the way.
@@ -56,11 +61,26 @@ impl Front {
         };
         let request = LockRequest { lock: wanted, wait: wait.is_some(), reclaim: false };
         let mut pause = RETRY.0;
+        let waiting = wait.filter(|_| !flock).map(|_| self.waits.begin());
         loop {
             let unlocked = file.inode.unlocked.notified();
             match self.fs.lock(&file.caller, open, &request).await {
                 Ok(Locked::Granted) => break,
-                Ok(Locked::Denied(_)) => {}
+                Ok(Locked::Denied(other)) => {
+                    let (inode, caller) = (file.inode.clone(), file.caller.clone());
+                    let wait = Wait {
+                        inode,
+                        caller,
+                        lock: request.lock.clone(),
+                        pid: lock.pid,
+                        blocker: other.owner,
+                    };
+                    if let Some(waiting) = &waiting
+                        && waiting.closes_a_circle(self, wait).await
+                    {
+                        return Err(Errno::DEADLK);
+                    }
+                }
                 Err(error) if wait.is_some() && matches!(error.status, Status::Delay | Status::Grace) => {}
                 Err(error) => return Err(errno::of(error)),
             }
@@ -71,6 +91,7 @@ impl Front {
                 () = interrupt.raised() => return Err(Errno::INTR),
             }
         }
+        drop(waiting);
         // Granted to somebody who is gone: nobody would ever unlock it.
         if wait.is_some_and(Interrupt::is_raised) {
             let range = (request.lock.offset, request.lock.length);
@@ -80,7 +101,29 @@ impl Front {
         }
         file.inode.state.lock().lockers.insert(owner, Locker { pid: lock.pid, open });
         self.look_anew(&file).await;
+        self.doubt_names_beside(&file).await;
         Ok(Answer::Done)
+    }
+
+    /// Who gets a lock sees the names that the last holder left beside the file: a journal, a spool. The kernel is told to
+    /// forget those that it believes, and from then on believes none in that directory: the layer below answers.
+    async fn doubt_names_beside(&self, file: &File) {
+        let parents: Vec<u64> = file.inode.state.lock().names.iter().map(|(parent, _)| *parent).collect();
+        for parent in parents {
+            let Some(directory) = self.inodes.get(parent) else { continue };
+            let before = directory.state.lock().locked.replace(Instant::now());
+            if before.is_none_or(|at| at.elapsed() >= LOCKS_MEMORY / 2) {
+                let told = self.notifier.names_in(parent, self.inodes.doubt_names(parent));
+                // Bounded: the kernel hears when no request holds the directory's lock.
+                let _ = tokio::time::timeout(FORGET_PATIENCE, told).await;
+            }
+        }
+    }
+
+    /// Was a file in this directory locked not long ago?
+    pub fn has_locks(&self, directory: u64) -> bool {
+        let inode = self.inodes.get(directory);
+        inode.is_some_and(|inode| inode.state.lock().locked.is_some_and(|at| at.elapsed() < LOCKS_MEMORY))
     }
 
     /// Who gets a lock sees what the last holder wrote: pages of another state go before it is told.
@@ -93,7 +136,7 @@ impl Front {
         if !keep {
             // Bounded: pages that are being read may wait for whoever waits for this lock.
             let gone = self.notifier.data_gone(file.inode.number);
-            if tokio::time::timeout(PAGES_PATIENCE, gone).await.is_ok() {
+            if tokio::time::timeout(FORGET_PATIENCE, gone).await.is_ok() {
                 file.inode.state.lock().pages.heard_of(file.fh);
             }
         }

@@ -1,43 +1,86 @@
 //! LOOKUP, READLINK, and whatever makes a name: MKNOD, MKDIR, SYMLINK, LINK.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use vfs::{CreateHow, Created, Name, SetAttributes, Status};
+use vfs::{Attributes, Caller, CreateHow, Created, Handle, Name, SetAttributes, Status};
 
 use crate::credentials::caller;
 use crate::errno;
-use crate::front::{Front, LookupCache, device_of, file_type, name};
+use crate::front::{Front, device_of, file_type, name, opening};
 use crate::inodes::Inode;
 use crate::wire::reply::{Answer, EntryOut, Outcome};
 use crate::wire::request::Header;
 
-/// How long the kernel believes that a name leads nowhere: longer, and a file that `ls` shows would not open.
-const ABSENT_MAX: Duration = Duration::from_secs(1);
+/// How often a name is looked up whose file is gone each time before it has been looked at.
+const TRIES_MAX: usize = 16;
 /// `PATH_MAX` less the NUL, as the layers below bound it.
 const TARGET_MAX_BYTES: usize = 4096;
 
 impl Front {
-    /// LOOKUP. A name that leads nowhere is an answer too, if the kernel may remember it.
-    pub async fn lookup(&self, header: &Header, text: &[u8]) -> Outcome {
+    /// LOOKUP. The kernel caches no negative entry: a point of coherence (see `docs/semantics.md`) ends what the layer
+    /// below believes of absent names, and the kernel cannot be told of it in time. It takes the directory's lock for a
+    /// notification, and the creator of a lock file holds that lock until the creation is answered.
+    pub async fn lookup(self: &Arc<Front>, header: &Header, text: &[u8]) -> Outcome {
         let directory = self.inode(header.node)?;
         let (caller, name) = (caller(header), name(text)?);
-        match self.fs.lookup(&caller, &directory.handle, &name).await {
-            Ok(looked) => {
-                let at = Some((directory.number, name));
-                Ok(Answer::Entry(self.entry(&caller, &looked.node, at).await?))
+        let doubted = self.doubted(&directory);
+        // MKDIR and its like ask whether the name is free: for that it counts what the origin has now.
+        let caller = if self.inodes.is_believed_directory(directory.number, &name) {
+            opening(&caller)
+        } else {
+            caller
+        };
+        let found = match self.look_up_again(header, &caller, &directory, &name).await {
+            Some(found) => found,
+            None => self.look_up(&caller, &directory, &name).await.map(|(handle, attributes)| {
+                self.entry_of(&handle, &attributes, Some((directory.number, name)))
+            }),
+        };
+        match found {
+            // Another client was there meanwhile: this is not of after its change for certain.
+            Ok(entry) if self.doubted(&directory) != doubted => {
+                Ok(Answer::Entry(EntryOut { entry_valid: Duration::ZERO, ..entry }))
             }
-            Err(error) if error.status == Status::NoEnt => self.absent(&directory),
+            Ok(entry) => Ok(Answer::Entry(entry)),
+            Err(error) if error.status == Status::Stale => Err(self.is_no_more(header, header.node)),
             Err(error) => Err(errno::of(error)),
         }
     }
 
-    fn absent(&self, directory: &Inode) -> Outcome {
-        let valid = self.valid(directory).min(ABSENT_MAX);
-        if valid.is_zero() || self.options.lookup_cache != LookupCache::All {
-            return Err(Errno::NOENT);
+    /// What is found under a name, with attributes. It may be removed before it has been looked at; then the name leads
+    /// elsewhere, or nowhere.
+    pub async fn look_up(
+        &self,
+        caller: &Caller,
+        directory: &Inode,
+        name: &Name,
+    ) -> vfs::Result<(Handle, Attributes)> {
+        let mut caller = caller.clone();
+        for _ in 1..TRIES_MAX {
+            match self.look_up_once(&caller, directory, name).await {
+                Err(error) if error.status == Status::Stale => {}
+                found => return found,
+            }
+            caller = opening(&caller);
+            self.fs.getattr(&caller, &directory.handle).await?;
         }
-        Ok(Answer::Entry(EntryOut { entry_valid: valid, ..EntryOut::default() }))
+        self.look_up_once(&caller, directory, name).await
+    }
+
+    async fn look_up_once(
+        &self,
+        caller: &Caller,
+        directory: &Inode,
+        name: &Name,
+    ) -> vfs::Result<(Handle, Attributes)> {
+        let found = self.fs.lookup(caller, &directory.handle, name).await?.node;
+        let attributes = match found.attributes {
+            Some(attributes) => attributes,
+            None => self.fs.getattr(caller, &found.handle).await?,
+        };
+        Ok((found.handle, attributes))
     }
 
     /// READLINK.
@@ -80,13 +123,25 @@ impl Front {
     }
 
     /// LINK.
-    pub async fn link(&self, header: &Header, old: u64, text: &[u8]) -> Outcome {
+    pub async fn link(self: &Arc<Front>, header: &Header, old: u64, text: &[u8]) -> Outcome {
         let (file, directory) = (self.inode(old)?, self.inode(header.node)?);
         let (caller, name) = (caller(header), name(text)?);
         let made = self.fs.link(&caller, &file.handle, &directory.handle, &name).await;
+        let gone = matches!(&made, Err(error) if matches!(error.status, Status::NoEnt | Status::Stale));
+        if gone && self.has_no_link(&caller, &file).await {
+            return Err(self.is_no_more(header, old));
+        }
         // Whatever came along may be of before the link.
         let made = made.map(|made| Created { node: vfs::Node { attributes: None, ..made.node }, ..made });
         self.made(header, &directory, name, made).await
+    }
+
+    /// Has a file lost its last name? Another client has removed or replaced it, if the kernel came by a name.
+    async fn has_no_link(&self, caller: &Caller, file: &Inode) -> bool {
+        match self.fs.getattr(&opening(caller), &file.handle).await {
+            Ok(attributes) => attributes.nlink == 0,
+            Err(error) => matches!(error.status, Status::Stale | Status::BadHandle),
+        }
     }
 
     async fn made(

@@ -2,7 +2,7 @@
 //!
 //! An open goes by the name that the file was last found under, so that it finds what is there **now**: one GETATTR or
 //! OPEN of the layer below, nothing under a lease. If the name leads elsewhere, or nowhere, the kernel is told ESTALE:
-//! it looks the path up once more, and opens what it finds. Nobody says by which name the kernel has come, so that a file
+//! it looks the path up once more, and opens what it finds (`reopen`). Nobody says by which name the kernel has come, so that a file
 //! that was found under several is looked for under each of them.
 //!
 //! What the open shows decides about what the kernel has: pages of another state go, attributes of another state are
@@ -13,9 +13,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
-use vfs::{AccessMask, Attributes, Caller, CreateHow, Lease, Name, OpenId, OpenRequest, Share, Status, Want};
+use vfs::{
+    AccessMask, Attributes, Caller, CreateHow, Handle, Lease, Name, OpenId, OpenRequest, Share, Status, Want,
+};
 
 use super::names::mode_only;
+use super::reopen::Try;
 use crate::credentials::caller;
 use crate::errno;
 use crate::files::{File, lock_owner, open_owner};
@@ -28,40 +31,71 @@ use crate::wire::reply::{Answer, OpenOut, Outcome};
 use crate::wire::request::Header;
 
 /// `__FMODE_EXEC` of the kernel: the file is opened to be run.
-const EXECUTION: u32 = 0x20;
+pub const EXECUTION: u32 = 0x20;
 
 /// What an open below gave.
-struct Below {
-    id: Option<OpenId>,
-    handle: vfs::Handle,
-    attributes: Attributes,
-    lease: Option<Lease>,
+pub struct Below {
+    pub id: Option<OpenId>,
+    pub handle: Handle,
+    pub attributes: Attributes,
+    pub lease: Option<Lease>,
+}
+
+impl Below {
+    /// Of an open.
+    pub fn of(opened: &vfs::Opened) -> Below {
+        let (id, handle) = (Some(opened.id), opened.handle);
+        Below { id, handle, attributes: opened.attributes, lease: opened.lease }
+    }
 }
 
 impl Front {
     /// OPEN.
-    pub async fn open(&self, header: &Header, flags: u32) -> Outcome {
+    pub async fn open(self: &Arc<Front>, header: &Header, flags: u32) -> Outcome {
         let inode = self.inode(header.node)?;
         let caller = caller(header);
+        let which = self.which_try(header, &caller, flags).await;
+        let names = inode.state.lock().names.clone();
+        let by_handle = || self.open_node(&caller, flags, &inode, Vec::new());
+        let opened = match which {
+            Try::Done(open) => Ok(open),
+            Try::ByHandle => by_handle().await,
+            Try::First | Try::Last => self.open_node(&caller, flags, &inode, names.clone()).await,
+        };
+        let open = match (opened, which) {
+            (Err(Errno::STALE), Try::First) => {
+                self.will_be_back(header, flags, names);
+                Err(Errno::STALE)
+            }
+            (opened, _) => opened,
+        };
+        Ok(Answer::Open(open?))
+    }
+
+    async fn open_node(
+        &self,
+        caller: &Caller,
+        flags: u32,
+        inode: &Arc<Inode>,
+        names: Vec<(u64, Name)>,
+    ) -> Result<OpenOut, Errno> {
         let (fh, access) = (self.files.number(), access_of(flags));
         let flight = self.recalls.take_off();
-        let below = match self.open_below(&caller, fh, access, &inode).await {
+        let below = match self.open_below(caller, fh, access, inode, names).await {
             Ok(below) => below,
             // Who may execute a file may read it for that, and the origin lets it: to the origin there is no open for it.
             Err(Errno::ACCESS) if flags & EXECUTION != 0 => {
                 self.crashed(flight);
-                let below = self.open_without_opens(&caller, AccessMask::EXECUTE, &inode).await?;
-                let open = self.opened(&caller, fh, access, &inode, below).await?;
-                return Ok(Answer::Open(open));
+                let below = self.open_without_opens(caller, AccessMask::EXECUTE, &inode.handle).await?;
+                return self.opened(caller, fh, access, inode, below).await;
             }
             Err(errno) => {
                 self.crashed(flight);
                 return Err(errno);
             }
         };
-        self.landed(flight, &inode, below.lease);
-        let open = self.opened(&caller, fh, access, &inode, below).await?;
-        Ok(Answer::Open(open))
+        self.landed(flight, inode, below.lease);
+        self.opened(caller, fh, access, inode, below).await
     }
 
     /// By name where one is known, else by handle.
@@ -71,8 +105,8 @@ impl Front {
         fh: u64,
         access: Share,
         inode: &Inode,
+        mut names: Vec<(u64, Name)>,
     ) -> Result<Below, Errno> {
-        let mut names = inode.state.lock().names.clone();
         let last = names.pop();
         if !names.is_empty() {
             self.look_at_all(caller, inode, names).await?;
@@ -83,14 +117,14 @@ impl Front {
         };
         let request = request(fh, access, directory.handle, Some(at.1.clone()));
         match self.fs.open(&opening(caller), &request).await {
-            Ok(opened) if opened.handle == inode.handle => Ok(below(&opened)),
+            Ok(opened) if opened.handle == inode.handle => Ok(Below::of(&opened)),
             Ok(other) => {
                 self.recalls_of_other(other.lease);
                 let _ = self.fs.close(caller, other.id).await;
                 self.found_elsewhere(inode, at).await
             }
             Err(error) => match error.status {
-                Status::NotSupp => self.open_without_opens(caller, needed(access), inode).await,
+                Status::NotSupp => self.open_without_opens(caller, needed(access), &inode.handle).await,
                 // Who may not search the directory may have the file all the same, if it came by another way.
                 Status::Access => self.open_handle(caller, fh, access, inode).await,
                 status if leads_nowhere(status) => self.found_elsewhere(inode, at).await,
@@ -107,31 +141,31 @@ impl Front {
         inode: &Inode,
     ) -> Result<Below, Errno> {
         match self.fs.open(&opening(caller), &request(fh, access, inode.handle, None)).await {
-            Ok(opened) => Ok(below(&opened)),
+            Ok(opened) => Ok(Below::of(&opened)),
             Err(error) if error.status == Status::NotSupp => {
-                self.open_without_opens(caller, needed(access), inode).await
+                self.open_without_opens(caller, needed(access), &inode.handle).await
             }
             Err(error) => Err(errno::of(error)),
         }
     }
 
     /// A layer below without opens is asked for attributes and rights.
-    async fn open_without_opens(
+    pub async fn open_without_opens(
         &self,
         caller: &Caller,
         asked: AccessMask,
-        inode: &Inode,
+        handle: &Handle,
     ) -> Result<Below, Errno> {
         let caller = opening(caller);
-        let accessed = self.fs.access(&caller, &inode.handle, asked).await.map_err(errno::of)?;
+        let accessed = self.fs.access(&caller, handle, asked).await.map_err(errno::of)?;
         if !accessed.granted.contains(asked) {
             return Err(Errno::ACCESS);
         }
         let attributes = match accessed.attributes {
             Some(attributes) => attributes,
-            None => self.fs.getattr(&caller, &inode.handle).await.map_err(errno::of)?,
+            None => self.fs.getattr(&caller, handle).await.map_err(errno::of)?,
         };
-        Ok(Below { id: None, handle: inode.handle, attributes, lease: None })
+        Ok(Below { id: None, handle: *handle, attributes, lease: None })
     }
 
     /// The name leads elsewhere: the kernel has to look again, and so have we.
@@ -185,7 +219,7 @@ impl Front {
     }
 
     /// The file is open: what the kernel may keep, and how it reads.
-    async fn opened(
+    pub async fn opened(
         &self,
         caller: &Caller,
         fh: u64,
@@ -250,7 +284,7 @@ impl Front {
         request.create = Some((how, set));
         let flight = self.recalls.take_off();
         let below = match self.fs.open(&opening(&caller), &request).await {
-            Ok(opened) => below(&opened),
+            Ok(opened) => Below::of(&opened),
             Err(error) if error.status == Status::NotSupp => {
                 let made = self.fs.create(&caller, &directory.handle, &name, how, &set).await;
                 let made = made.map_err(errno::of).inspect_err(|_| self.crashed(flight))?;
@@ -266,15 +300,11 @@ impl Front {
                 return Err(errno::of(error));
             }
         };
-        let handle = below.handle;
-        if let Some(there) = self.inodes.find(&handle).filter(|there| there.state.lock().backing.is_some()) {
-            self.retire(&there);
-        }
-        let attributes = below.attributes;
-        let entry = self.entry_of(&handle, &attributes, Some((directory.number, name)));
-        let inode = self.inode(entry.node)?;
+        let (entry, inode) = self.node_for_any_open(&below, (directory.number, name));
         self.landed(flight, &inode, below.lease);
-        match self.opened(&caller, fh, access, &inode, below).await {
+        let opened = self.opened(&caller, fh, access, &inode, below).await;
+        inode.state.lock().leave_ordinary();
+        match opened {
             Ok(open) => Ok(Answer::Create(entry, open)),
             Err(errno) => {
                 self.forget(entry.node, 1);
@@ -348,7 +378,7 @@ impl Front {
     }
 
     /// Makes durable what was written through this open.
-    async fn commit(&self, file: &File) -> Result<(), Errno> {
+    pub(super) async fn commit(&self, file: &File) -> Result<(), Errno> {
         if !file.dirty.swap(false, Ordering::AcqRel) {
             return Ok(());
         }
@@ -416,11 +446,7 @@ fn leads_nowhere(status: Status) -> bool {
     matches!(status, NoEnt | Stale | BadHandle | IsDir | NotDir | Inval)
 }
 
-fn below(opened: &vfs::Opened) -> Below {
-    Below { id: Some(opened.id), handle: opened.handle, attributes: opened.attributes, lease: opened.lease }
-}
-
-fn request(fh: u64, access: Share, handle: vfs::Handle, name: Option<vfs::Name>) -> OpenRequest {
+pub fn request(fh: u64, access: Share, handle: Handle, name: Option<Name>) -> OpenRequest {
     OpenRequest {
         handle,
         name,
@@ -433,14 +459,14 @@ fn request(fh: u64, access: Share, handle: vfs::Handle, name: Option<vfs::Name>)
     }
 }
 
-fn needed(access: Share) -> AccessMask {
+pub fn needed(access: Share) -> AccessMask {
     let mut needed = AccessMask::empty();
     needed.set(AccessMask::READ, access.contains(Share::READ));
     needed.set(AccessMask::MODIFY | AccessMask::EXTEND, access.contains(Share::WRITE));
     needed
 }
 
-fn access_of(flags: u32) -> Share {
+pub fn access_of(flags: u32) -> Share {
     match flags & libc::O_ACCMODE as u32 {
         0 => Share::READ,
         1 => Share::WRITE,

@@ -3,14 +3,19 @@
 use std::sync::Arc;
 
 use rustix::io::Errno;
+use tokio::time::Instant;
 use vfs::{Caller, Name, Status};
 
+use super::names::mode_only;
 use crate::credentials::caller;
 use crate::errno;
-use crate::front::{Front, name};
+use crate::front::{Front, LEASED, name, wall};
 use crate::inodes::{Inode, Silly};
 use crate::wire::reply::{Answer, Outcome};
 use crate::wire::request::Header;
+
+/// Mode of a directory that is made to be replaced.
+const PLACE_MODE: u32 = 0o700;
 
 impl Front {
     /// UNLINK. A file that is open keeps a name of its own until the last close.
@@ -35,11 +40,15 @@ impl Front {
         let directory = self.inode(header.node)?;
         let name = name(text)?;
         self.fs.rmdir(&caller(header), &directory.handle, &name).await.map_err(errno::of)?;
+        if let Some(removed) = self.inodes.named(directory.number, &name) {
+            is_removed(&removed);
+        }
         self.unname(directory.number, &name);
         Ok(Answer::Done)
     }
 
-    /// RENAME. NFS has none that leaves an existing target alone: for files it is made of a LINK and a REMOVE.
+    /// RENAME. NFS has none that leaves an existing target alone. For files it is made of a LINK and a REMOVE. A directory
+    /// is moved over one that is made for it, which MKDIR does only where there is nothing.
     pub async fn rename(&self, header: &Header, from: &[u8], to: (u64, &[u8]), flags: u32) -> Outcome {
         let (source, target) = (self.inode(header.node)?, self.inode(to.0)?);
         let (caller, old, new) = (caller(header), name(from)?, name(to.1)?);
@@ -52,6 +61,8 @@ impl Front {
             _ => return Err(Errno::INVAL),
         }
         let moved = self.inodes.named(source.number, &old);
+        let gone = self.inodes.named(target.number, &new);
+        let gone = gone.filter(|gone| !moved.as_ref().is_some_and(|moved| Arc::ptr_eq(moved, gone)));
         let replaced = self.open_at(target.number, &new);
         let replaced =
             replaced.filter(|replaced| !moved.as_ref().is_some_and(|moved| Arc::ptr_eq(moved, replaced)));
@@ -69,6 +80,9 @@ impl Front {
             let _ = self.sillied(replaced, &(target.number, new.clone()), silly, outcome).await;
         }
         renamed.map_err(errno::of)?;
+        if let Some(gone) = gone {
+            is_removed(&gone);
+        }
         self.unname(target.number, &new);
         if let Some(moved) = moved {
             self.renamed(&moved, &(source.number, old), (target.number, new));
@@ -88,18 +102,38 @@ impl Front {
             Some(attributes) => attributes.is_dir(),
             None => self.fs.getattr(caller, &file).await.map_err(errno::of)?.is_dir(),
         };
-        if is_dir || !self.limits.hard_links {
+        if is_dir {
+            self.move_directory(caller, (source, old), (target, new)).await?;
+        } else if self.limits.hard_links {
+            self.fs.link(caller, &file, &target.handle, new).await.map_err(errno::of)?;
+            if let Err(error) = self.fs.remove(caller, &source.handle, old).await {
+                let _ = self.fs.remove(caller, &target.handle, new).await;
+                return Err(errno::of(error));
+            }
+        } else {
             return Err(Errno::INVAL);
-        }
-        self.fs.link(caller, &file, &target.handle, new).await.map_err(errno::of)?;
-        if let Err(error) = self.fs.remove(caller, &source.handle, old).await {
-            let _ = self.fs.remove(caller, &target.handle, new).await;
-            return Err(errno::of(error));
         }
         if let Some(moved) = self.inodes.named(source.number, old) {
             self.renamed(&moved, &(source.number, old.clone()), (target.number, new.clone()));
         }
         Ok(Answer::Done)
+    }
+
+    async fn move_directory(
+        &self,
+        caller: &Caller,
+        (source, old): (&Inode, &Name),
+        (target, new): (&Inode, &Name),
+    ) -> Result<(), Errno> {
+        let place = mode_only(PLACE_MODE);
+        self.fs.mkdir(caller, &target.handle, new, &place).await.map_err(errno::of)?;
+        let Err(error) = self.fs.rename(caller, &source.handle, old, &target.handle, new).await else {
+            return Ok(());
+        };
+        let left = self.fs.rmdir(caller, &target.handle, new).await;
+        // Somebody else has put something into it: it is theirs now.
+        let taken = error.status == Status::NotEmpty && left.is_err();
+        Err(if taken { Errno::EXIST } else { errno::of(error) })
     }
 
     /// Another link for a file that is about to be replaced, so that there is no moment without the name. Where there
@@ -188,9 +222,20 @@ impl Front {
 
     fn renamed(&self, moved: &Inode, from: &(u64, Name), to: (u64, Name)) {
         self.inodes.unname(moved, from);
-        if let Some((parent, name)) = self.inodes.name(moved, to, false) {
+        // The kernel believes as long of the new name as it did of the old one.
+        let until = Instant::now() + LEASED;
+        if let Some((parent, name)) = self.inodes.name(moved, to, false, until) {
             self.notifier.name_later(parent, &name);
         }
+    }
+}
+
+/// A directory has been removed through this mount: those who have it open see it without a link.
+fn is_removed(directory: &Inode) {
+    let mut state = directory.state.lock();
+    if let Some(mut left) = state.seen.take() {
+        (left.nlink, left.ctime) = (0, wall());
+        state.removed = Some(left);
     }
 }
 

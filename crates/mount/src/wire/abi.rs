@@ -148,9 +148,15 @@ pub const RELEASE_FLOCK_UNLOCK: u32 = 1 << 1;
 pub const LK_FLOCK: u32 = 1;
 /// FUSE_WRITE_CACHE: pages that were mapped, of whichever open.
 pub const WRITE_CACHE: u32 = 1;
+/// FUSE_WRITE_LOCKOWNER: set on direct writes, and on no others.
+pub const WRITE_LOCKOWNER: u32 = 1 << 1;
+/// FUSE_READ_LOCKOWNER: set on direct reads, and on no others.
+pub const READ_LOCKOWNER: u32 = 1 << 1;
 /// FUSE_WRITE_KILL_SUIDGID
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// FUSE_NOTIFY_INVAL_INODE
 pub const NOTIFY_INVAL_INODE: i32 = 2;
 /// FUSE_NOTIFY_INVAL_ENTRY
 pub const NOTIFY_INVAL_ENTRY: i32 = 3;
+/// FUSE_EXPIRE_ONLY. Older kernels take it for padding.
+pub const EXPIRE_ONLY: u32 = 1 << 0;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use rustix::io::Errno;
 
-use super::abi::{Fopen, Init, MAJOR, MINOR, OUT_HEADER_BYTES};
+use super::abi::{EXPIRE_ONLY, Fopen, Init, MAJOR, MINOR, OUT_HEADER_BYTES};
 
 /// `struct fuse_attr`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -246,9 +246,18 @@ pub fn inval_inode(node: u64, offset: i64, length: i64) -> Vec<u8> {
 
 /// A name in a directory is no longer good.
 pub fn inval_entry(parent: u64, name: &[u8]) -> Vec<u8> {
+    entry_notification(parent, name, 0)
+}
+
+/// The same, and the kernel keeps the name until then. Linux before 6.2 does not.
+pub fn expire_entry(parent: u64, name: &[u8]) -> Vec<u8> {
+    entry_notification(parent, name, EXPIRE_ONLY)
+}
+
+fn entry_notification(parent: u64, name: &[u8], flags: u32) -> Vec<u8> {
     let mut body = Vec::with_capacity(24 + name.len());
     put(&mut body, &[parent]);
-    put32(&mut body, &[name.len() as u32, 0]);
+    put32(&mut body, &[name.len() as u32, flags]);
     body.extend_from_slice(name);
     body.push(0);
     notification(super::abi::NOTIFY_INVAL_ENTRY, &body)

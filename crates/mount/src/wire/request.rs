@@ -3,7 +3,8 @@
 use bytes::Bytes;
 
 use super::abi::{
-    Fattr, IN_HEADER_BYTES, Init, LK_FLOCK, RELEASE_FLOCK_UNLOCK, WRITE_CACHE, WRITE_KILL_SUIDGID, op,
+    Fattr, IN_HEADER_BYTES, Init, LK_FLOCK, READ_LOCKOWNER, RELEASE_FLOCK_UNLOCK, WRITE_CACHE,
+    WRITE_KILL_SUIDGID, WRITE_LOCKOWNER, op,
 };
 
 /// Bytes of a node that is given back.
@@ -54,6 +55,24 @@ pub struct SetAttr {
     pub uid: u32,
     /// Group.
     pub gid: u32,
+}
+
+/// How a READ is made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReadHow {
+    /// Past the page cache.
+    pub direct: bool,
+}
+
+/// How a WRITE is made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WriteHow {
+    /// The flags of the open file: `O_APPEND`, `O_SYNC`, `O_DSYNC`.
+    pub flags: u32,
+    /// Past the page cache: the kernel holds no page locked for it.
+    pub direct: bool,
+    /// The writer may not keep the set-id bits of the file.
+    pub kill_set_id: bool,
 }
 
 /// A request. Names and values are as sent.
@@ -118,13 +137,13 @@ pub enum Request {
         fh: u64,
         offset: u64,
         size: u32,
+        how: ReadHow,
     },
     Write {
         fh: u64,
         offset: u64,
         data: Bytes,
-        flags: u32,
-        kill_set_id: bool,
+        how: WriteHow,
     },
     Statfs,
     Flush {
@@ -255,10 +274,10 @@ pub fn parse(opcode: u32, bytes: &Bytes) -> Option<Request> {
             let (flags, mode, _umask, _open) = (f.u32()?, f.u32()?, f.u32()?, f.u32()?);
             Request::Create { flags, mode, name: f.name()? }
         }
-        op::READ => read(f).map(|(fh, offset, size)| Request::Read { fh, offset, size })?,
+        op::READ => read(f).map(|(fh, offset, size, how)| Request::Read { fh, offset, size, how })?,
         op::READDIR | op::READDIRPLUS => {
             let plus = opcode == op::READDIRPLUS;
-            read(f).map(|(fh, offset, size)| Request::Readdir { fh, offset, size, plus })?
+            read(f).map(|(fh, offset, size, _)| Request::Readdir { fh, offset, size, plus })?
         }
         op::WRITE => write(f, whole)?,
         op::STATFS => Request::Statfs,
@@ -346,8 +365,10 @@ fn set_attr(f: &mut Fields<'_>) -> Option<SetAttr> {
     Some(SetAttr { valid: Fattr::from_bits_truncate(valid), size, atime, mtime, mode, uid, gid })
 }
 
-fn read(f: &mut Fields<'_>) -> Option<(u64, u64, u32)> {
-    Some((f.u64()?, f.u64()?, f.u32()?))
+/// The beginning of `struct fuse_read_in`, which READ and READDIR share.
+fn read(f: &mut Fields<'_>) -> Option<(u64, u64, u32, ReadHow)> {
+    let (fh, offset, size, flags) = (f.u64()?, f.u64()?, f.u32()?, f.u32()?);
+    Some((fh, offset, size, ReadHow { direct: flags & READ_LOCKOWNER != 0 }))
 }
 
 fn write(f: &mut Fields<'_>, whole: &Bytes) -> Option<Request> {
@@ -355,9 +376,11 @@ fn write(f: &mut Fields<'_>, whole: &Bytes) -> Option<Request> {
     let (_owner, flags, _) = (f.u64()?, f.u32()?, f.u32()?);
     let data = f.take(size)?;
     let kill_set_id = write_flags & WRITE_KILL_SUIDGID != 0;
+    let direct = write_flags & WRITE_LOCKOWNER != 0;
     // A page has its place, whoever's open it is written through.
     let flags = if write_flags & WRITE_CACHE == 0 { flags } else { flags & !(libc::O_APPEND as u32) };
-    Some(Request::Write { fh, offset, data: whole.slice_ref(data), flags, kill_set_id })
+    let how = WriteHow { flags, direct, kill_set_id };
+    Some(Request::Write { fh, offset, data: whole.slice_ref(data), how })
 }
 
 fn lock(f: &mut Fields<'_>) -> Option<(u64, u64, FileLock, bool)> {
@@ -421,12 +444,13 @@ mod tests {
         assert_eq!(parse(opcode, &bytes), Some(Request::Lookup { name }));
         let mut body = Vec::new();
         [3u64, 4096].iter().for_each(|word| body.extend(word.to_ne_bytes()));
-        [5u32, WRITE_KILL_SUIDGID].iter().for_each(|word| body.extend(word.to_ne_bytes()));
+        [5u32, WRITE_KILL_SUIDGID | WRITE_LOCKOWNER].iter().for_each(|word| body.extend(word.to_ne_bytes()));
         body.extend([0; 16]);
         body.extend(b"hello");
         let bytes = message(op::WRITE, &body);
         let data = Bytes::from_static(b"hello");
-        let wanted = Request::Write { fh: 3, offset: 4096, data, flags: 0, kill_set_id: true };
+        let how = WriteHow { flags: 0, direct: true, kill_set_id: true };
+        let wanted = Request::Write { fh: 3, offset: 4096, data, how };
         assert_eq!(parse(op::WRITE, &bytes), Some(wanted));
         assert_eq!(parse(9999, &message(9999, b"")), Some(Request::Unknown(9999)));
     }

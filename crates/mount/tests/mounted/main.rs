@@ -2,12 +2,14 @@
 #![allow(clippy::unwrap_used)] // a test ends at the first surprise
 
 mod counts;
+mod direct;
 mod ends;
 mod files;
 mod gated;
 #[path = "../../../cache/tests/origin/mod.rs"]
 mod origin;
 mod others;
+mod reopen;
 mod semantics;
 mod setting;
 mod stress;

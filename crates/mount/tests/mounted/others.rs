@@ -192,3 +192,31 @@ fn a_name_whose_file_somebody_else_has_removed_is_renamed_over() {
         wait_until(|| fs::read_dir(setting.there(".")).unwrap().count() == 1);
     }
 }
+
+/// The kernel believes that a name leads to a file which another client has replaced.
+#[test]
+fn a_name_whose_file_somebody_else_has_replaced_is_linked() {
+    if !may_mount() {
+        return;
+    }
+    for version in VERSIONS {
+        let setting = Setting::new(&format!("vers={version}&{LONG}"));
+        for round in 0..3 {
+            let name = format!("file{round}");
+            let (there, at) = (setting.there(&name), setting.at(&name));
+            fs::write(&there, b"old").unwrap();
+            assert_eq!(fs::metadata(&at).unwrap().len(), 3);
+            fs::write(setting.there("new"), b"newer").unwrap();
+            fs::rename(setting.there("new"), &there).unwrap();
+            let link = format!("link{round}");
+            let linked = fs::hard_link(&at, setting.at(&link));
+            assert!(linked.is_ok(), "version {version}: {linked:?}");
+            assert_eq!(fs::read(setting.there(&link)).unwrap(), b"newer", "version {version}");
+            // Without another name there is nothing to be linked.
+            fs::remove_file(setting.there(&link)).unwrap();
+            fs::remove_file(&there).unwrap();
+            let failed = fs::hard_link(&at, setting.at("other")).unwrap_err();
+            assert_eq!(failed.kind(), std::io::ErrorKind::NotFound, "version {version}");
+        }
+    }
+}

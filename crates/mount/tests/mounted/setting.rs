@@ -86,6 +86,16 @@ impl Setting {
         setting
     }
 
+    /// Another client of the server removes a file.
+    pub fn remove_elsewhere(&self, name: &str) {
+        let caller = vfs::Caller::unix(0, 0, &[]);
+        let name = vfs::Name::new(name.as_bytes()).unwrap();
+        self.runtime.block_on(async {
+            let other = client::connect(&self.url).await.unwrap();
+            other.file_system().remove(&caller, &other.root_handle(), &name).await.unwrap();
+        });
+    }
+
     /// Mounts.
     pub fn mount(&mut self) {
         let target = Target { allow_other: true, ..Target::new(self.mnt(), "test") };

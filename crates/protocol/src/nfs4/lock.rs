@@ -65,6 +65,12 @@ pub struct LockOk {
     pub lock_stateid: Stateid,
 }
 
+/// The longest lock owner that every client can be told of, in bytes.
+///
+/// Linux reserves space in the reply to LOCK for an owner as long as its own are, since 6.14 and the stable kernels of April 2025.
+/// If the owner in the way is longer, `lockf(3)` fails with EIO there and not with EAGAIN.
+pub const SHORT_OWNER_BYTES: usize = 20;
+
 /// `LOCK4denied`: the lock in the way.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Xdr)]
 pub struct LockDenied {

@@ -3,7 +3,10 @@
 use super::*;
 use crate::auth::Credential;
 
-const CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+/// A connection, and one that its client makes afterwards.
+const FIRST: Sender = Sender { address: SocketAddr::new(HERE, 700), connection: Some(1) };
+const SECOND: Sender = Sender { address: SocketAddr::new(HERE, 701), connection: Some(2) };
 
 fn header(xid: u32) -> CallHeader {
     CallHeader { xid, program: 100_003, version: 3, procedure: 8, credential: Credential::None }
@@ -14,7 +17,84 @@ fn message(text: &'static [u8]) -> Message {
 }
 
 fn admit(cache: &Arc<ReplyCache>, xid: u32, arguments: &'static [u8]) -> Admission {
-    cache.admit(CLIENT, &header(xid), arguments)
+    cache.admit(FIRST, &header(xid), arguments, Lasting::UntilHeard)
+}
+
+fn again(cache: &Arc<ReplyCache>, from: Sender, xid: u32, arguments: &'static [u8]) -> Admission {
+    cache.admit(from, &header(xid), arguments, Lasting::UntilHeard)
+}
+
+/// A reply whose results begin with this status.
+fn ended(status: u32) -> Message {
+    let mut reply = crate::message::success(1);
+    reply.u32(status);
+    reply.finish()
+}
+
+fn answer(admission: Admission, reply: &Message) {
+    let Admission::Execute { slot, .. } = admission else { panic!("{admission:?}") };
+    slot.complete(reply);
+}
+
+#[tokio::test]
+async fn a_call_by_another_credential_is_another_call() {
+    use crate::auth::AuthSys;
+    use xdr::{List, Opaque};
+    let cache = ReplyCache::volatile();
+    let sys = AuthSys { uid: 1, gid: 2, gids: List::new(vec![3]).unwrap(), ..AuthSys::default() };
+    let credentials = [
+        Credential::None,
+        Credential::Other(0x0005_f3d3),
+        Credential::Sys(sys.clone()),
+        Credential::Sys(AuthSys { uid: 9, ..sys.clone() }),
+        Credential::Sys(AuthSys { gid: 9, ..sys.clone() }),
+        Credential::Sys(AuthSys { gids: List::new(vec![]).unwrap(), ..sys.clone() }),
+        Credential::Sys(AuthSys { gids: List::new(vec![3, 4]).unwrap(), ..sys.clone() }),
+        Credential::Sys(AuthSys { machine: Opaque::new(&b"other"[..]).unwrap(), ..sys.clone() }),
+    ];
+    for credential in credentials {
+        let header = CallHeader { credential, ..header(1) };
+        let admitted = cache.admit(FIRST, &header, b"mkdir a", Lasting::UntilHeard);
+        assert!(matches!(admitted, Admission::Execute { resent: false, .. }), "{header:?}");
+        answer(admitted, &message(b"done"));
+    }
+    let stamped = Credential::Sys(AuthSys { stamp: 77, ..sys });
+    let header = CallHeader { credential: stamped, ..header(1) };
+    let admitted = cache.admit(SECOND, &header, b"mkdir a", Lasting::UntilHeard);
+    assert!(matches!(admitted, Admission::Answered(_)), "a stamp may be new each time it is sent");
+}
+
+#[tokio::test]
+async fn a_reply_that_was_heard_answers_the_same_port_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let cache = ReplyCache::open(directory.path()).unwrap();
+    answer(admit(&cache, 1, b"mkdir a"), &ended(0));
+    answer(admit(&cache, 2, b"mkdir a"), &ended(17));
+    answer(cache.admit(FIRST, &header(3), b"vacated", Lasting::Kept), &ended(0));
+    cache.heard(9);
+    for xid in [1, 2] {
+        assert!(
+            matches!(again(&cache, SECOND, xid, b"mkdir a"), Admission::Answered(_)),
+            "its connection may have broken"
+        );
+    }
+    cache.heard(1);
+    let kept = cache.admit(SECOND, &header(3), b"vacated", Lasting::Kept);
+    assert!(matches!(kept, Admission::Answered(_)), "whatever the network does");
+    for restarted in [true, false] {
+        let cache = if restarted { ReplyCache::open(directory.path()).unwrap() } else { cache.clone() };
+        if !restarted {
+            assert!(matches!(again(&cache, FIRST, 1, b"mkdir a"), Admission::Answered(_)));
+        }
+        let Admission::Execute { slot, resent: true } = again(&cache, SECOND, 1, b"mkdir a") else {
+            panic!("it took effect, and a relay may have lost the reply")
+        };
+        std::mem::forget(slot);
+        let Admission::Execute { slot, resent: false } = again(&cache, SECOND, 2, b"mkdir a") else {
+            panic!("it did nothing before")
+        };
+        std::mem::forget(slot);
+    }
 }
 
 #[tokio::test]

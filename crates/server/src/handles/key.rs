@@ -1,9 +1,9 @@
 //! The secret that handles are checked with. Losing it makes every handle that clients hold stale: it is user data.
 
 use std::fmt;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 /// Sixteen secret bytes.
@@ -25,10 +25,12 @@ impl HandleKey {
     /// The key in a file; if there is no file, a new random key that is durable there before this returns.
     ///
     /// # Errors
-    /// `InvalidData` if the file does not hold sixteen bytes.
+    /// `InvalidData` if the file does not hold sixteen bytes; `PermissionDenied` if others than its owner and the readers of
+    /// its group could know or change it.
     pub fn load_or_create(path: &Path) -> io::Result<HandleKey> {
         match File::open(path) {
             Ok(mut file) => {
+                check(&file.metadata()?)?;
                 let mut bytes = Vec::new();
                 file.read_to_end(&mut bytes)?;
                 let bytes = bytes.try_into().map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
@@ -59,9 +61,45 @@ impl HandleKey {
     }
 }
 
+/// Who knows the key can make handles. Several proxies may share it through their group.
+fn check(file: &Metadata) -> io::Result<()> {
+    let lax = |problem: String| Err(io::Error::new(io::ErrorKind::PermissionDenied, problem));
+    let mode = file.mode() & 0o7777;
+    if mode & LAX != 0 {
+        return lax(format!("its mode {mode:04o} lets others read or change it; set 0600"));
+    }
+    let ours = rustix::process::geteuid().as_raw();
+    if file.uid() != ours && file.uid() != 0 {
+        return lax(format!("it belongs to user {}; give it to user {ours}", file.uid()));
+    }
+    Ok(())
+}
+
+/// Modes that a key must not have: to write for the group, and everything for others.
+const LAX: u32 = 0o027;
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_key_that_others_may_know_or_change_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("handle.key");
+        let key = HandleKey::load_or_create(&path).unwrap();
+        let set = |mode| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        for mode in [0o644, 0o660, 0o601, 0o666] {
+            set(mode);
+            let refused = HandleKey::load_or_create(&path).unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
+            assert!(refused.to_string().contains("0600"), "{refused}");
+        }
+        for mode in [0o600, 0o400, 0o640] {
+            set(mode);
+            assert_eq!(HandleKey::load_or_create(&path).unwrap(), key);
+        }
+    }
 
     #[test]
     fn a_key_stays() {

@@ -2,14 +2,16 @@
 //!
 //! A cookie that fits goes out as it is. Any other goes out as a hash with the top bit set, and is remembered; if it is
 //! forgotten (the table is bounded, a restart empties it), the directory is read from its start until an entry's cookie
-//! has that hash.
+//! has that hash. Anybody can make such a cookie up: one search runs at a time, and none goes further than
+//! [`SEARCHED_MAX`] entries or twice over the same place.
 
 use std::collections::HashMap;
 use std::hash::Hasher;
 
 use parking_lot::Mutex;
 use siphasher::sip::SipHasher;
-use vfs::{Caller, Handle, ReadDir, Status};
+use tokio::sync::Semaphore;
+use vfs::{Caller, Entry, Handle, Listing, Pass, ReadDir, Status};
 
 use crate::exports::Export;
 
@@ -17,9 +19,22 @@ const HASHED: u32 = 1 << 31;
 /// Cookies remembered at most: those given last of many directories being read at once.
 const REMEMBERED_MAX: usize = 4096;
 
+/// Entries that a search looks at, at most.
+const SEARCHED_MAX: usize = 1 << 20;
+
 /// Hashed cookies that were given out.
-#[derive(Debug, Default)]
-pub(crate) struct Cookies(Mutex<HashMap<(Handle, u32), u64>>);
+#[derive(Debug)]
+pub(crate) struct Cookies {
+    remembered: Mutex<HashMap<(Handle, u32), u64>>,
+    /// For the one search that may run.
+    searching: Semaphore,
+}
+
+impl Default for Cookies {
+    fn default() -> Cookies {
+        Cookies { remembered: Mutex::default(), searching: Semaphore::new(1) }
+    }
+}
 
 impl Cookies {
     /// What goes out for a cookie of `directory`.
@@ -36,7 +51,7 @@ impl Cookies {
     pub(crate) fn remember(&self, directory: &Handle, cookie: u64) {
         let short = Cookies::shorten(cookie);
         if short & HASHED != 0 {
-            let mut remembered = self.0.lock();
+            let mut remembered = self.remembered.lock();
             if remembered.len() >= REMEMBERED_MAX {
                 remembered.clear();
             }
@@ -55,22 +70,106 @@ impl Cookies {
         if short & HASHED == 0 {
             return Ok(short.into());
         }
-        if let Some(cookie) = self.0.lock().get(&(*directory, short)) {
-            return Ok(*cookie);
+        let known = || self.remembered.lock().get(&(*directory, short)).copied();
+        if let Some(cookie) = known() {
+            return Ok(cookie);
         }
+        // It is never closed.
+        let _turn = self.searching.acquire().await.map_err(|_| Status::ServerFault)?;
+        if let Some(cookie) = known() {
+            return Ok(cookie);
+        }
+        let mut search = Search { short, pass: Pass::default(), searched: 0 };
         let mut part = ReadDir { cookie: 0, verifier: [0; 8], bytes: 1 << 16, plus: false };
         loop {
             let listing = export.fs.readdir(caller, directory, part).await?;
-            if let Some(entry) = listing.entries.iter().find(|entry| Cookies::shorten(entry.cookie) == short)
-            {
-                return Ok(entry.cookie);
-            }
-            match listing.entries.last() {
-                Some(last) if !listing.eof => {
-                    part = ReadDir { cookie: last.cookie, verifier: listing.verifier, ..part }
+            match search.look_at(&listing)? {
+                Step::Found(cookie) => {
+                    self.remember(directory, cookie);
+                    return Ok(cookie);
                 }
-                _ => return Err(Status::BadCookie.into()),
+                Step::GoOn(cookie) => part = ReadDir { cookie, verifier: listing.verifier, ..part },
             }
         }
+    }
+}
+
+/// A pass through a directory until an entry's cookie has this hash.
+struct Search {
+    short: u32,
+    pass: Pass,
+    searched: usize,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Step {
+    Found(u64),
+    /// From this cookie.
+    GoOn(u64),
+}
+
+impl Search {
+    /// Takes the next part of the directory.
+    ///
+    /// # Errors
+    /// `BadCookie` at its end, and where the search has gone far enough.
+    fn look_at(&mut self, listing: &Listing) -> Result<Step, Status> {
+        let is_it = |entry: &&Entry| Cookies::shorten(entry.cookie) == self.short;
+        if let Some(entry) = listing.entries.iter().find(is_it) {
+            return Ok(Step::Found(entry.cookie));
+        }
+        self.searched += listing.entries.len();
+        match listing.entries.last() {
+            Some(last)
+                if !listing.eof && self.searched < SEARCHED_MAX && !self.pass.goes_round(last.cookie) =>
+            {
+                Ok(Step::GoOn(last.cookie))
+            }
+            _ => Err(Status::BadCookie),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vfs::Name;
+
+    const PAGE: u64 = 1 << 12;
+
+    /// A part of a directory that never ends, whose cookies begin anew after `period` entries.
+    fn page(from: u64, period: u64) -> Listing {
+        let first = from.saturating_sub(1 << 40);
+        let cookie = |at| (1 << 40) + at % period + 1;
+        let entry =
+            |at| Entry { name: Name::new(b"name").unwrap(), fileid: 7, cookie: cookie(at), node: None };
+        let entries = (first..first + PAGE).map(entry).collect();
+        Listing { entries, verifier: [0; 8], eof: false, directory: None }
+    }
+
+    /// How a search ends, and after how many parts.
+    fn searched(short: u32, period: u64) -> (Result<u64, Status>, u64) {
+        let mut search = Search { short, pass: Pass::default(), searched: 0 };
+        let (mut cookie, mut pages) = (0, 0);
+        loop {
+            pages += 1;
+            match search.look_at(&page(cookie, period)) {
+                Ok(Step::Found(found)) => return (Ok(found), pages),
+                Ok(Step::GoOn(from)) => cookie = from,
+                Err(status) => return (Err(status), pages),
+            }
+        }
+    }
+
+    #[test]
+    fn the_search_for_a_made_up_cookie_ends() {
+        for (period, most) in [(PAGE, 3), (3 * PAGE, 12), (u64::MAX, SEARCHED_MAX as u64 / PAGE)] {
+            // Nothing in the way of it has a hash of zeros.
+            let (found, pages) = searched(HASHED, period);
+            assert_eq!(found, Err(Status::BadCookie));
+            assert!(pages <= most, "{pages} pages of a period of {period}");
+        }
+        let far = (1 << 40) + 5 * PAGE;
+        assert_eq!(searched(Cookies::shorten(far), u64::MAX), (Ok(far), 5));
     }
 }

@@ -103,7 +103,7 @@ pub(crate) fn supported(minor: u32, limits: &FsLimits) -> Bitmap {
         supported.insert(Attr::ModeUmask);
         supported.insert(Attr::OpenArguments);
         supported.insert(Attr::XattrSupport);
-        if limits.features.contains(Features::CLONE) {
+        if limits.clone_block_bytes.is_some() {
             supported.insert(Attr::CloneBlksize);
         }
     }

@@ -52,7 +52,7 @@ impl Bond for Channel {
 /// What is needed to call clients back.
 #[derive(Debug, Default)]
 pub(crate) struct Ways {
-    sessions: Mutex<HashMap<Sessionid, Arc<session::BackSlots>>>,
+    sessions: Mutex<HashMap<Sessionid, session::Numbered>>,
     minor0: Mutex<HashMap<Clientid, Arc<minor0::Way>>>,
 }
 
@@ -72,9 +72,7 @@ impl Ways {
     /// The client is no more.
     pub(crate) fn forget(&self, client: Clientid) {
         self.minor0.lock().remove(&client);
-        // The id of a session has its client's number in it.
-        let number = (client as u32).to_be_bytes();
-        self.sessions.lock().retain(|id, _| id[4..8] != number);
+        self.sessions.lock().retain(|_, numbered| numbered.client != client);
     }
 
     /// The session is no more.

@@ -18,6 +18,8 @@ use rpc::service::Outcome;
 use vfs::{By, Caller, Freshness, Handle, HolderId, Share};
 use xdr::{Decode, Encode, Message};
 
+use super::state::clients::Principal;
+use super::state::maker::Maker;
 use super::{attributes, convert, op, pseudo, state};
 use crate::exports::{Export, ExportId};
 use crate::front::{Front, Object, Request};
@@ -101,6 +103,12 @@ impl<'c> Compound<'c> {
         self.position + 1 == self.operations
     }
 
+    /// Is the operation being answered the first one about a file?
+    pub(crate) fn is_first(&self) -> bool {
+        // Behind PUTFH, and from minor version 1 on behind SEQUENCE.
+        self.position == if self.minor == 0 { 1 } else { 2 }
+    }
+
     /// In whose name this compound asks, as far as that is known.
     pub(crate) fn holder(&self) -> Option<HolderId> {
         self.holder
@@ -128,6 +136,20 @@ impl<'c> Compound<'c> {
     /// The saved handle.
     pub(crate) fn saved_file(&self) -> Result<&File, Status> {
         self.saved.as_ref().map(|saved| &saved.file).ok_or(Status::NoFileHandle)
+    }
+
+    /// Who asks, as the maker of a record.
+    pub(crate) fn maker(&self) -> Maker {
+        Maker {
+            principal: self.principal(),
+            address: self.call.peer.ip().to_canonical(),
+            admitting: self.front.exports.admitting(self.call.peer),
+        }
+    }
+
+    /// The user who asks.
+    pub(crate) fn principal(&self) -> Principal {
+        Principal::from(&self.call.header.credential)
     }
 
     /// Sets the current handle, and forgets the current state id.

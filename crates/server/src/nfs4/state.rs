@@ -9,6 +9,8 @@ pub(crate) mod clients;
 mod closed;
 pub(crate) mod grace;
 mod ground;
+mod ids;
+pub(crate) mod maker;
 mod named;
 pub(crate) mod names;
 pub(crate) mod owners;
@@ -39,9 +41,10 @@ use crate::front::{Front, Object};
 use clients::{Client, ClientName, Clients};
 use closed::Closed;
 use grace::{Claim, Grace};
+use ids::IdKey;
 use owners::Owners;
 use peers::Peers;
-use records::{Records, ServerId};
+use records::{Before, Records, ServerId};
 use sequenced::{Answer, Turns};
 use sessions::Sessions;
 use stateids::{Asker, FileKey, Kind, Stateids};
@@ -159,13 +162,13 @@ impl State {
         if !before.is_empty() {
             tracing::info!(clients = before.len(), seconds = grace.as_secs(), "grace period begins");
         }
-        let bounds = options.bounds;
+        let (bounds, ids) = (options.bounds, IdKey::random());
         let stateless = Stateless::new((!before.is_empty()).then_some(grace), options.patience);
         State {
             tables: Mutex::new(Tables {
-                clients: Clients::new(epoch, options.lease, before.clone()).up_to(bounds.clients),
-                sessions: Sessions::new(epoch).up_to(bounds.sessions),
-                stateids: Stateids::new(epoch).up_to(bounds.states),
+                clients: Clients::new((epoch, ids), options.lease, before.clone()).up_to(bounds.clients),
+                sessions: Sessions::new(ids).up_to(bounds.sessions),
+                stateids: Stateids::new((epoch, ids)).up_to(bounds.states),
                 owners: Owners::default().up_to(bounds.owners),
                 grace: Grace::new(before.into_keys(), Instant::now(), grace),
                 early: Early::default(),
@@ -285,9 +288,8 @@ impl State {
     pub(crate) async fn record(&self, id: Clientid, name: ClientName) -> Result<(), Status> {
         // Said first, so that the end of grace, if it comes meanwhile, keeps the client.
         self.set_recorded(id, true);
-        let holder =
-            self.tables().clients.confirmed(id).map(|client| client.holder).ok_or(Status::Expired)?;
-        self.write_records(move |records| records.add(&name, holder)).await.map_err(|error| {
+        let client = self.tables().clients.confirmed(id).map(Before::from).ok_or(Status::Expired)?;
+        self.write_records(move |records| records.add(&name, client)).await.map_err(|error| {
             tracing::error!(%error, "the record of NFSv4 clients cannot be written");
             self.set_recorded(id, false);
             Status::Delay
@@ -314,15 +316,17 @@ impl State {
         let names = {
             let tables = self.tables();
             let recorded = tables.clients.iter().filter(|client| client.recorded);
-            recorded.map(|client| (client.name.clone(), client.holder)).collect()
+            recorded.map(|client| (client.name.clone(), Before::from(client))).collect()
         };
         let recorded = self.write_records(move |records| records.keep(names)).await;
         match &recorded {
             Ok(()) => tracing::info!("grace period is over"),
             Err(error) => tracing::error!(%error, "the record of NFSv4 clients cannot be written"),
         }
-        self.tables().grace.end(recorded.is_ok());
+        let mut tables = self.tables();
+        tables.grace.end(recorded.is_ok());
         if recorded.is_ok() {
+            tables.clients.end_grace();
             self.stateless.grace_is_over();
         }
     }

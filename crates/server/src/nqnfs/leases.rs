@@ -116,7 +116,13 @@ mod tests {
     use super::*;
 
     fn lease(id: u64, until: Instant) -> Lease {
-        Lease { id: LeaseId(id), kind: LeaseKind::Read, until: Some(until), change: 1 }
+        Lease {
+            id: LeaseId(id),
+            kind: LeaseKind::Read,
+            until: Some(until),
+            change: 1,
+            space_limit: Lease::NO_SPACE_LIMIT,
+        }
     }
 
     #[test]

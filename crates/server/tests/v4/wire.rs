@@ -12,13 +12,13 @@ use protocol::nfs4::{
     GetattrArgs, Handle, LookupArgs, Op, PutfhArgs, ResOp, Results, Status, Tag, op,
 };
 use rpc::auth::AuthSys;
-use rpc::message::{CallHeader, Incoming};
+use rpc::message::{CallHeader, Incoming, Refusal};
 use rpc::{Credential, ReplyCache, Server, ServerOptions};
 use server::exports::ExportId;
 use server::{Export, ExportOptions, Exports, Front, HandleKey, Handles, Squash};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use xdr::Encode;
 
 pub struct Served {
@@ -26,6 +26,11 @@ pub struct Served {
     pub front: Arc<Front>,
     pub server: Server,
     _state: TempDir,
+}
+
+/// For the addresses of a list alone.
+pub fn open_to(clients: &str) -> ExportOptions {
+    ExportOptions { clients: clients.parse().unwrap(), ..open_to_all() }
 }
 
 pub fn open_to_all() -> ExportOptions {
@@ -66,6 +71,11 @@ impl Served {
     pub async fn client(&self, minor: u32) -> Client {
         Client::connect(self.server.local_addr(), minor).await
     }
+
+    /// From another address of the loopback network.
+    pub async fn client_from(&self, source: Ipv4Addr, minor: u32) -> Client {
+        Client::connect_from(source, self.server.local_addr(), minor).await
+    }
 }
 
 /// One connection of a client.
@@ -79,10 +89,24 @@ pub struct Client {
 
 impl Client {
     pub async fn connect(server: SocketAddr, minor: u32) -> Client {
-        let stream = TcpStream::connect(server).await.unwrap();
+        Client::connect_from(Ipv4Addr::LOCALHOST, server, minor).await
+    }
+
+    /// The same from another address of the loopback network.
+    pub async fn connect_from(source: Ipv4Addr, server: SocketAddr, minor: u32) -> Client {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind((source, 0).into()).unwrap();
+        let stream = socket.connect(server).await.unwrap();
         stream.set_nodelay(true).unwrap();
         let credential = Credential::Sys(AuthSys::default());
         Client { stream, minor, credential, xid: 0 }
+    }
+
+    /// A compound to a server that does not admit the client: it must be refused.
+    pub async fn refusal(&mut self, operations: Vec<ArgOp>) -> Refusal {
+        let args = CompoundArgs::new(self.minor, operations).unwrap();
+        let reply = self.raw(&xdr::to_bytes(&args).unwrap()).await;
+        rpc::message::parse_reply(xdr::Decoder::new(reply)).unwrap().unwrap_err()
     }
 
     /// Sends bytes as the arguments of COMPOUND; what comes back, if anything does, from the accept status on.

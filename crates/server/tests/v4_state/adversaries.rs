@@ -2,6 +2,9 @@
 //! what they were asked for. Nobody else waits beyond the deadline, nothing grows beyond its bound, nothing old is read,
 //! and who lost a delegation is told.
 
+mod strangers;
+mod thieves;
+
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;

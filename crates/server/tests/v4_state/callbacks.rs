@@ -7,8 +7,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use protocol::nfs4::callback::{self, CbArgOp, CbCompoundHeader, CbGetattrOk, CbResOp, CbSequenceOk};
 use protocol::nfs4::{
-    ArgOp, CREATE_SESSION4_FLAG_CONN_BACK_CHAN, CompoundArgs, CompoundRes, CompoundResHeader, Fattr, Op,
-    ResOp, SequenceArgs, Sessionid, Status, op,
+    ArgOp, CREATE_SESSION4_FLAG_CONN_BACK_CHAN, CompoundArgs, CompoundRes, CompoundResHeader, Fattr, Nfstime,
+    Op, ResOp, SequenceArgs, Sessionid, Status, op,
 };
 use rpc::service::{Answering, Outcome, Remember};
 use rpc::{AuthSys, Call, Credential, Link, LinkOptions, Outgoing, Patience, ReplyCache, Service};
@@ -20,6 +20,8 @@ use crate::setup::{Life, create_session_args, exchange_id, reclaim_complete};
 
 /// What is done about a write that the client has not sent: size and change attribute.
 pub const WRITTEN: (u64, u64) = (4711, 99);
+/// And its times of modification, of access, and of change, which is later than any at the server.
+pub const TIMES: [i64; 3] = [1_000_000_000, 1_100_000_000, 30_000_000_000];
 
 /// A callback as it came.
 #[derive(Debug)]
@@ -77,7 +79,15 @@ impl Callee {
             _ if let Manner::Refusing(status) = manner => CbResOp::failed(operation.operation(), status),
             CbArgOp::Getattr(_) => {
                 let (size, change) = WRITTEN;
-                let fattr = Fattr { size: Some(size), change: Some(change), ..Fattr::default() };
+                let [mtime, atime, ctime] = TIMES.map(|seconds| Some(Nfstime { seconds, nseconds: 7 }));
+                let fattr = Fattr {
+                    size: Some(size),
+                    change: Some(change),
+                    time_modify: mtime,
+                    time_access: atime,
+                    time_metadata: ctime,
+                    ..Fattr::default()
+                };
                 CbResOp::Getattr(Ok(CbGetattrOk { obj_attributes: Box::new(fattr) }))
             }
             CbArgOp::Recall(_) => CbResOp::Recall(Ok(())),

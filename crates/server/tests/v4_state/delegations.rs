@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use protocol::nfs4::callback::CbArgOp;
 use protocol::nfs4::{
-    ArgOp, Attr, BindConnToSessionArgs, CbClient, ChannelDirFromClient, DelegreturnArgs, FreeStateidArgs,
-    Handle, Limited, LockArgs, LockFailure, Locker, LockuArgs, Netaddr, NfsLockType, OpenArgs, OpenClaim,
-    OpenConfirmArgs, OpenDelegation, ReadArgs, SEQ4_STATUS_CB_PATH_DOWN, SEQ4_STATUS_CB_PATH_DOWN_SESSION,
-    SEQ4_STATUS_RECALLABLE_STATE_REVOKED, SetclientidArgs, SetclientidConfirmArgs, StateOwner, Stateid,
-    Status, op,
+    ArgOp, Attr, BindConnToSessionArgs, Bitmap, CbClient, ChannelDirFromClient, DelegreturnArgs,
+    FreeStateidArgs, Handle, Limited, LockArgs, LockFailure, Locker, LockuArgs, Netaddr, NfsLockType,
+    Nfstime, OpenArgs, OpenClaim, OpenConfirmArgs, OpenDelegation, ReadArgs, SEQ4_STATUS_CB_PATH_DOWN,
+    SEQ4_STATUS_CB_PATH_DOWN_SESSION, SEQ4_STATUS_RECALLABLE_STATE_REVOKED, SetclientidArgs,
+    SetclientidConfirmArgs, StateOwner, Stateid, Status, op,
 };
 use xdr::Opaque;
 
-use crate::callbacks::{Listening, Manner, Reachable, WRITTEN, called};
+use crate::callbacks::{Listening, Manner, Reachable, TIMES, WRITTEN, called};
 use crate::setup::{Home, LEASE, Life, Minor0, open, owner};
 use crate::wire::{ROOT, getattr, lookup, putfh};
 
@@ -94,9 +94,14 @@ async fn the_holder_of_a_write_delegation_is_asked_for_attributes() {
     let opened = holder.last::<op::Open>(opening(3)).await.unwrap();
     assert!(matches!(opened.delegation, OpenDelegation::Write(_)), "{:?}", opened.delegation);
     let mut other = life.session(b"other").await;
-    let asked = other.last::<op::Getattr>(vec![ROOT, lookup(b"file"), getattr(&[Attr::Size])]).await;
-    assert_eq!(asked.obj_attributes.size, Some(WRITTEN.0));
-    assert!(matches!(holder.called().await, CbArgOp::Getattr(_)));
+    let all = [Attr::Size, Attr::TimeAccess, Attr::TimeModify];
+    let told = other.last::<op::Getattr>(vec![ROOT, lookup(b"file"), getattr(&all)]).await.obj_attributes;
+    assert_eq!(told.size, Some(WRITTEN.0));
+    let time = |at: usize| Some(Nfstime { seconds: TIMES[at], nseconds: 7 });
+    assert_eq!((told.time_modify, told.time_access), (time(0), time(1)));
+    let CbArgOp::Getattr(args) = holder.called().await else { panic!("a question") };
+    let asked = [Attr::Change, Attr::Size, Attr::TimeAccess, Attr::TimeMetadata, Attr::TimeModify];
+    assert_eq!(args.attr_request, Bitmap::of(&asked));
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use protocol::nfs4::{
     ArgOp, CloseArgs, FreeStateidArgs, Handle, Limited, LockArgs, LockFailure, Locker, LocktArgs, LockuArgs,
-    NfsLockType, StateOwner, Stateid, Status, op,
+    NfsLockType, SHORT_OWNER_BYTES, StateOwner, Stateid, Status, op,
 };
 
 use crate::setup::{Home, LEASE, Session, create};
@@ -40,6 +40,31 @@ async fn denied(session: &mut Session, file: Handle, operation: ArgOp) -> protoc
         LockFailure::Denied(denied) => denied,
         LockFailure::Other(status) => panic!("{status}"),
     }
+}
+
+#[tokio::test]
+async fn a_lock_whose_owner_has_a_long_name_is_told_with_a_short_one() {
+    let home = Home::new();
+    let life = home.serve(LEASE).await;
+    let (mut one, mut two) = (life.session(b"one").await, life.session(b"two").await);
+    let (opened, file) = one.open(create(b"file", b"opener", 3)).await;
+    let (other, _) = two.open(create(b"file", b"opener", 3)).await;
+    let mut told = Vec::new();
+    for (at, name) in [&[b'x'; SHORT_OWNER_BYTES][..], &[b'x'; SHORT_OWNER_BYTES + 1], &[b'x'; 1024]]
+        .into_iter()
+        .enumerate()
+    {
+        let at = at as u64;
+        one.last::<op::Lock>(vec![putfh(file), lock(opened, name, NfsLockType::Write, at, 1)]).await;
+        let by_lock = denied(&mut two, file, lock(other, b"locker", NfsLockType::Write, at, 1)).await;
+        let by_test = denied(&mut two, file, test(b"locker", NfsLockType::Write, at, 1)).await;
+        assert_eq!((by_lock.offset, by_lock.owner.clientid), (at, one.clientid));
+        assert_eq!(by_lock.owner, by_test.owner);
+        assert!(by_lock.owner.owner.len() <= SHORT_OWNER_BYTES, "{} bytes", by_lock.owner.owner.len());
+        told.push(by_lock.owner.owner.into_bytes());
+    }
+    assert_eq!(told[0][..], [b'x'; SHORT_OWNER_BYTES], "a short name as it is");
+    assert!(told[1] != told[2] && !told[1].is_empty(), "{told:?}");
 }
 
 #[tokio::test]

@@ -10,6 +10,7 @@ mod directories;
 mod locks;
 mod minor0;
 mod opens;
+mod proxied;
 mod restart;
 mod room;
 mod sessions;

@@ -7,7 +7,9 @@ use protocol::nfs4::{
     OpenClaim, OpenConfirmArgs, OpenDelegationType, ReadArgs, RemoveArgs, StateOwner, Stateid, Status, op,
 };
 
-use crate::setup::{Home, LEASE, create, open, reclaim_complete};
+use rpc::{AuthSys, Credential};
+
+use crate::setup::{Home, LEASE, create, exchange_id, open, reclaim_complete, setclientid};
 use crate::wire::{ROOT, name, putfh};
 
 pub fn reclaim(owner: &[u8], file: Handle) -> Vec<ArgOp> {
@@ -68,6 +70,26 @@ async fn who_held_state_reclaims_it_and_the_others_wait() {
     assert_eq!(holder.status(reclaim(b"owner", file)).await, Err(Status::NoGrace));
     assert_eq!(stranger.status(opening(b"owner")).await, Ok(()));
     assert_eq!(stranger.status(make(Createtype::Dir)).await, Ok(()));
+}
+
+#[tokio::test]
+async fn only_the_principal_that_held_state_comes_back_under_its_name() {
+    let home = Home::new();
+    let life = home.serve(LEASE).await;
+    let mut holder = life.session(b"holder").await;
+    let (_, file) = holder.open(create(b"file", b"owner", 3)).await;
+    let mut older = life.minor0(b"older", 1).await;
+    older.open(older.open_args(b"file", 1, 3, 0)).await;
+    drop((life, holder, older));
+
+    let life = home.serve(LEASE).await;
+    for (minor, operation) in [(1, exchange_id(b"holder", 1, 0)), (0, setclientid(b"older", 1))] {
+        let mut thief = life.client(minor).await;
+        thief.credential = Credential::Sys(AuthSys { uid: 4711, ..AuthSys::default() });
+        assert_eq!(thief.status(vec![operation]).await, Err(Status::ClidInuse));
+    }
+    let mut holder = life.reclaiming(b"holder", 1).await;
+    assert_eq!(holder.status(reclaim(b"owner", file)).await, Ok(()));
 }
 
 #[tokio::test]

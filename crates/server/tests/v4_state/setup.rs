@@ -17,6 +17,7 @@ use rpc::{ReplyCache, Server, ServerOptions};
 use server::exports::ExportId;
 use server::{Bounds, Export, Exports, Front, HandleKey, Handles, StateOptions};
 use tempfile::TempDir;
+use vfs::FileSystem;
 use xdr::List;
 
 use crate::wire::{Client, ROOT, name, open_to_all, putfh};
@@ -77,10 +78,22 @@ impl Home {
 
     /// The same, with not much room.
     pub async fn serve_scarce(&self, lease: Duration, options: arbiter::Options, scarcity: Scarcity) -> Life {
-        let Scarcity { opened_max, bounds, patience } = scarcity;
-        let below = local::Options { opened_max, ..local::Options::new(self.state.path()) };
+        let below =
+            local::Options { opened_max: scarcity.opened_max, ..local::Options::new(self.state.path()) };
         let fs = LocalFs::open(self.tree.path(), below).unwrap();
-        let fs = Arc::new(Arbiter::with_options(Arc::new(fs), options));
+        self.serve_over(Arc::new(fs), lease, options, scarcity).await
+    }
+
+    /// Serves another file system than the tree, at the root.
+    pub async fn serve_over(
+        &self,
+        below: Arc<dyn FileSystem>,
+        lease: Duration,
+        options: arbiter::Options,
+        scarcity: Scarcity,
+    ) -> Life {
+        let Scarcity { bounds, patience, .. } = scarcity;
+        let fs = Arc::new(Arbiter::with_options(below, options));
         let arbiter = fs.clone();
         let export = Export { id: ExportId(1), path: "/".into(), fs, options: open_to_all() };
         let handles = Handles::open(HandleKey::new([1; 16]), self.state.path()).unwrap();
@@ -112,22 +125,12 @@ impl Life {
 
     /// A client with a session that has not said yet that it has nothing to reclaim.
     pub async fn reclaiming(&self, ownerid: &[u8], verifier: u8) -> Session {
-        let mut client = self.client(1).await;
-        let known = client.last::<op::ExchangeId>(vec![exchange_id(ownerid, verifier, 0)]).await;
-        let made = client.last::<op::CreateSession>(vec![create_session(&known, 8)]).await;
-        Session { client, clientid: known.clientid, id: made.sessionid, sequence: 0 }
+        Session::of(self.client(1).await, ownerid, verifier).await
     }
 
     /// A confirmed client of minor version 0.
     pub async fn minor0(&self, ownerid: &[u8], verifier: u8) -> Minor0 {
-        let mut client = self.client(0).await;
-        let given = client.last::<op::Setclientid>(vec![setclientid(ownerid, verifier)]).await;
-        let confirm = SetclientidConfirmArgs {
-            clientid: given.clientid,
-            setclientid_confirm: given.setclientid_confirm,
-        };
-        client.last::<op::SetclientidConfirm>(vec![ArgOp::SetclientidConfirm(confirm)]).await;
-        Minor0 { client, clientid: given.clientid }
+        Minor0::of(self.client(0).await, ownerid, verifier).await
     }
 }
 
@@ -190,6 +193,13 @@ pub struct Session {
 }
 
 impl Session {
+    /// A client with a session that has not said yet that it has nothing to reclaim.
+    pub async fn of(mut client: Client, ownerid: &[u8], verifier: u8) -> Session {
+        let known = client.last::<op::ExchangeId>(vec![exchange_id(ownerid, verifier, 0)]).await;
+        let made = client.last::<op::CreateSession>(vec![create_session(&known, 8)]).await;
+        Session { client, clientid: known.clientid, id: made.sessionid, sequence: 0 }
+    }
+
     pub fn sequence(&self, sequenceid: u32, slotid: u32, cachethis: bool) -> ArgOp {
         ArgOp::Sequence(SequenceArgs { sessionid: self.id, sequenceid, slotid, highest_slotid: 0, cachethis })
     }
@@ -238,6 +248,17 @@ pub struct Minor0 {
 }
 
 impl Minor0 {
+    /// A confirmed client.
+    pub async fn of(mut client: Client, ownerid: &[u8], verifier: u8) -> Minor0 {
+        let given = client.last::<op::Setclientid>(vec![setclientid(ownerid, verifier)]).await;
+        let confirm = SetclientidConfirmArgs {
+            clientid: given.clientid,
+            setclientid_confirm: given.setclientid_confirm,
+        };
+        client.last::<op::SetclientidConfirm>(vec![ArgOp::SetclientidConfirm(confirm)]).await;
+        Minor0 { client, clientid: given.clientid }
+    }
+
     pub fn owner(&self, owner: &[u8]) -> StateOwner {
         StateOwner { clientid: self.clientid, owner: Limited::new(owner.to_vec()).unwrap() }
     }

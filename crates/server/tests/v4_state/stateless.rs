@@ -10,7 +10,8 @@ use protocol::nfs4::{ArgFattr, ArgOp, Attr, Fattr, OpenArgs, ReadArgs, SetattrAr
 use protocol::{Call, Reply, nfs2, nqnfs};
 use rpc::message::{CallHeader, Incoming};
 use rpc::{
-    AuthSys, Credential, Link, LinkOptions, Outgoing, Patience, ReplyCache, Transport, replay::Admission,
+    AuthSys, Credential, Link, LinkOptions, Outgoing, Patience, ReplyCache, Transport,
+    replay::{Admission, Lasting, Sender},
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use xdr::{Bulk, Encode, Encoder, Opaque};
@@ -271,7 +272,8 @@ async fn what_was_on_its_way_when_the_server_died_is_held_to_the_end() {
     let header = CallHeader { xid, program: 100_003, version: 3, procedure: call::Mkdir::NUMBER, credential };
     let arguments = xdr::to_bytes(&mkdir3(root, "made")).unwrap();
     let cache = ReplyCache::open(home.state.path()).unwrap();
-    let admitted = cache.admit(Ipv4Addr::LOCALHOST.into(), &header, &arguments);
+    let sender = Sender { address: (Ipv4Addr::LOCALHOST, 700).into(), connection: None };
+    let admitted = cache.admit(sender, &header, &arguments, Lasting::UntilHeard);
     let Admission::Execute { slot, .. } = admitted else { panic!("a new call") };
     std::fs::create_dir(home.tree().join("made")).unwrap();
     // Killed.

@@ -68,7 +68,13 @@ impl Stage {
         }
         let flight = self.leases.begin_open();
         self.below += 1;
-        let under = Lease { id: LeaseId(self.below), kind: LeaseKind::Write, until: None, change: 1 };
+        let under = Lease {
+            id: LeaseId(self.below),
+            kind: LeaseKind::Write,
+            until: None,
+            change: 1,
+            space_limit: Lease::NO_SPACE_LIMIT,
+        };
         self.leases.land(of, Some(under));
         self.leases.end_open(flight);
         let write = kind == LeaseKind::Write;

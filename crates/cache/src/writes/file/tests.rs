@@ -571,3 +571,18 @@ fn narrow_gaps_of_zeros_are_sent_along_and_others_are_not() {
     // The origin has something before the tenth byte, of which nothing is known here.
     assert_eq!(sent(Some(10)), [header, text(8, b"text\0\0\0symbols"), far]);
 }
+
+#[test]
+fn what_the_origin_takes_a_part_of_goes_on_at_once() {
+    let mut writes = Writes::new(10_000, 0);
+    writes.write(0, &[1; 5000], &user(), now());
+    writes.demand();
+    assert!(writes.begin_draining());
+    let flight = writes.next(8).unwrap();
+    assert!(writes.next(8).is_none());
+    let (stability, verifier) = (Stability::FileSync, [0; 8]);
+    writes.landed(flight.ticket, Landed::Taken { count: 4096, stability, verifier });
+    assert!(writes.begin_draining(), "nobody asks a second time");
+    let rest = writes.next(8).unwrap();
+    assert_eq!((rest.offset, rest.bytes.len()), (4096, 904));
+}

@@ -303,6 +303,7 @@ fn decode_lease(id: u64, value: Bytes) -> Option<Entry> {
         stateid: record.stateid,
         principal: principal(record.who),
         recalled: false,
+        change: None,
     };
     Some(Entry::Lease(id, held, record.going))
 }

@@ -149,7 +149,16 @@ fn take(held: &Held, step: &Step, turn: u64) {
             let principal = Principal::Machine;
             let stateid = stateid(turn);
             let (handle, directory) = (handle(file), file == 7);
-            state.delegated(Delegation { handle, kind, directory, stateid, principal, recalled: false });
+            let recalled = false;
+            state.delegated(Delegation {
+                handle,
+                kind,
+                directory,
+                stateid,
+                principal,
+                recalled,
+                change: None,
+            });
         }
         Step::GiveUp(at) => drop(state.give_up(LeaseId(pick(at, last)))),
         Step::Returned(at) => state.returned(LeaseId(pick(at, last))),

@@ -29,7 +29,7 @@ fn granted(file: u8, by: u8, access: Share, seqid: u32) -> Granted {
 fn delegation(file: u8, kind: LeaseKind, other: u8) -> Delegation {
     let stateid = Stateid { seqid: 1, other: [other; 12] };
     let (handle, principal) = (handle(file), Principal::Machine);
-    Delegation { handle, kind, directory: false, stateid, principal, recalled: false }
+    Delegation { handle, kind, directory: false, stateid, principal, recalled: false, change: None }
 }
 
 #[derive(Clone, Debug)]

@@ -159,7 +159,7 @@ impl<'c> Asked<'c> {
         fattr.time_delta = self.if_wanted(Attr::TimeDelta, time_delta(limits.time_delta_nanoseconds));
         fattr.suppattr_exclcreat =
             self.if_wanted(Attr::SuppattrExclcreat, (supported & SETTABLE) - NOT_EXCLUSIVE);
-        fattr.clone_blksize = self.if_wanted(Attr::CloneBlksize, 4096);
+        fattr.clone_blksize = limits.clone_block_bytes.filter(|_| self.wants(Attr::CloneBlksize));
         fattr.change_attr_type = self.if_wanted(Attr::ChangeAttrType, ChangeAttrType::Undefined);
         fattr.xattr_support = self.if_wanted(Attr::XattrSupport, features.contains(Features::XATTR));
         fattr.open_arguments = self.wants(Attr::OpenArguments).then(|| Box::new(OPEN_ARGUMENTS));

@@ -7,14 +7,15 @@ use protocol::nfs4::callback::{
     CbArgOp, CbGetattrArgs, CbNotifyLockArgs, CbRecallAnyArgs, CbRecallArgs, RCA4_TYPE_MASK_DIR_DLG,
     RCA4_TYPE_MASK_RDATA_DLG, RCA4_TYPE_MASK_WDATA_DLG, op,
 };
-use protocol::nfs4::{Attr, Bitmap, Clientid, Stateid, Status};
+use protocol::nfs4::{Attr, Bitmap, Clientid, Fattr, Nfstime, Stateid, Status};
 use tokio::time::{Instant, sleep};
-use vfs::{Callback, Callbacks, Handle, HolderId, LeaseId, Owner, Query, Recall};
+use vfs::{Callback, Callbacks, Handle, Held, HolderId, LeaseId, Owner, Query, Recall, Times};
 
 use super::early::Word;
 use super::{Unreachable, call};
 use crate::exports::ExportId;
 use crate::front::Front;
+use crate::nfs4::convert;
 use crate::nfs4::state::Tables;
 use crate::nfs4::state::clients::{Generation, Way};
 use crate::nfs4::state::names::lock_owner;
@@ -153,19 +154,36 @@ fn is_held(front: &Front, key: StateKey) -> bool {
         .is_some_and(|held| matches!(held.kind, Kind::Delegation { standing, .. } if good(standing)))
 }
 
+/// CB_GETATTR. Clients need to answer with the size and the change attribute alone; the times are asked for as well, of
+/// clients that have changed them without telling (RFC 9754's times cannot be set back).
 async fn getattr(front: &Front, export: ExportId, query: Query) {
     let delegation = delegated(&front.state.tables(), export, query.id);
     let (Some(delegation), Ok(fh)) = (delegation, front.handles.v4(export, &query.handle)) else { return };
-    let args = CbGetattrArgs { fh, attr_request: Bitmap::of(&[Attr::Change, Attr::Size]) };
+    let mut attr_request = Bitmap::of(&[Attr::Change, Attr::Size]);
+    if query.times {
+        attr_request = attr_request | Bitmap::of(&[Attr::TimeAccess, Attr::TimeMetadata, Attr::TimeModify]);
+    }
+    let args = CbGetattrArgs { fh, attr_request };
     let Ok(mut results) = call(front, delegation.client, CbArgOp::Getattr(args), query.deadline).await else {
         return;
     };
     if let Ok(answer) = results.take::<op::Getattr>()
         && let (Some(change), Some(size)) = (answer.obj_attributes.change, answer.obj_attributes.size)
     {
+        let held = Held { modified: change != query.change, size, times: times(&answer.obj_attributes) };
         // Who asked may have given up waiting.
-        let _ = query.answer.send(vfs::Held { change, size });
+        let _ = query.answer.send(held);
     }
+}
+
+/// The times that a client told, if it told all of them, and none that is no time.
+fn times(told: &Fattr) -> Option<Times> {
+    let time = |time: Option<Nfstime>| convert::timestamp(time?).ok();
+    Some(Times {
+        atime: time(told.time_access)?,
+        mtime: time(told.time_modify)?,
+        ctime: time(told.time_metadata)?,
+    })
 }
 
 async fn recall_any(front: &Front, holder: Option<HolderId>, keep: u32) {
@@ -194,4 +212,35 @@ async fn notify_lock(front: &Front, export: ExportId, holder: HolderId, owner: O
     let args = CbNotifyLockArgs { fh, lock_owner: lock_owner(front, &owner) };
     // A hint: a client that does not get it asks again by itself.
     let _ = call(front, client, CbArgOp::NotifyLock(args), Instant::now() + HINT_TIMEOUT).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vfs::Timestamp;
+
+    #[test]
+    fn times_are_told_all_together_or_not_at_all() {
+        let time = |seconds, nseconds| Some(Nfstime { seconds, nseconds });
+        let told = Fattr {
+            time_access: time(-1, 0),
+            time_modify: time(i64::MIN, 999_999_999),
+            time_metadata: time(i64::MAX, 1),
+            ..Fattr::default()
+        };
+        let all = Times {
+            atime: Timestamp::new(-1, 0),
+            mtime: Timestamp::new(i64::MIN, 999_999_999),
+            ctime: Timestamp::new(i64::MAX, 1),
+        };
+        assert_eq!(times(&told), Some(all));
+        for missing in [
+            Fattr { time_access: None, ..told.clone() },
+            Fattr { time_modify: None, ..told.clone() },
+            Fattr { time_metadata: None, ..told.clone() },
+            Fattr { time_modify: time(0, 1_000_000_000), ..told.clone() },
+        ] {
+            assert_eq!(times(&missing), None);
+        }
+    }
 }

@@ -29,6 +29,13 @@ pub(super) struct BackSlots {
     slots: Mutex<Vec<(u32, bool)>>,
 }
 
+/// The slots of a session, and whose it is.
+#[derive(Debug)]
+pub(super) struct Numbered {
+    pub(super) client: Clientid,
+    slots: Arc<BackSlots>,
+}
+
 /// A slot with a request running.
 struct Taken {
     slots: Arc<BackSlots>,
@@ -99,7 +106,11 @@ fn routes(front: &Front, client: Clientid) -> Vec<Route> {
             terms: session.callbacks.clone(),
             slots: known
                 .entry(id)
-                .or_insert_with(|| Arc::new(BackSlots::new(session.back.maxrequests)))
+                .or_insert_with(|| Numbered {
+                    client,
+                    slots: Arc::new(BackSlots::new(session.back.maxrequests)),
+                })
+                .slots
                 .clone(),
             connections: session.ways_back().filter_map(|channel| channel.0.upgrade()).collect(),
         })

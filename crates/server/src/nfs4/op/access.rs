@@ -4,7 +4,7 @@ use protocol::nfs4::{
     ACCESS4_DELETE, ACCESS4_EXECUTE, ACCESS4_EXTEND, ACCESS4_LOOKUP, ACCESS4_MODIFY, ACCESS4_READ,
     ACCESS4_XALIST, ACCESS4_XAREAD, ACCESS4_XAWRITE, AccessArgs, AccessOk, Status,
 };
-use vfs::{AccessMask, Features};
+use vfs::{AccessMask, Features, Freshness};
 
 use crate::front::Object;
 use crate::nfs4::compound::{Compound, File};
@@ -29,7 +29,9 @@ pub(in crate::nfs4) async fn answer(
     if let File::Pseudo(_) = compound.file()? {
         return Ok(AccessOk { supported: args.access & PLAIN, access: args.access & PSEUDO });
     }
+    let is_open = compound.may_stand_for_open();
     let Object { export, handle, caller } = compound.object()?;
+    let caller = if is_open { caller.with_freshness(Freshness::Open) } else { caller };
     let has_xattrs = args.access & XATTR != 0 && {
         let known = compound.front.known.of(&caller, &export).await.map_err(convert::error)?;
         known.limits.features.contains(Features::XATTR)

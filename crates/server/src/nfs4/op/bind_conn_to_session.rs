@@ -21,8 +21,9 @@ pub(in crate::nfs4) async fn answer(
         }
     };
     let connection = compound.call.connection.as_ref().ok_or(Status::Inval)?;
+    let peer = compound.maker();
     let mut tables = compound.front.state.tables();
-    let client = tables.sessions.bind(args.sessid, Channel::new(connection), back)?;
+    let client = tables.sessions.bind(args.sessid, (Channel::new(connection), back), &peer)?;
     tables.clients.renew(client, Instant::now());
     Ok(BindConnToSessionOk { sessid: args.sessid, dir, use_conn_in_rdma_mode: false })
 }

@@ -2,14 +2,15 @@
 
 use protocol::nfs4::{
     CREATE_SESSION4_FLAG_CONN_BACK_CHAN, CREATE_SESSION4_FLAG_CONN_RDMA, CREATE_SESSION4_FLAG_PERSIST,
-    CallbackSecParms, ChannelAttrs, CreateSessionArgs, CreateSessionOk, Status,
+    CallbackSecParms, ChannelAttrs, CreateSessionArgs, CreateSessionOk, Sessionid, Status,
 };
 use rpc::{AuthSys, Credential};
 use tokio::time::Instant;
 
 use crate::nfs4::callback::Channel;
 use crate::nfs4::compound::Compound;
-use crate::nfs4::state::clients::{Principal, SessionConfirm};
+use crate::nfs4::state::clients::SessionConfirm;
+use crate::nfs4::state::maker::Maker;
 use crate::nfs4::state::sessions::{CallbackTerms, negotiated_back, negotiated_fore};
 use crate::nfs4::state::{Scarce, Tables};
 
@@ -29,14 +30,20 @@ pub(in crate::nfs4) async fn answer(
     front.room_for(Scarce::Sessions).await;
     let (created, replaced) = {
         let mut tables = front.state.tables();
-        let principal = Principal::from(&compound.call.header.credential);
-        match tables.clients.session_sequence(args.clientid, args.sequence, principal)? {
+        let maker = compound.maker();
+        let by = maker.principal;
+        match tables.clients.session_sequence(args.clientid, args.sequence, &maker)? {
             SessionConfirm::Replay(created) => return Ok(created),
+            // Over a connection of the session it tells nothing new.
+            SessionConfirm::OfAnother(created) if is_bound(compound, &tables, created.sessionid) => {
+                return Ok(created);
+            }
+            SessionConfirm::OfAnother(_) => return Err(Status::ClidInuse),
             SessionConfirm::Next => {}
         }
-        let created = create(compound, &mut tables, &args, channels)?;
+        let created = create(compound, &mut tables, &args, channels, maker)?;
         let replaced = tables.clients.confirm_by_session(args.clientid, Instant::now());
-        tables.clients.session_created(args.clientid, created);
+        tables.clients.session_created(args.clientid, created, by);
         (created, replaced)
     };
     if let Some(replaced) = replaced {
@@ -45,11 +52,18 @@ pub(in crate::nfs4) async fn answer(
     Ok(created)
 }
 
+fn is_bound(compound: &Compound<'_>, tables: &Tables, id: Sessionid) -> bool {
+    let connection = compound.call.connection.as_ref().map(Channel::new);
+    connection
+        .is_some_and(|connection| tables.sessions.get(id).is_some_and(|session| session.has(&connection)))
+}
+
 fn create(
     compound: &Compound<'_>,
     tables: &mut Tables,
     args: &CreateSessionArgs,
     channels: (ChannelAttrs, ChannelAttrs),
+    maker: Maker,
 ) -> Result<CreateSessionOk, Status> {
     let flags = args.flags & CREATE_SESSION4_FLAG_CONN_BACK_CHAN;
     let connection =
@@ -59,7 +73,7 @@ fn create(
         credential: credential(&args.sec_parms),
         minor: compound.minor,
     };
-    let sessionid = tables.sessions.create(args.clientid, channels, callbacks, connection)?;
+    let sessionid = tables.sessions.create(args.clientid, channels, callbacks, maker, connection)?;
     let (fore_chan_attrs, back_chan_attrs) = channels;
     Ok(CreateSessionOk { sessionid, sequence: args.sequence, flags, fore_chan_attrs, back_chan_attrs })
 }

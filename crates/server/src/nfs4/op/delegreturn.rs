@@ -4,7 +4,6 @@ use protocol::nfs4::{DelegreturnArgs, Status};
 
 use crate::nfs4::compound::Compound;
 use crate::nfs4::state::stateids::{FileKey, Kind};
-use crate::nfs4::state::{State, Tables};
 
 pub(in crate::nfs4) async fn answer(
     compound: &mut Compound<'_>,
@@ -14,8 +13,7 @@ pub(in crate::nfs4) async fn answer(
     let stateid = compound.stateid(args.deleg_stateid)?;
     let held = {
         let mut tables = compound.front.state.tables();
-        let Tables { stateids, clients, .. } = &*tables;
-        let held = stateids.find(stateid, State::asker(compound, &tables), |number| clients.lives(number))?;
+        let held = compound.state(&tables, stateid)?;
         let is_of_file = held.file == FileKey { export: object.export.id, handle: object.handle };
         if !is_of_file || !matches!(held.kind, Kind::Delegation { .. }) {
             return Err(Status::BadStateid);

@@ -8,10 +8,15 @@ pub(in crate::nfs4) async fn answer(
     compound: &mut Compound<'_>,
     args: DestroyClientidArgs,
 ) -> Result<(), Status> {
+    let peer = compound.maker();
     let gone = {
         let mut tables = compound.front.state.tables();
-        if !tables.clients.knows(args.clientid) {
+        let maker = tables.clients.maker(args.clientid).ok_or(Status::StaleClientid)?;
+        if !maker.is_reached_by(&peer) {
             return Err(Status::StaleClientid);
+        }
+        if maker.principal != peer.principal {
+            return Err(Status::WrongCred);
         }
         if tables.sessions.has(args.clientid) || tables.has_state(args.clientid) {
             return Err(Status::ClientidBusy);

@@ -12,7 +12,12 @@ pub(in crate::nfs4) async fn answer(
     if is_own && !compound.is_last() {
         return Err(Status::NotOnlyOp);
     }
-    compound.front.state.tables().sessions.destroy(args.sessionid)?;
+    let peer = compound.maker();
+    {
+        let mut tables = compound.front.state.tables();
+        tables.sessions.check(args.sessionid, &peer)?;
+        tables.sessions.destroy(args.sessionid)?;
+    }
     compound.front.state.callbacks.forget_session(args.sessionid);
     Ok(())
 }

@@ -9,7 +9,7 @@ use protocol::nfs4::{
 use tokio::time::Instant;
 
 use crate::nfs4::compound::Compound;
-use crate::nfs4::state::clients::{Exchanged, Principal};
+use crate::nfs4::state::clients::Exchanged;
 use crate::nfs4::state::{Scarce, State, Tables};
 
 /// What a client may say. `EXCHGID4_FLAG_SUPP_FENCE_OPS` is of copies between servers, which we do not make.
@@ -60,7 +60,7 @@ fn exchange(compound: &Compound<'_>, args: &ExchangeIdArgs) -> Result<Exchanged,
     let Tables { clients, stateids, .. } = &mut *tables;
     clients.exchange_id(
         (args.clientowner.ownerid.clone().into_bytes(), args.clientowner.verifier),
-        Principal::from(&compound.call.header.credential),
+        compound.maker(),
         args.flags & EXCHGID4_FLAG_UPD_CONFIRMED_REC_A != 0,
         Instant::now(),
         |client| stateids.has(client),

@@ -3,9 +3,9 @@
 use protocol::nfs4::{FreeStateidArgs, Status};
 
 use crate::nfs4::compound::Compound;
+use crate::nfs4::state::names;
 use crate::nfs4::state::owners::OwnerKind;
 use crate::nfs4::state::stateids::{Kind, Standing};
-use crate::nfs4::state::{State, Tables, names};
 
 pub(in crate::nfs4) async fn answer(
     compound: &mut Compound<'_>,
@@ -13,15 +13,14 @@ pub(in crate::nfs4) async fn answer(
 ) -> Result<(), Status> {
     let stateid = compound.stateid(args.stateid)?;
     let mut tables = compound.front.state.tables();
-    let Tables { stateids, clients, .. } = &*tables;
-    let held = stateids.find_any(stateid, State::asker(compound, &tables), |number| clients.lives(number))?;
+    let held = compound.any_state(&tables, stateid)?;
     let key = held.key;
     match &held.kind {
         Kind::Delegation { standing: Standing::Revoked, .. } => {}
         Kind::Open { .. } | Kind::Delegation { .. } => return Err(Status::LocksHeld),
         Kind::Lock { by, owner } => {
             let owner = names::owner(held.holder, OwnerKind::Lock, owner);
-            let open = match stateids.get(*by).map(|open| &open.kind) {
+            let open = match tables.stateids.get(*by).map(|open| &open.kind) {
                 Some(Kind::Open { open, .. }) => *open,
                 _ => return Err(Status::BadStateid),
             };

@@ -103,7 +103,7 @@ async fn first(
     }
     let front = compound.front.clone();
     if lock_owner.clientid != by.held.client {
-        front.state.tables().clients.of_minor0(lock_owner.clientid)?;
+        compound.minor0_client(&front.state.tables(), lock_owner.clientid)?;
         return Err(Status::BadStateid.into());
     }
     let name = OwnerName { client: by.held.client, kind: OwnerKind::Lock, name: owner };
@@ -115,7 +115,7 @@ async fn first(
     }
     let result = lock(compound, args, &by).await;
     let status = result.as_ref().map(|_| ()).map_err(protocol::nfs4::Failure::status);
-    let answer = Answer { result: ResOp::Lock(result.clone()), current: compound.current.clone() };
+    let answer = Answer::to(compound, ResOp::Lock(result.clone()));
     front.state.tables().owners.finish(&name, lock_seqid, status, answer);
     result
 }

@@ -15,7 +15,7 @@ pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: LocktArgs
     let front = compound.front.clone();
     if compound.minor == 0 {
         let mut tables = front.state.tables();
-        let holder = tables.clients.of_minor0(args.owner.clientid)?.holder;
+        let holder = compound.minor0_client(&tables, args.owner.clientid)?.holder;
         tables.clients.renew(args.owner.clientid, tokio::time::Instant::now());
         drop(tables);
         compound.set_holder(Some(holder));

@@ -18,7 +18,7 @@ use crate::nfs4::state::grace::Claim;
 use crate::nfs4::state::owners::{OwnerKind, OwnerName, Turn};
 use crate::nfs4::state::sequenced::{self, Answer};
 use crate::nfs4::state::stateids::{FileKey, Kind};
-use crate::nfs4::state::{Scarce, State, Tables, names};
+use crate::nfs4::state::{Scarce, Tables, names};
 use crate::nfs4::{convert, kind};
 use creation::Creation;
 pub(super) use share::Shares;
@@ -34,7 +34,7 @@ pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: OpenArgs)
         return open(compound, &args, &owner, true).await;
     }
     let front = compound.front.clone();
-    front.state.tables().clients.of_minor0(args.owner.clientid)?;
+    compound.minor0_client(&front.state.tables(), args.owner.clientid)?;
     let name = args.owner.owner.clone().into_bytes();
     let owner = OwnerName { client: args.owner.clientid, kind: OwnerKind::Open, name };
     front.room_for(Scarce::Owners).await;
@@ -51,7 +51,7 @@ pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: OpenArgs)
     }
     let confirmed = front.state.tables().owners.is_confirmed(&owner);
     let result = open(compound, &args, &owner, confirmed).await;
-    let answer = Answer { result: ResOp::Open(result.clone()), current: compound.current.clone() };
+    let answer = Answer::to(compound, ResOp::Open(result.clone()));
     let status = result.as_ref().map(|_| ()).map_err(|status| *status);
     front.state.tables().owners.finish(&owner, args.seqid, status, answer);
     result
@@ -159,8 +159,7 @@ fn target(
     if let OpenClaim::DelegateCur(stateid, _) | OpenClaim::DelegCurFh(stateid) = &args.claim {
         let stateid = compound.stateid(*stateid)?;
         let tables = compound.front.state.tables();
-        let Tables { stateids, clients, .. } = &*tables;
-        let held = stateids.find(stateid, State::asker(compound, &tables), |number| clients.lives(number))?;
+        let held = compound.state(&tables, stateid)?;
         if !matches!(held.kind, Kind::Delegation { .. }) {
             return Err(Status::BadStateid);
         }

@@ -14,7 +14,7 @@ pub(in crate::nfs4) async fn answer(
     let front = compound.front.clone();
     let client = args.lock_owner.clientid;
     let name = OwnerName { client, kind: OwnerKind::Lock, name: args.lock_owner.owner.into_bytes() };
-    front.state.tables().clients.of_minor0(client)?;
+    compound.minor0_client(&front.state.tables(), client)?;
     let _turn = front.state.turns.take(&name).await;
     let mut tables = front.state.tables();
     tables.clients.renew(client, tokio::time::Instant::now());

@@ -9,7 +9,7 @@ use crate::nfs4::state::stateids::Kind;
 pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: RenewArgs) -> Result<(), Status> {
     let state = &compound.front.state;
     let mut tables = state.tables();
-    let client = tables.clients.of_minor0(args.clientid)?;
+    let client = compound.minor0_client(&tables, args.clientid)?;
     let is_up = state.callbacks.is_up(&tables, client);
     let holder = tables.clients.confirmed(args.clientid).map(|client| client.holder);
     tables.clients.renew(args.clientid, Instant::now());

@@ -29,10 +29,17 @@ pub(in crate::nfs4) async fn answer(
         bytes: compound.request_bytes(),
         operations: compound.operations,
     };
-    let channel = compound.call.connection.as_ref().map(Channel::new);
+    let channel = Channel::new(compound.call.connection.as_ref().ok_or(Status::Inval)?);
     let front = compound.front.clone();
     let mut tables = front.state.tables();
-    let (client, fore, highest_slot) = match tables.sessions.begin(&arriving, channel)? {
+    let begun = match tables.sessions.begin(&arriving, &channel) {
+        Err(Status::ConnNotBoundToSession) => {
+            tables.sessions.join(args.sessionid, channel.clone(), &compound.maker())?;
+            tables.sessions.begin(&arriving, &channel)?
+        }
+        begun => begun?,
+    };
+    let (client, fore, highest_slot) = match begun {
         Begun::Execute { client, fore, highest_slot } => (client, fore, highest_slot),
         Begun::Replay(body) => {
             compound.replay = Some(body);

@@ -4,7 +4,7 @@ use protocol::nfs4::{SetclientidArgs, SetclientidFailure, SetclientidOk, Status}
 use tokio::time::Instant;
 
 use crate::nfs4::compound::Compound;
-use crate::nfs4::state::clients::{CallbackAddress, Principal, Setclientid};
+use crate::nfs4::state::clients::{CallbackAddress, Setclientid};
 use crate::nfs4::state::{Scarce, State, Tables};
 
 pub(in crate::nfs4) async fn answer(
@@ -15,7 +15,7 @@ pub(in crate::nfs4) async fn answer(
     let request = Setclientid {
         ownerid: args.client.ownerid.into_bytes(),
         verifier: args.client.verifier,
-        principal: Principal::from(&compound.call.header.credential),
+        maker: compound.maker(),
         callback: CallbackAddress {
             program: args.callback.cb_program,
             location: args.callback.cb_location,

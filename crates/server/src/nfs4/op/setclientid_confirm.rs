@@ -5,17 +5,16 @@ use tokio::time::Instant;
 
 use crate::nfs4::callback;
 use crate::nfs4::compound::Compound;
-use crate::nfs4::state::clients::Principal;
 
 pub(in crate::nfs4) async fn answer(
     compound: &mut Compound<'_>,
     args: SetclientidConfirmArgs,
 ) -> Result<(), Status> {
-    let principal = Principal::from(&compound.call.header.credential);
+    let maker = compound.maker();
     let confirmed = compound.front.state.tables().clients.setclientid_confirm(
         args.clientid,
         args.setclientid_confirm,
-        principal,
+        &maker,
         Instant::now(),
     )?;
     if let Some(gone) = confirmed.replaced {

@@ -24,6 +24,8 @@ use rpc::Credential;
 use tokio::time::Instant;
 use vfs::HolderId;
 
+use super::ids::IdKey;
+use super::maker::Maker;
 use super::records::Holders;
 use super::room::Bounds;
 
@@ -50,7 +52,7 @@ pub(crate) enum Generation {
     Sessions,
 }
 
-/// Who made a record, and alone may change it.
+/// The user that made a record, and alone may change it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Principal {
     None,
@@ -75,7 +77,7 @@ pub(crate) struct Client {
     pub(crate) name: ClientName,
     /// Which incarnation.
     pub(crate) verifier: Verifier,
-    pub(crate) principal: Principal,
+    pub(crate) maker: Maker,
     pub(crate) holder: HolderId,
     /// When its lease was renewed last.
     pub(crate) renewed: Instant,
@@ -97,8 +99,8 @@ pub(crate) enum Way {
     Sessions {
         /// That of the last CREATE_SESSION.
         sequence: u32,
-        /// What it gave; `None` before the first.
-        created: Option<CreateSessionOk>,
+        /// What it gave, and to whom; `None` before the first.
+        created: Option<(CreateSessionOk, Principal)>,
     },
 }
 
@@ -128,8 +130,9 @@ struct Named {
 /// All clients.
 #[derive(Debug)]
 pub(crate) struct Clients {
-    /// Which life of the server this is: the high half of every client id.
+    /// Which life of the server this is.
     epoch: u32,
+    ids_by: IdKey,
     lease: Duration,
     names: HashMap<ClientName, Named>,
     ids: HashMap<Clientid, ClientName>,
@@ -145,9 +148,10 @@ pub(crate) struct Clients {
 
 impl Clients {
     /// None yet, in this life of the server. Those who held state `before` are expected back.
-    pub(crate) fn new(epoch: u32, lease: Duration, before: Holders) -> Clients {
+    pub(crate) fn new((epoch, ids_by): (u32, IdKey), lease: Duration, before: Holders) -> Clients {
         Clients {
             epoch,
+            ids_by,
             lease,
             names: HashMap::new(),
             ids: HashMap::new(),
@@ -194,14 +198,15 @@ impl Clients {
         }
     }
 
-    /// Is the client of this number, the low half of its id, still there?
+    /// Is the client of this number still there?
     pub(crate) fn lives(&self, number: u32) -> bool {
-        self.confirmed(u64::from(self.epoch) << 32 | u64::from(number)).is_some()
+        self.confirmed(self.ids_by.client(self.epoch, number)).is_some()
     }
 
     /// Could we have given out the id in this life?
     pub(crate) fn was_ours(&self, id: Clientid) -> bool {
-        (id >> 32) as u32 == self.epoch && (id as u32) < self.next && id as u32 != 0
+        let number = self.ids_by.client_number(self.epoch, id);
+        number.is_some_and(|number| number < self.next && number != 0)
     }
 
     /// All that are confirmed.
@@ -265,9 +270,11 @@ impl Clients {
         gone
     }
 
-    /// Is there any record with this id, confirmed or not?
-    pub(crate) fn knows(&self, id: Clientid) -> bool {
-        self.ids.contains_key(&id)
+    /// Who made the record with this id, confirmed or not?
+    pub(crate) fn maker(&self, id: Clientid) -> Option<&Maker> {
+        let (confirmed, unconfirmed) = self.named(self.ids.get(&id)?);
+        let records = confirmed.into_iter().chain(unconfirmed);
+        records.filter(|client| client.id == id).map(|client| &client.maker).next()
     }
 
     fn named(&self, name: &ClientName) -> (Option<&Client>, Option<&Client>) {
@@ -306,12 +313,23 @@ impl Clients {
         let named = self.names.get_mut(name)?;
         let mut client = named.unconfirmed.take()?;
         client.renewed = now;
-        client.holder = self.before.remove(name).unwrap_or(client.holder);
+        client.holder = self.before.remove(name).map_or(client.holder, |before| before.holder);
         self.holders.insert(client.holder, client.id);
         let replaced = named.confirmed.replace(client).as_ref().map(Gone::from)?;
         self.ids.remove(&replaced.id);
         self.holders.remove(&replaced.holder);
         Some(replaced)
+    }
+
+    /// Did another principal hold state under this name before the restart? It may come back until grace is over.
+    fn is_reserved(&self, name: &ClientName, maker: &Maker) -> bool {
+        let before = self.before.get(name).and_then(|before| before.principal);
+        before.is_some_and(|principal| principal != maker.principal)
+    }
+
+    /// There is nothing more to reclaim: the names of those who have not come back are free.
+    pub(crate) fn end_grace(&mut self) {
+        self.before.values_mut().for_each(|before| before.principal = None);
     }
 
     /// Is there room for one more record?
@@ -320,7 +338,7 @@ impl Clients {
     }
 
     fn next_id(&mut self) -> Clientid {
-        let id = u64::from(self.epoch) << 32 | u64::from(self.next);
+        let id = self.ids_by.client(self.epoch, self.next);
         // After four thousand million clients, ids of the first are taken again; the zero is none.
         self.next = self.next.checked_add(1).unwrap_or(1);
         id
@@ -333,7 +351,7 @@ impl Clients {
 
     fn next_verifier(&mut self) -> Verifier {
         self.next_verifier += 1;
-        (u64::from(self.epoch) << 32 | self.next_verifier).to_be_bytes()
+        self.ids_by.verifier(self.next_verifier)
     }
 }
 

@@ -3,8 +3,8 @@
 use protocol::nfs4::{Stateid, Status};
 use vfs::{By, HolderId, LeaseKind, Principal, Share};
 
+use super::State;
 use super::stateids::{FileKey, Held, Kind, Stateids};
-use super::{State, Tables};
 use crate::front::Object;
 use crate::nfs4::compound::Compound;
 
@@ -41,13 +41,11 @@ impl State {
             }
             return Ok(Ground { by: By::Anonymous, holder: compound.holder(), is_stranger: false });
         }
-        let Tables { stateids, clients, .. } = &*tables;
-        let asker = State::asker(compound, &tables);
-        let held = stateids.find(stateid, asker, |number| clients.lives(number))?;
+        let held = compound.state(&tables, stateid)?;
         if held.file != (FileKey { export: object.export.id, handle: object.handle }) {
             return Err(Status::BadStateid);
         }
-        let (by, opener) = by(stateids, held, share)?;
+        let (by, opener) = by(&tables.stateids, held, share)?;
         let is_stranger = *opener != object.caller.principal;
         let ground = Ground { by, holder: Some(held.holder), is_stranger };
         if compound.minor == 0 {

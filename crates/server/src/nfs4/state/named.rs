@@ -1,12 +1,60 @@
-//! The state that an operation names, which must be of the current file.
+//! The client, and the state, that an operation names: of the peer that asks, and the state of the current file.
 
-use protocol::nfs4::{Stateid, Status};
+use protocol::nfs4::{Clientid, Stateid, Status};
 
+use super::clients::{Client, Generation};
 use super::stateids::{FileKey, Held, Kind};
 use super::{State, Tables};
 use crate::nfs4::compound::{Compound, File};
 
 impl Compound<'_> {
+    /// The client of minor version 0 that has this id, if it is for the peer to name.
+    ///
+    /// # Errors
+    /// Those of [`super::clients::Clients::of_minor0`].
+    pub(crate) fn minor0_client<'t>(&self, tables: &'t Tables, id: Clientid) -> Result<&'t Client, Status> {
+        let client = tables.clients.of_minor0(id)?;
+        if self.may_name(client) { Ok(client) } else { Err(Status::StaleClientid) }
+    }
+
+    /// What a state id stands for, revoked or not, if it is for the peer to name.
+    ///
+    /// # Errors
+    /// Those of [`super::stateids::Stateids::find_any`].
+    pub(crate) fn any_state<'t>(&self, tables: &'t Tables, stateid: Stateid) -> Result<&'t Held, Status> {
+        let lives = |number| tables.clients.lives(number);
+        let held = tables.stateids.find_any(stateid, State::asker(self, tables), lives)?;
+        self.is_ours(tables, held.client).map(|()| held)
+    }
+
+    /// The same, if it is not revoked.
+    ///
+    /// # Errors
+    /// Those of [`super::stateids::Stateids::find`].
+    pub(crate) fn state<'t>(&self, tables: &'t Tables, stateid: Stateid) -> Result<&'t Held, Status> {
+        let lives = |number| tables.clients.lives(number);
+        let held = tables.stateids.find(stateid, State::asker(self, tables), lives)?;
+        self.is_ours(tables, held.client).map(|()| held)
+    }
+
+    /// Is state of this client for the peer to name? With sessions SEQUENCE has said whose it is.
+    ///
+    /// # Errors
+    /// `BadStateid`.
+    pub(super) fn is_ours(&self, tables: &Tables, client: Clientid) -> Result<(), Status> {
+        if self.minor > 0 {
+            return Ok(());
+        }
+        let client = tables.clients.confirmed(client).ok_or(Status::BadStateid)?;
+        if self.may_name(client) { Ok(()) } else { Err(Status::BadStateid) }
+    }
+
+    /// In minor version 0: does the peer reach the client? That of a connection was looked at when it was noted.
+    fn may_name(&self, client: &Client) -> bool {
+        client.name.generation == Generation::Minor0
+            && (self.holder() == Some(client.holder) || client.maker.is_reached_by(&self.maker()))
+    }
+
     /// The open that a state id stands for, confirmed or not.
     ///
     /// # Errors
@@ -23,10 +71,21 @@ impl Compound<'_> {
         self.held_by(stateid, |kind| matches!(kind, Kind::Lock { .. }))
     }
 
+    /// May an ACCESS stand for an open of the current file? A client that has the file open may share that OPEN among its
+    /// programs, as Leasehold does, and ask whether a further open is right. An answer by attribute timeouts would break
+    /// close-to-open behind its back. A GETATTR alone is a `stat`.
+    pub(crate) fn may_stand_for_open(&self) -> bool {
+        let (Some(holder), Ok(File::Object(export, handle))) = (self.holder(), self.file()) else {
+            return false;
+        };
+        let is_open = |held: &Held| held.holder == holder && matches!(held.kind, Kind::Open { .. });
+        let file = FileKey { export: export.id, handle: *handle };
+        self.is_first() && self.front.state.tables().stateids.of_file(&file).any(is_open)
+    }
+
     fn held_by(&self, stateid: Stateid, is_it: impl Fn(&Kind) -> bool) -> Result<Held, Status> {
         let tables = self.front.state.tables();
-        let Tables { stateids, clients, .. } = &*tables;
-        let held = stateids.find(stateid, State::asker(self, &tables), |number| clients.lives(number))?;
+        let held = self.state(&tables, stateid)?;
         let is_of_file = match self.file()? {
             File::Object(export, handle) => held.file == FileKey { export: export.id, handle: *handle },
             File::Pseudo(_) | File::Absent(_) => false,

@@ -5,7 +5,8 @@
 //! ```
 
 use bytes::{BufMut, Bytes, BytesMut};
-use protocol::nfs4::{Limited, LockDenied, NfsLockType, StateOwner};
+use protocol::nfs4::{Limited, LockDenied, NfsLockType, SHORT_OWNER_BYTES, StateOwner};
+use siphasher::sip128::SipHasher13;
 use vfs::{HolderId, Lock, LockKind, Owner};
 
 use super::owners::OwnerKind;
@@ -37,8 +38,14 @@ pub(crate) fn lock_owner(front: &Front, owner: &Owner) -> StateOwner {
     StateOwner { clientid, owner: Limited::new(name).unwrap_or_default() }
 }
 
-/// The lock in the way.
+/// The lock in the way. If its owner's name is too long for some clients, its hash stands for it: for those that are denied,
+/// a name tells nothing but whether it is the same as another.
 pub(crate) fn denied(front: &Front, lock: &Lock) -> LockDenied {
+    let mut owner = lock_owner(front, &lock.owner);
+    if owner.owner.len() > SHORT_OWNER_BYTES {
+        let hash = SipHasher13::new().hash(&owner.owner).as_bytes();
+        owner.owner = Limited::new(hash.to_vec()).unwrap_or_default();
+    }
     LockDenied {
         offset: lock.offset,
         length: lock.length,
@@ -46,6 +53,6 @@ pub(crate) fn denied(front: &Front, lock: &Lock) -> LockDenied {
             LockKind::Shared => NfsLockType::Read,
             LockKind::Exclusive => NfsLockType::Write,
         },
-        owner: lock_owner(front, &lock.owner),
+        owner,
     }
 }

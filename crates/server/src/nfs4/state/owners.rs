@@ -262,7 +262,8 @@ mod tests {
     #[test]
     fn the_last_close_may_come_again() {
         let (mut owners, name, now) = (Owners::default(), owner(OwnerKind::Open), Instant::now());
-        let mut stateids = crate::nfs4::state::stateids::Stateids::new(1);
+        let ids = crate::nfs4::state::ids::IdKey::of(1, 2);
+        let mut stateids = crate::nfs4::state::stateids::Stateids::new((1, ids));
         let file = super::super::stateids::FileKey {
             export: crate::exports::ExportId(1),
             handle: vfs::Handle::new(b"f").unwrap(),
@@ -274,7 +275,7 @@ mod tests {
                 opener: vfs::Principal::Machine,
                 standing: super::super::stateids::Standing::Good,
             };
-            stateids.insert((1, vfs::HolderId(1)), file, kind).unwrap().key
+            stateids.insert((ids.client(1, 1), vfs::HolderId(1)), file, kind).unwrap().key
         };
         let (first, second) = (key(1), key(2));
         assert_eq!(owners.begin_open(&name, 1, now), Ok(Turn::Execute));

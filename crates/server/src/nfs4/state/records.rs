@@ -14,12 +14,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use vfs::HolderId;
 
-use super::clients::{ClientName, Generation};
+use super::clients::{Client, ClientName, Generation, Principal};
 
 const LIFE: u8 = 1;
 const GONE: u8 = 3;
-/// Two was that of an earlier version, which did not know holders.
-const CLIENT: u8 = 4;
+/// Of an earlier version, which did not know principals. Two was that of one before, which did not know holders.
+const CLIENT_OF_ANYBODY: u8 = 4;
+const CLIENT: u8 = 5;
 /// Kind, length and sum.
 const FRAME_BYTES: usize = 7;
 /// Entries of the past that are not worth a new file.
@@ -28,8 +29,23 @@ const SLACK: usize = 1024;
 /// What tells one server from another, in `server_owner4`.
 pub(crate) type ServerId = [u8; 16];
 
-/// Who held state, and as which holder.
-pub(crate) type Holders = BTreeMap<ClientName, HolderId>;
+/// A client that held state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Before {
+    /// As which holder.
+    pub(crate) holder: HolderId,
+    /// The user that made its record, who alone may come back as this client; anybody, if it is not known.
+    pub(crate) principal: Option<Principal>,
+}
+
+impl From<&Client> for Before {
+    fn from(client: &Client) -> Before {
+        Before { holder: client.holder, principal: Some(client.maker.principal) }
+    }
+}
+
+/// Who held state.
+pub(crate) type Holders = BTreeMap<ClientName, Before>;
 
 /// The file, and what is in it.
 #[derive(Debug)]
@@ -96,11 +112,11 @@ impl Records {
     }
 
     /// From now on the client may have state that it could reclaim.
-    pub(crate) fn add(&mut self, name: &ClientName, holder: HolderId) -> io::Result<()> {
-        if self.clients.insert(name.clone(), holder) == Some(holder) {
+    pub(crate) fn add(&mut self, name: &ClientName, client: Before) -> io::Result<()> {
+        if self.clients.insert(name.clone(), client) == Some(client) {
             return Ok(());
         }
-        self.append(&client_entry(name, holder))
+        self.append(&client_entry(name, client))
     }
 
     /// The client has none any more.
@@ -170,8 +186,8 @@ pub(crate) fn first_life() -> io::Result<(u32, ServerId)> {
 
 fn write_anew(path: &Path, life: Life, clients: &Holders) -> io::Result<File> {
     let mut bytes = entry(LIFE, &life.body());
-    for (name, holder) in clients {
-        bytes.extend_from_slice(&client_entry(name, *holder));
+    for (name, client) in clients {
+        bytes.extend_from_slice(&client_entry(name, *client));
     }
     let beside = path.with_extension("new");
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(&beside)?;
@@ -194,10 +210,22 @@ fn body(name: &ClientName) -> Vec<u8> {
     body
 }
 
-fn client_entry(name: &ClientName, holder: HolderId) -> Vec<u8> {
-    let mut bytes = holder.0.to_be_bytes().to_vec();
+fn client_entry(name: &ClientName, client: Before) -> Vec<u8> {
+    let mut bytes = client.holder.0.to_be_bytes().to_vec();
+    let kind = if let Some(principal) = client.principal {
+        let (kind, value) = match principal {
+            Principal::None => (0u8, 0),
+            Principal::User(uid) => (1, uid),
+            Principal::Other(flavor) => (2, flavor),
+        };
+        bytes.push(kind);
+        bytes.extend_from_slice(&value.to_be_bytes());
+        CLIENT
+    } else {
+        CLIENT_OF_ANYBODY
+    };
     bytes.extend_from_slice(&body(name));
-    entry(CLIENT, &bytes)
+    entry(kind, &bytes)
 }
 
 fn entry(kind: u8, body: &[u8]) -> Vec<u8> {
@@ -215,7 +243,7 @@ fn parse(bytes: &[u8]) -> (Option<Life>, Holders) {
     while let Some((kind, body, behind)) = parse_entry(rest) {
         match kind {
             LIFE => life = Life::parse(body),
-            CLIENT => drop(parse_client(body).map(|(name, holder)| clients.insert(name, holder))),
+            CLIENT | CLIENT_OF_ANYBODY => clients.extend(parse_client(kind, body)),
             GONE => drop(parse_name(body).map(|name| clients.remove(&name))),
             _ => {}
         }
@@ -239,9 +267,21 @@ fn parse_entry(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     (crc32c::crc32c(summed) == u32::from_be_bytes(*sum)).then_some((kind, body, behind))
 }
 
-fn parse_client(body: &[u8]) -> Option<(ClientName, HolderId)> {
+fn parse_client(kind: u8, body: &[u8]) -> Option<(ClientName, Before)> {
     let (holder, body) = body.split_first_chunk::<8>()?;
-    Some((parse_name(body)?, HolderId(u64::from_be_bytes(*holder))))
+    let holder = HolderId(u64::from_be_bytes(*holder));
+    if kind == CLIENT_OF_ANYBODY {
+        return Some((parse_name(body)?, Before { holder, principal: None }));
+    }
+    let (kind, body) = body.split_first()?;
+    let (value, body) = body.split_first_chunk::<4>()?;
+    let principal = match (kind, u32::from_be_bytes(*value)) {
+        (0, _) => Principal::None,
+        (1, uid) => Principal::User(uid),
+        (2, flavor) => Principal::Other(flavor),
+        _ => return None,
+    };
+    Some((parse_name(body)?, Before { holder, principal: Some(principal) }))
 }
 
 fn parse_name(body: &[u8]) -> Option<ClientName> {
@@ -261,8 +301,14 @@ mod tests {
 
     const LEASE: Duration = Duration::from_secs(90);
 
-    fn holder(number: u8) -> HolderId {
-        HolderId(7 << 32 | u64::from(number))
+    fn holder(number: u8) -> Before {
+        let principal = match number % 4 {
+            0 => None,
+            1 => Some(Principal::None),
+            2 => Some(Principal::User(number.into())),
+            _ => Some(Principal::Other(6)),
+        };
+        Before { holder: HolderId(7 << 32 | u64::from(number)), principal }
     }
 
     fn name(number: u8) -> ClientName {

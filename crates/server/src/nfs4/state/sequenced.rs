@@ -9,8 +9,9 @@ use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 
 use super::Tables;
+use super::clients::Principal;
 use super::owners::{OwnerKind, OwnerName, Turn};
-use super::stateids::{Asker, Kind};
+use super::stateids::Kind;
 use crate::nfs4::compound::{Compound, Current};
 
 /// The last answer to an owner.
@@ -19,6 +20,15 @@ pub(crate) struct Answer {
     pub(crate) result: ResOp,
     /// The current handle after it.
     pub(crate) current: Option<Current>,
+    /// The user that it went to.
+    pub(crate) to: Principal,
+}
+
+impl Answer {
+    /// What the compound's user gets.
+    pub(crate) fn to(compound: &Compound<'_>, result: ResOp) -> Answer {
+        Answer { result, current: compound.current.clone(), to: compound.principal() }
+    }
 }
 
 /// Which owners have a request running.
@@ -66,7 +76,7 @@ where
         return run(compound).await;
     }
     let front = compound.front.clone();
-    let name = owner_of(&front.state.tables(), stateid, kind)?;
+    let name = owner_of(compound, &front.state.tables(), stateid, kind)?;
     let _turn = front.state.turns.take(&name).await;
     let turn = front.state.tables().owners.begin(&name, seqid, Instant::now())?;
     if let Turn::Replay(answer) = turn {
@@ -75,16 +85,19 @@ where
     enter(compound, &name);
     let result = run(compound).await;
     let status = result.as_ref().map(|_| ()).map_err(Failure::status);
-    let answer = Answer { result: wrap(result.clone()), current: compound.current.clone() };
+    let answer = Answer::to(compound, wrap(result.clone()));
     front.state.tables().owners.finish(&name, seqid, status, answer);
     result
 }
 
-/// The answer of the last time, if it was to the same operation.
+/// The answer of the last time, if it was to the same operation of the same user.
 pub(crate) fn replay<O: Op<ResOp = ResOp>>(
     compound: &mut Compound<'_>,
     answer: Answer,
 ) -> Result<O::Ok, O::Failure> {
+    if answer.to != compound.principal() {
+        return Err(Status::BadSeqid.into());
+    }
     let result = O::result(answer.result).ok_or(Status::BadSeqid)?;
     compound.current = answer.current;
     result
@@ -101,23 +114,29 @@ pub(crate) fn enter(compound: &mut Compound<'_>, name: &OwnerName) {
 }
 
 /// Whose request it is that brings a state id, whatever its seqid.
-fn owner_of(tables: &Tables, stateid: Stateid, kind: OwnerKind) -> Result<OwnerName, Status> {
-    let Tables { stateids, clients, owners, .. } = tables;
+fn owner_of(
+    compound: &Compound<'_>,
+    tables: &Tables,
+    stateid: Stateid,
+    kind: OwnerKind,
+) -> Result<OwnerName, Status> {
+    let Tables { stateids, owners, .. } = tables;
     if let Some(key) = stateids.parse(stateid) {
         match (stateids.get(key).map(|held| (&held.kind, held.client)), kind) {
             (Some((Kind::Open { owner, .. }, client)), OwnerKind::Open)
             | (Some((Kind::Lock { owner, .. }, client)), OwnerKind::Lock) => {
+                compound.is_ours(tables, client)?;
                 return Ok(OwnerName { client, kind, name: owner.clone() });
             }
             (None, OwnerKind::Open) => {
                 if let Some(name) = owners.closer(key) {
+                    compound.is_ours(tables, name.client)?;
                     return Ok(name.clone());
                 }
             }
             _ => {}
         }
     }
-    let asker = Asker { minor: 0, client: None };
-    stateids.find_any(stateid, asker, |number| clients.lives(number))?;
+    compound.any_state(tables, stateid)?;
     Err(Status::BadStateid)
 }

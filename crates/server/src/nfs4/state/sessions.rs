@@ -8,10 +8,13 @@ mod channel;
 mod slots;
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 
 use protocol::nfs4::{ChannelAttrs, Clientid, SequenceArgs, Sessionid, Status};
 use xdr::Message;
 
+use super::ids::IdKey;
+use super::maker::Maker;
 use super::room::Bounds;
 
 pub(crate) use channel::{negotiated_back, negotiated_fore};
@@ -21,6 +24,9 @@ pub(crate) use slots::{Digest, Slots, Turn};
 const SESSIONS_PER_CLIENT_MAX: usize = 64;
 /// Connections bound to one session at most; beyond it the oldest is forgotten.
 const CONNECTIONS_PER_SESSION_MAX: usize = 64;
+
+/// Addresses of a client from which connections join a session by use; beyond it the oldest is forgotten.
+const ADDRESSES_PER_SESSION_MAX: usize = 16;
 
 /// A connection, as sessions need to know it.
 pub(crate) trait Bond: Clone + PartialEq {
@@ -50,6 +56,10 @@ pub(crate) struct CallbackTerms {
 #[derive(Debug)]
 pub(crate) struct Session<C> {
     pub(crate) client: Clientid,
+    /// That of CREATE_SESSION.
+    pub(crate) maker: Maker,
+    /// Those of CREATE_SESSION and BIND_CONN_TO_SESSION: other connections from them become the session's by use.
+    addresses: Vec<IpAddr>,
     pub(crate) fore: ChannelAttrs,
     pub(crate) back: ChannelAttrs,
     pub(crate) callbacks: CallbackTerms,
@@ -67,6 +77,11 @@ impl<C: Bond> Session<C> {
         !self.back_down && self.connections.iter().any(|bound| bound.back && !bound.connection.is_closed())
     }
 
+    /// Is the connection one of the session's?
+    pub(crate) fn has(&self, connection: &C) -> bool {
+        self.connections.iter().any(|bound| bound.connection == *connection)
+    }
+
     /// Are so many requests under way that none more should be held?
     pub(crate) fn is_crowded(&self) -> bool {
         self.slots.is_half_busy()
@@ -76,6 +91,13 @@ impl<C: Bond> Session<C> {
     pub(crate) fn ways_back(&self) -> impl Iterator<Item = &C> {
         let open = |bound: &&Bound<C>| bound.back && !bound.connection.is_closed();
         self.connections.iter().rev().filter(open).map(|bound| &bound.connection)
+    }
+
+    fn check(&self, peer: &Maker) -> Result<(), Status> {
+        if !self.maker.is_reached_by(peer) {
+            return Err(Status::BadSession);
+        }
+        if self.addresses.contains(&peer.address) { Ok(()) } else { Err(Status::ConnNotBoundToSession) }
     }
 
     fn bind(&mut self, connection: C, back: bool) {
@@ -123,7 +145,7 @@ pub(crate) enum Begun {
 /// All sessions.
 #[derive(Debug)]
 pub(crate) struct Sessions<C> {
-    epoch: u32,
+    ids_by: IdKey,
     most: usize,
     next: u64,
     ids: HashMap<Sessionid, Session<C>>,
@@ -131,10 +153,10 @@ pub(crate) struct Sessions<C> {
 }
 
 impl<C: Bond> Sessions<C> {
-    /// None yet, in this life of the server.
-    pub(crate) fn new(epoch: u32) -> Sessions<C> {
+    /// None yet.
+    pub(crate) fn new(ids_by: IdKey) -> Sessions<C> {
         let most = Bounds::default().sessions;
-        Sessions { epoch, most, next: 1, ids: HashMap::new(), clients: HashMap::new() }
+        Sessions { ids_by, most, next: 1, ids: HashMap::new(), clients: HashMap::new() }
     }
 
     /// With so many, at most.
@@ -156,6 +178,7 @@ impl<C: Bond> Sessions<C> {
         client: Clientid,
         (fore, back): (ChannelAttrs, ChannelAttrs),
         callbacks: CallbackTerms,
+        maker: Maker,
         connection: Option<(C, bool)>,
     ) -> Result<Sessionid, Status> {
         let room = self.has_room();
@@ -163,15 +186,14 @@ impl<C: Bond> Sessions<C> {
         if of_client.len() >= SESSIONS_PER_CLIENT_MAX || !room {
             return Err(Status::Delay);
         }
-        let mut id = [0; 16];
-        id[..4].copy_from_slice(&self.epoch.to_be_bytes());
-        id[4..8].copy_from_slice(&(client as u32).to_be_bytes());
-        id[8..].copy_from_slice(&self.next.to_be_bytes());
+        let id = self.ids_by.session(self.next);
         self.next += 1;
         of_client.push(id);
         let slots = Slots::new(fore.maxrequests);
         let mut session = Session {
             client,
+            addresses: vec![maker.address],
+            maker,
             fore,
             back,
             callbacks,
@@ -208,6 +230,16 @@ impl<C: Bond> Sessions<C> {
         self.clients.get(&client).is_some_and(|ids| !ids.is_empty())
     }
 
+    /// May this peer end the session?
+    ///
+    /// # Errors
+    /// As of [`Sessions::join`]; `WrongCred` if the session is another principal's.
+    pub(crate) fn check(&self, id: Sessionid, peer: &Maker) -> Result<(), Status> {
+        let session = self.ids.get(&id).ok_or(Status::BadSession)?;
+        session.check(peer)?;
+        if session.maker.principal == peer.principal { Ok(()) } else { Err(Status::WrongCred) }
+    }
+
     /// Ends a session.
     ///
     /// # Errors
@@ -230,24 +262,54 @@ impl<C: Bond> Sessions<C> {
         }
     }
 
-    /// Binds a connection to a session.
+    /// Binds a connection to a session, as its client asks.
     ///
     /// # Errors
-    /// `BadSession` if there is none.
-    pub(crate) fn bind(&mut self, id: Sessionid, connection: C, back: bool) -> Result<Clientid, Status> {
+    /// `BadSession` if there is none that is this peer's.
+    pub(crate) fn bind(
+        &mut self,
+        id: Sessionid,
+        (connection, back): (C, bool),
+        peer: &Maker,
+    ) -> Result<Clientid, Status> {
         let session = self.ids.get_mut(&id).ok_or(Status::BadSession)?;
+        if !session.maker.is(peer) {
+            return Err(Status::BadSession);
+        }
+        if !session.addresses.contains(&peer.address) {
+            if session.addresses.len() >= ADDRESSES_PER_SESSION_MAX {
+                session.addresses.remove(1); // that of the maker stays
+            }
+            session.addresses.push(peer.address);
+        }
         session.bind(connection, back);
         Ok(session.client)
     }
 
-    /// SEQUENCE: finds the slot, and whether the request is new. Its connection becomes one of the session.
+    /// Makes a connection the session's because it is used for it (RFC 8881, section 2.10.3.1): users of the client
+    /// speak over it, so only the peer counts.
     ///
     /// # Errors
-    /// `BadSession`, `TooManyOps`, `ReqTooBig`, `BadSlot`, `SeqMisordered`, `SeqFalseRetry`, `RetryUncachedRep`, and
+    /// `BadSession` if there is none that the peer reaches; `ConnNotBoundToSession` from an address of which the client has not
+    /// said that it is its own.
+    pub(crate) fn join(&mut self, id: Sessionid, connection: C, peer: &Maker) -> Result<(), Status> {
+        let session = self.ids.get_mut(&id).ok_or(Status::BadSession)?;
+        session.check(peer)?;
+        session.bind(connection, false);
+        Ok(())
+    }
+
+    /// SEQUENCE: finds the slot, and whether the request is new.
+    ///
+    /// # Errors
+    /// `ConnNotBoundToSession` if the connection has not joined the session; `BadSession`, `TooManyOps`, `ReqTooBig`, `BadSlot`, `SeqMisordered`, `SeqFalseRetry`, `RetryUncachedRep`, and
     /// `Delay` if the request is being carried out.
-    pub(crate) fn begin(&mut self, arriving: &Arriving, connection: Option<C>) -> Result<Begun, Status> {
+    pub(crate) fn begin(&mut self, arriving: &Arriving, connection: &C) -> Result<Begun, Status> {
         let sequence = &arriving.sequence;
         let session = self.ids.get_mut(&sequence.sessionid).ok_or(Status::BadSession)?;
+        if !session.has(connection) {
+            return Err(Status::ConnNotBoundToSession);
+        }
         if arriving.operations > session.fore.maxoperations {
             return Err(Status::TooManyOps);
         }
@@ -255,9 +317,6 @@ impl<C: Bond> Sessions<C> {
             return Err(Status::ReqTooBig);
         }
         let turn = session.slots.begin(sequence.slotid, sequence.sequenceid, arriving.digest)?;
-        if let Some(connection) = connection {
-            session.bind(connection, false);
-        }
         match turn {
             Turn::Replay(reply) => Ok(Begun::Replay(reply)),
             Turn::Execute => Ok(Begun::Execute {

@@ -2,10 +2,11 @@
 //! section 9.1.4).
 //!
 //! A pure table. On the wire a state id says in which life of the server, to which client and as which of its states it
-//! was given out, so that one of an earlier life or of an expired client can be told from one that never was:
+//! was given out, so that one of an earlier life or of an expired client can be told from one that never was. All but
+//! the seqid is under a key ([`super::ids`]):
 //!
 //! ```text
-//! seqid 4 | life of the server 4 | client 4 | state 4
+//! seqid 4 | { life of the server 4 | client 4 | state 4 }
 //! ```
 
 use std::collections::{BTreeMap, HashMap};
@@ -14,6 +15,7 @@ use bytes::Bytes;
 use protocol::nfs4::{Clientid, Stateid, Status};
 use vfs::{Handle, HolderId, LeaseId, LeaseKind, OpenId, Principal, Share};
 
+use super::ids::IdKey;
 use super::room::Bounds;
 use crate::exports::ExportId;
 
@@ -97,6 +99,7 @@ pub(crate) struct Asker {
 #[derive(Debug)]
 pub(crate) struct Stateids {
     epoch: u32,
+    ids_by: IdKey,
     most: usize,
     next: u32,
     held: BTreeMap<StateKey, Held>,
@@ -116,9 +119,10 @@ struct Count {
 
 impl Stateids {
     /// None yet, in this life of the server.
-    pub(crate) fn new(epoch: u32) -> Stateids {
+    pub(crate) fn new((epoch, ids_by): (u32, IdKey)) -> Stateids {
         Stateids {
             epoch,
+            ids_by,
             most: Bounds::default().states,
             next: 1,
             held: BTreeMap::new(),
@@ -142,17 +146,19 @@ impl Stateids {
 
     /// As it goes on the wire.
     pub(crate) fn wire(&self, held: &Held) -> Stateid {
-        let mut other = [0; 12];
-        other[..4].copy_from_slice(&self.epoch.to_be_bytes());
-        other[4..8].copy_from_slice(&held.key.client.to_be_bytes());
-        other[8..].copy_from_slice(&held.key.state.to_be_bytes());
+        let other = self.ids_by.state(self.epoch, held.key.client, held.key.state);
         Stateid { seqid: held.seqid, other }
     }
 
     /// Whom a state id of the wire names, if it is of this life.
     pub(crate) fn parse(&self, stateid: Stateid) -> Option<StateKey> {
-        let word = |at: usize| stateid.other[at..].first_chunk::<4>().map(|word| u32::from_be_bytes(*word));
-        (word(0)? == self.epoch).then_some(StateKey { client: word(4)?, state: word(8)? })
+        let (client, state) = self.ids_by.state_numbers(self.epoch, stateid.other)?;
+        Some(StateKey { client, state })
+    }
+
+    /// The number of a client. One that is not of this life has no states: zero is no client's.
+    fn number(&self, client: Clientid) -> u32 {
+        self.ids_by.client_number(self.epoch, client).unwrap_or(0)
     }
 
     /// The state that a state id stands for, revoked or not, and at its present seqid.
@@ -214,7 +220,7 @@ impl Stateids {
 
     /// The open of a file by an owner.
     pub(crate) fn open_of(&self, client: Clientid, file: FileKey, owner: &Bytes) -> Option<&Held> {
-        self.held.get(self.opens.get(&(client as u32, file, owner.clone()))?)
+        self.held.get(self.opens.get(&(self.number(client), file, owner.clone()))?)
     }
 
     /// The locks of an owner by an open.
@@ -229,7 +235,7 @@ impl Stateids {
 
     /// All states of a client.
     pub(crate) fn of_client(&self, client: Clientid) -> impl Iterator<Item = &Held> {
-        let number = client as u32;
+        let number = self.number(client);
         let of = |state| StateKey { client: number, state };
         self.held.range(of(0)..=of(u32::MAX)).map(|(_, held)| held)
     }
@@ -241,12 +247,12 @@ impl Stateids {
 
     /// Has the client any state that is not revoked?
     pub(crate) fn has(&self, client: Clientid) -> bool {
-        self.counts.get(&(client as u32)).is_some_and(|count| count.states > count.revoked)
+        self.counts.get(&self.number(client)).is_some_and(|count| count.states > count.revoked)
     }
 
     /// Has the client a delegation that was revoked, and has not freed it?
     pub(crate) fn has_revoked(&self, client: Clientid) -> bool {
-        self.counts.get(&(client as u32)).is_some_and(|count| count.revoked > 0)
+        self.counts.get(&self.number(client)).is_some_and(|count| count.revoked > 0)
     }
 
     /// Enters a state, at seqid 1.
@@ -259,7 +265,7 @@ impl Stateids {
         file: FileKey,
         kind: Kind,
     ) -> Result<&Held, Status> {
-        let number = client as u32;
+        let number = self.number(client);
         let room = self.has_room();
         let count = self.counts.entry(number).or_default();
         if count.states >= STATES_PER_CLIENT_MAX || !room {

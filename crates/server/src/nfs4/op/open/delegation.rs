@@ -17,6 +17,8 @@ use crate::nfs4::state::owners::OwnerName;
 pub(super) struct Granted {
     pub(super) stateid: Stateid,
     pub(super) kind: LeaseKind,
+    /// Up to which size of the file space is set aside: see [`vfs::Lease::space_limit`].
+    pub(super) space_limit: u64,
     /// It is recalled already.
     pub(super) recalled: bool,
 }
@@ -58,11 +60,11 @@ pub(super) fn answer(minor: u32, args: &OpenArgs, granted: Option<&Granted>) -> 
     let permissions = Ace::default();
     let reclaimed = matches!(args.claim, OpenClaim::Previous(_));
     match granted {
-        Some(Granted { stateid, kind: LeaseKind::Write, recalled }) => {
+        Some(Granted { stateid, kind: LeaseKind::Write, space_limit, recalled }) => {
             OpenDelegation::Write(OpenWriteDelegation {
                 stateid: *stateid,
                 recall: reclaimed && *recalled,
-                space_limit: NfsSpaceLimit::Size(u64::MAX),
+                space_limit: NfsSpaceLimit::Size(told_limit(minor, args, *space_limit)),
                 permissions,
             })
         }
@@ -72,6 +74,19 @@ pub(super) fn answer(minor: u32, args: &OpenArgs, granted: Option<&Granted>) -> 
             permissions,
         }),
         None => none(minor, args),
+    }
+}
+
+/// The `space_limit` that the holder hears of, in bytes of the file's size.
+///
+/// Within the limit a holder may answer close(2) before the origin has what was written. A holder that does so must send
+/// it before it returns the delegation. Linux does not: it begins to write at the close, and returns the delegation on a
+/// recall while those WRITEs are in flight, so that the next open reads what was there before. Linux asks for no kind of
+/// delegation, so a client that asks for none is told of no space, and writes before its close is answered.
+fn told_limit(minor: u32, args: &OpenArgs, space_limit: u64) -> u64 {
+    match wanted(minor, args) {
+        OPEN4_SHARE_ACCESS_WANT_WRITE_DELEG | OPEN4_SHARE_ACCESS_WANT_ANY_DELEG => space_limit,
+        _ => 0,
     }
 }
 

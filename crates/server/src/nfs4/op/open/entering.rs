@@ -102,8 +102,9 @@ fn grant(
         }
         None => Standing::Good,
     };
-    let granted =
-        |stateid| Some(Granted { stateid, kind: lease.kind, recalled: standing == Standing::Recalled });
+    let (kind, space_limit) = (lease.kind, lease.space_limit);
+    let recalled = standing == Standing::Recalled;
+    let granted = |stateid| Some(Granted { stateid, kind, space_limit, recalled });
     if let Some(held) = tables.stateids.delegation(file.export, lease.id) {
         // The client has it; there is something to say only if it is more now.
         let (key, is_more) =

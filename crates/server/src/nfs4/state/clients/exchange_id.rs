@@ -4,7 +4,7 @@ use bytes::Bytes;
 use protocol::nfs4::{Clientid, CreateSessionOk, Status, Verifier};
 use tokio::time::Instant;
 
-use super::{Client, ClientName, Clients, Generation, Gone, Named, Principal, Way};
+use super::{Client, ClientName, Clients, Generation, Gone, Maker, Named, Principal, Way};
 
 /// What EXCHANGE_ID gives.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +24,8 @@ pub(crate) enum SessionConfirm {
     Next,
     /// It is the last one again, which gave this.
     Replay(CreateSessionOk),
+    /// The same, but it gave this to another principal.
+    OfAnother(CreateSessionOk),
 }
 
 impl Clients {
@@ -34,22 +36,27 @@ impl Clients {
     pub(crate) fn exchange_id(
         &mut self,
         (ownerid, verifier): (Bytes, Verifier),
-        principal: Principal,
+        maker: Maker,
         update: bool,
         now: Instant,
         has_state: impl Fn(Clientid) -> bool,
     ) -> Result<Exchanged, Status> {
         let name = ClientName { generation: Generation::Sessions, ownerid };
+        if self.is_reserved(&name, &maker) {
+            return Err(Status::ClidInuse);
+        }
         let mut replaced = None;
         if let Some(client) = self.named(&name).0 {
-            let (same_verifier, same_principal) =
-                (client.verifier == verifier, client.principal == principal);
-            match (update, same_principal, same_verifier) {
+            let (same_verifier, same_maker) = (client.verifier == verifier, client.maker.is(&maker));
+            let is_strange = !client.maker.is_reached_by(&maker);
+            match (update, same_maker, same_verifier) {
                 (true, false, _) => return Err(Status::Perm),
                 (true, true, false) => return Err(Status::NotSame),
                 (_, true, true) => return Ok(self.known(&name)),
                 (false, true, false) => {} // restarted: the old record stays until the new one is confirmed
-                (false, false, _) if has_state(client.id) && !self.is_silent(client.id, now) => {
+                (false, false, _)
+                    if (is_strange || has_state(client.id)) && !self.is_silent(client.id, now) =>
+                {
                     return Err(Status::ClidInuse);
                 }
                 (false, false, _) => replaced = Some(client.id),
@@ -66,7 +73,7 @@ impl Clients {
             id,
             name,
             verifier,
-            principal,
+            maker,
             holder,
             renewed: now,
             recorded: false,
@@ -88,21 +95,28 @@ impl Clients {
     /// Is this CREATE_SESSION the client's next?
     ///
     /// # Errors
-    /// `StaleClientid`; `SeqMisordered`; `ClidInuse` if the record is unconfirmed and another principal's.
+    /// `StaleClientid`, also if the peer does not reach the record; `SeqMisordered`; `ClidInuse` if the record is
+    /// unconfirmed and another principal's.
     pub(crate) fn session_sequence(
         &self,
         id: Clientid,
         given: u32,
-        principal: Principal,
+        maker: &Maker,
     ) -> Result<SessionConfirm, Status> {
         let (client, confirmed) = self.with_sessions(id).ok_or(Status::StaleClientid)?;
         let Way::Sessions { sequence, created } = &client.way else { return Err(Status::StaleClientid) };
+        if !client.maker.is_reached_by(maker) {
+            return Err(Status::StaleClientid);
+        }
         match created {
             _ if given == sequence.wrapping_add(1) => {}
-            Some(created) if given == *sequence => return Ok(SessionConfirm::Replay(*created)),
+            Some((created, to)) if given == *sequence && *to == maker.principal => {
+                return Ok(SessionConfirm::Replay(*created));
+            }
+            Some((created, _)) if given == *sequence => return Ok(SessionConfirm::OfAnother(*created)),
             _ => return Err(Status::SeqMisordered),
         }
-        if !confirmed && client.principal != principal {
+        if !confirmed && client.maker.principal != maker.principal {
             return Err(Status::ClidInuse);
         }
         Ok(SessionConfirm::Next)
@@ -117,13 +131,13 @@ impl Clients {
     }
 
     /// What CREATE_SESSION gave: it moves the sequence, and is given again to a retry. One that fails moves nothing.
-    pub(crate) fn session_created(&mut self, id: Clientid, given: CreateSessionOk) {
+    pub(crate) fn session_created(&mut self, id: Clientid, given: CreateSessionOk, to: Principal) {
         let Some(named) = self.ids.get(&id).and_then(|name| self.names.get_mut(name)) else { return };
         let Named { confirmed, unconfirmed } = named;
         let client = [confirmed, unconfirmed].into_iter().flatten().find(|client| client.id == id);
         if let Some(Client { way: Way::Sessions { sequence, created }, .. }) = client {
             *sequence = sequence.wrapping_add(1);
-            *created = Some(given);
+            *created = Some((given, to));
         }
     }
 

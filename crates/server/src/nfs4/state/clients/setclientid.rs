@@ -4,7 +4,7 @@ use bytes::Bytes;
 use protocol::nfs4::{Clientid, Netaddr, Status, Verifier};
 use tokio::time::Instant;
 
-use super::{Client, ClientName, Clients, Generation, Gone, Principal, Way};
+use super::{Client, ClientName, Clients, Generation, Gone, Maker, Way};
 
 /// Where a client of minor version 0 wants to be called back.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub(crate) struct CallbackAddress {
 pub(crate) struct Setclientid {
     pub(crate) ownerid: Bytes,
     pub(crate) verifier: Verifier,
-    pub(crate) principal: Principal,
+    pub(crate) maker: Maker,
     pub(crate) callback: CallbackAddress,
 }
 
@@ -38,7 +38,7 @@ impl Clients {
     /// SETCLIENTID: an id and the verifier to confirm it with.
     ///
     /// # Errors
-    /// `ClidInuse` with the address of whoever has the name; `Resource`.
+    /// `ClidInuse` with the address of the client that has the name, if the asker reaches it; `Resource`.
     pub(crate) fn setclientid(
         &mut self,
         request: Setclientid,
@@ -46,13 +46,20 @@ impl Clients {
         has_state: impl Fn(Clientid) -> bool,
     ) -> Result<(Clientid, Verifier), (Status, Option<Netaddr>)> {
         let name = ClientName { generation: Generation::Minor0, ownerid: request.ownerid };
+        if self.is_reserved(&name, &request.maker) {
+            return Err((Status::ClidInuse, Some(Netaddr::default())));
+        }
         let confirmed = self.named(&name).0.map(|client| (client.clone(), client.way.clone()));
         if let Some((client, Way::Minor0 { callback, .. })) = &confirmed
-            && client.principal != request.principal
-            && has_state(client.id)
+            && !client.maker.is(&request.maker)
             && !self.is_silent(client.id, now)
         {
-            return Err((Status::ClidInuse, Some(callback.location.clone())));
+            if !client.maker.is_reached_by(&request.maker) {
+                return Err((Status::ClidInuse, Some(Netaddr::default())));
+            }
+            if has_state(client.id) {
+                return Err((Status::ClidInuse, Some(callback.location.clone())));
+            }
         }
         if !self.has_room() {
             return Err((Status::Resource, None));
@@ -60,7 +67,7 @@ impl Clients {
         // The same incarnation changes its callback under the id that it has; any other gets a new one.
         let same = confirmed
             .map(|(client, _)| client)
-            .filter(|client| client.verifier == request.verifier && client.principal == request.principal);
+            .filter(|client| client.verifier == request.verifier && client.maker.is(&request.maker));
         let (id, holder) = match same {
             Some(client) => (client.id, client.holder),
             None => (self.next_id(), self.next_holder()),
@@ -70,7 +77,7 @@ impl Clients {
             id,
             name,
             verifier: request.verifier,
-            principal: request.principal,
+            maker: request.maker,
             holder,
             renewed: now,
             recorded: false,
@@ -83,12 +90,13 @@ impl Clients {
     /// SETCLIENTID_CONFIRM.
     ///
     /// # Errors
-    /// `StaleClientid` if no record has this id and verifier; `ClidInuse` if it is another principal's.
+    /// `StaleClientid` if no record that the peer reaches has this id and verifier; `ClidInuse` if it is another
+    /// principal's.
     pub(crate) fn setclientid_confirm(
         &mut self,
         id: Clientid,
         confirm: Verifier,
-        principal: Principal,
+        maker: &Maker,
         now: Instant,
     ) -> Result<Confirmed, Status> {
         let name = self.ids.get(&id).cloned().ok_or(Status::StaleClientid)?;
@@ -98,7 +106,10 @@ impl Clients {
         };
         let (confirmed_matches, unconfirmed) = (confirmed.filter(is_it), unconfirmed.filter(is_it));
         let client = unconfirmed.or(confirmed_matches).ok_or(Status::StaleClientid)?;
-        if client.principal != principal {
+        if !client.maker.is_reached_by(maker) {
+            return Err(Status::StaleClientid);
+        }
+        if client.maker.principal != maker.principal {
             return Err(Status::ClidInuse);
         }
         if unconfirmed.is_none() {

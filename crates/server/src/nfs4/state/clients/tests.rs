@@ -3,12 +3,18 @@
 use super::exchange_id::Exchanged;
 use super::setclientid::Confirmed;
 use super::*;
+use crate::nfs4::state::records::Before;
 use protocol::nfs4::Netaddr;
 
 const LEASE: Duration = Duration::from_secs(90);
 
 fn clients() -> Clients {
-    Clients::new(7, LEASE, Holders::new())
+    Clients::new((7, IdKey::random()), LEASE, Holders::new())
+}
+
+/// A user of a host that the first of two exports admits.
+fn user(uid: u32) -> Maker {
+    Maker::of(uid, 1)
 }
 
 fn callback(ident: u32) -> CallbackAddress {
@@ -19,7 +25,7 @@ fn request(verifier: u8, uid: u32, ident: u32) -> Setclientid {
     Setclientid {
         ownerid: Bytes::from_static(b"client"),
         verifier: [verifier; 8],
-        principal: Principal::User(uid),
+        maker: user(uid),
         callback: callback(ident),
     }
 }
@@ -32,7 +38,7 @@ fn exchange(
     state: bool,
 ) -> Result<Exchanged, Status> {
     let owner = (Bytes::from_static(b"client"), [verifier; 8]);
-    clients.exchange_id(owner, Principal::User(uid), update, Instant::now(), |_| state)
+    clients.exchange_id(owner, user(uid), update, Instant::now(), |_| state)
 }
 
 fn session() -> CreateSessionOk {
@@ -49,10 +55,10 @@ fn session() -> CreateSessionOk {
 /// EXCHANGE_ID and CREATE_SESSION.
 fn confirmed_by_session(clients: &mut Clients, verifier: u8) -> (Clientid, Option<Gone>) {
     let exchanged = exchange(clients, verifier, 0, false, true).unwrap();
-    let next = clients.session_sequence(exchanged.id, exchanged.sequence, Principal::User(0));
+    let next = clients.session_sequence(exchanged.id, exchanged.sequence, &user(0));
     assert_eq!(next, Ok(SessionConfirm::Next));
     let gone = clients.confirm_by_session(exchanged.id, Instant::now());
-    clients.session_created(exchanged.id, session());
+    clients.session_created(exchanged.id, session(), Principal::User(0));
     (exchanged.id, gone)
 }
 
@@ -61,11 +67,11 @@ fn setclientid_is_confirmed_once_and_again() {
     let (mut clients, now) = (clients(), Instant::now());
     let (id, confirm) = clients.setclientid(request(1, 0, 5), now, |_| true).unwrap();
     assert_eq!(clients.of_minor0(id).err(), Some(Status::Expired), "unconfirmed");
-    assert_eq!(clients.setclientid_confirm(id, [9; 8], Principal::User(0), now), Err(Status::StaleClientid));
-    assert_eq!(clients.setclientid_confirm(id, confirm, Principal::User(1), now), Err(Status::ClidInuse));
-    let done = clients.setclientid_confirm(id, confirm, Principal::User(0), now).unwrap();
+    assert_eq!(clients.setclientid_confirm(id, [9; 8], &user(0), now), Err(Status::StaleClientid));
+    assert_eq!(clients.setclientid_confirm(id, confirm, &user(1), now), Err(Status::ClidInuse));
+    let done = clients.setclientid_confirm(id, confirm, &user(0), now).unwrap();
     assert_eq!(done, Confirmed { replaced: None, callback_changed: true });
-    let again = clients.setclientid_confirm(id, confirm, Principal::User(0), now).unwrap();
+    let again = clients.setclientid_confirm(id, confirm, &user(0), now).unwrap();
     assert_eq!(again, Confirmed::default());
     assert!(clients.of_minor0(id).is_ok());
     assert_eq!(clients.of_minor0(0).err(), Some(Status::StaleClientid));
@@ -75,7 +81,7 @@ fn setclientid_is_confirmed_once_and_again() {
 fn setclientid_of_the_same_incarnation_changes_the_callback_under_the_same_id() {
     let (mut clients, now) = (clients(), Instant::now());
     let (id, confirm) = clients.setclientid(request(1, 0, 5), now, |_| true).unwrap();
-    clients.setclientid_confirm(id, confirm, Principal::User(0), now).unwrap();
+    clients.setclientid_confirm(id, confirm, &user(0), now).unwrap();
     let (same, second) = clients.setclientid(request(1, 0, 6), now, |_| true).unwrap();
     assert_eq!(same, id);
     assert_ne!(second, confirm);
@@ -84,7 +90,7 @@ fn setclientid_of_the_same_incarnation_changes_the_callback_under_the_same_id() 
         Way::Sessions { .. } => 0,
     };
     assert_eq!(ident(&clients), 5);
-    clients.setclientid_confirm(id, second, Principal::User(0), now).unwrap();
+    clients.setclientid_confirm(id, second, &user(0), now).unwrap();
     assert_eq!(ident(&clients), 6);
 }
 
@@ -92,12 +98,12 @@ fn setclientid_of_the_same_incarnation_changes_the_callback_under_the_same_id() 
 fn setclientid_of_a_new_incarnation_replaces_the_old_one_when_confirmed() {
     let (mut clients, now) = (clients(), Instant::now());
     let (old, confirm) = clients.setclientid(request(1, 0, 5), now, |_| true).unwrap();
-    clients.setclientid_confirm(old, confirm, Principal::User(0), now).unwrap();
+    clients.setclientid_confirm(old, confirm, &user(0), now).unwrap();
     let holder = clients.of_minor0(old).unwrap().holder;
     let (lost, _) = clients.setclientid(request(2, 0, 5), now, |_| true).unwrap();
     let (new, confirm) = clients.setclientid(request(2, 0, 5), now, |_| true).unwrap();
-    assert!(clients.of_minor0(old).is_ok() && !clients.knows(lost));
-    let done = clients.setclientid_confirm(new, confirm, Principal::User(0), now).unwrap();
+    assert!(clients.of_minor0(old).is_ok() && clients.maker(lost).is_none());
+    let done = clients.setclientid_confirm(new, confirm, &user(0), now).unwrap();
     assert_eq!(done.replaced, Some(Gone { id: old, holder, recorded: None }));
     assert_eq!(clients.of_minor0(old).err(), Some(Status::Expired));
     assert!(clients.holder(holder).is_none());
@@ -108,7 +114,7 @@ fn setclientid_of_a_new_incarnation_replaces_the_old_one_when_confirmed() {
 fn a_name_with_state_is_not_for_another_principal() {
     let (mut clients, now) = (clients(), Instant::now());
     let (id, confirm) = clients.setclientid(request(1, 0, 5), now, |_| true).unwrap();
-    clients.setclientid_confirm(id, confirm, Principal::User(0), now).unwrap();
+    clients.setclientid_confirm(id, confirm, &user(0), now).unwrap();
     let refused = clients.setclientid(request(1, 1, 5), now, |_| true).unwrap_err();
     assert_eq!(refused, (Status::ClidInuse, Some(Netaddr::default())));
     assert!(clients.setclientid(request(1, 1, 5), now, |_| false).is_ok());
@@ -123,7 +129,7 @@ fn exchange_id_has_nine_cases() {
     assert_eq!(exchange(&mut table, 1, 0, true, true), Err(Status::NoEnt)); // 7
     let again = exchange(&mut table, 1, 0, false, true).unwrap(); // 4
     assert_ne!(again.id, fresh.id);
-    assert!(!table.knows(fresh.id));
+    assert!(table.maker(fresh.id).is_none());
     let (id, _) = confirmed_by_session(&mut table, 1);
     let known = exchange(&mut table, 1, 0, false, true).unwrap(); // 2
     assert_eq!(known, Exchanged { id, sequence: 2, confirmed: true, replaced: None });
@@ -144,24 +150,23 @@ fn exchange_id_has_nine_cases() {
 fn create_session_is_answered_from_its_slot() {
     let mut table = clients();
     let exchanged = exchange(&mut table, 1, 0, false, true).unwrap();
-    let ask =
-        |table: &Clients, sequence, uid| table.session_sequence(exchanged.id, sequence, Principal::User(uid));
+    let ask = |table: &Clients, sequence, uid| table.session_sequence(exchanged.id, sequence, &user(uid));
     assert_eq!(ask(&table, 0, 0), Err(Status::SeqMisordered), "nothing to replay yet");
     assert_eq!(ask(&table, 1, 1), Err(Status::ClidInuse));
     assert_eq!(ask(&table, 1, 0), Ok(SessionConfirm::Next));
     table.confirm_by_session(exchanged.id, Instant::now());
-    table.session_created(exchanged.id, session());
+    table.session_created(exchanged.id, session(), Principal::User(0));
     assert_eq!(ask(&table, 1, 0), Ok(SessionConfirm::Replay(session())));
     assert_eq!(ask(&table, 2, 1), Ok(SessionConfirm::Next));
     assert_eq!(ask(&table, 3, 0), Err(Status::SeqMisordered));
-    assert_eq!(table.session_sequence(99, 1, Principal::User(0)), Err(Status::StaleClientid));
+    assert_eq!(table.session_sequence(99, 1, &user(0)), Err(Status::StaleClientid));
 }
 
 #[test]
 fn silence_is_borne_for_a_day() {
     let (mut clients, now) = (clients(), Instant::now());
     let (id, confirm) = clients.setclientid(request(1, 0, 5), now, |_| true).unwrap();
-    clients.setclientid_confirm(id, confirm, Principal::User(0), now).unwrap();
+    clients.setclientid_confirm(id, confirm, &user(0), now).unwrap();
     assert!(!clients.is_silent(id, now + LEASE));
     assert!(clients.is_silent(id, now + 2 * LEASE));
     assert!(clients.overdue(now + 3 * LEASE, |_| true).is_empty());
@@ -169,7 +174,7 @@ fn silence_is_borne_for_a_day() {
     assert_eq!(clients.overdue(now + COURTESY + LEASE, |_| true), vec![id]);
     let (unconfirmed, _) = clients.setclientid(request(2, 0, 5), now, |_| true).unwrap();
     clients.overdue(now + 2 * LEASE, |_| true);
-    assert!(!clients.knows(unconfirmed) && clients.knows(id));
+    assert!(clients.maker(unconfirmed).is_none() && clients.maker(id).is_some());
     assert_eq!(clients.remove(id).map(|gone| gone.id), Some(id));
     assert!(clients.names.is_empty() && clients.ids.is_empty() && clients.holders.is_empty());
 }
@@ -180,7 +185,7 @@ fn the_longest_silent_is_the_first_to_go_and_nobody_whose_lease_is_good() {
     let mut known = |name: &'static [u8], seconds| {
         let at = start + Duration::from_secs(seconds);
         let owner = (Bytes::from_static(name), [1; 8]);
-        let id = clients.exchange_id(owner, Principal::User(0), false, at, |_| true).unwrap().id;
+        let id = clients.exchange_id(owner, user(0), false, at, |_| true).unwrap().id;
         clients.confirm_by_session(id, at);
         id
     };
@@ -200,10 +205,16 @@ fn the_longest_silent_is_the_first_to_go_and_nobody_whose_lease_is_good() {
 fn who_comes_back_after_a_restart_is_the_holder_that_it_was_and_nobody_else_is() {
     let name = ClientName { generation: Generation::Sessions, ownerid: Bytes::from_static(b"client") };
     let before = HolderId(6 << 32 | 3);
-    let mut clients = Clients::new(7, LEASE, Holders::from([(name, before)]));
+    let known = Before { holder: before, principal: Some(Principal::User(0)) };
+    let holders = Holders::from([(name, known)]);
+    let mut clients = Clients::new((7, IdKey::random()), LEASE, holders.clone());
+    assert_eq!(exchange(&mut clients, 1, 7, false, false), Err(Status::ClidInuse), "another user");
+    clients.end_grace();
+    assert!(exchange(&mut clients, 1, 7, false, false).is_ok());
+    let mut clients = Clients::new((7, IdKey::random()), LEASE, holders);
     let mut stranger = || {
         let owner = (Bytes::from_static(b"stranger"), [1; 8]);
-        let id = clients.exchange_id(owner, Principal::User(0), false, Instant::now(), |_| false).unwrap().id;
+        let id = clients.exchange_id(owner, user(0), false, Instant::now(), |_| false).unwrap().id;
         clients.confirm_by_session(id, Instant::now());
         clients.confirmed(id).unwrap().holder
     };
@@ -217,4 +228,37 @@ fn who_comes_back_after_a_restart_is_the_holder_that_it_was_and_nobody_else_is()
     let next = exchange(&mut clients, 2, 0, false, false).unwrap().id;
     assert_eq!(clients.confirm_by_session(next, Instant::now()).unwrap().holder, before);
     assert_ne!(clients.confirmed(next).unwrap().holder, before);
+}
+
+#[test]
+fn a_record_is_for_peers_that_every_export_of_its_maker_admits() {
+    let (wider, strange) = (Maker::of(0, 3), Maker::of(0, 2));
+    let now = Instant::now();
+    let exchange = |table: &mut Clients, verifier: u8, maker: &Maker, update, at| {
+        let owner = (Bytes::from_static(b"client"), [verifier; 8]);
+        table.exchange_id(owner, maker.clone(), update, at, |_| false)
+    };
+    let mut table = clients();
+    let (id, _) = confirmed_by_session(&mut table, 1);
+    for verifier in [1, 2] {
+        assert_eq!(exchange(&mut table, verifier, &strange, false, now), Err(Status::ClidInuse));
+    }
+    assert_eq!(exchange(&mut table, 1, &strange, true, now), Err(Status::Perm));
+    for sequence in 0..3 {
+        assert_eq!(table.session_sequence(id, sequence, &strange), Err(Status::StaleClientid));
+    }
+    let another = table.session_sequence(id, 1, &Maker::of(1, 1));
+    assert_eq!(another, Ok(SessionConfirm::OfAnother(session())), "for the session's connections alone");
+    assert_eq!(table.session_sequence(id, 1, &wider), Ok(SessionConfirm::Replay(session())));
+    assert_eq!(exchange(&mut table, 1, &wider, false, now).map(|known| known.id), Ok(id));
+    // A name is not kept for ever.
+    assert!(exchange(&mut table, 2, &strange, false, now + 2 * LEASE).is_ok());
+
+    let mut table = clients();
+    let of = |maker: &Maker, verifier| Setclientid { maker: maker.clone(), ..request(verifier, 0, 5) };
+    let (id, confirm) = table.setclientid(of(&user(0), 1), now, |_| false).unwrap();
+    assert_eq!(table.setclientid_confirm(id, confirm, &strange, now), Err(Status::StaleClientid));
+    table.setclientid_confirm(id, confirm, &wider, now).unwrap();
+    let refused = table.setclientid(of(&strange, 2), now, |_| false).unwrap_err();
+    assert_eq!(refused, (Status::ClidInuse, Some(Netaddr::default())));
 }

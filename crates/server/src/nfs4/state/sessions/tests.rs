@@ -13,6 +13,13 @@ impl Bond for Wire {
     }
 }
 
+/// The connection that a session is made on.
+const FIRST: Wire = Wire(1, false);
+
+fn maker() -> Maker {
+    Maker::of(0, 1)
+}
+
 fn terms() -> CallbackTerms {
     CallbackTerms { program: 9, credential: rpc::Credential::None, minor: 1 }
 }
@@ -31,9 +38,9 @@ fn message(text: &[u8]) -> Message {
 }
 
 fn with_one(slots: u32) -> (Sessions<Wire>, Sessionid) {
-    let mut sessions = Sessions::new(3);
+    let mut sessions = Sessions::new(IdKey::random());
     let attributes = (attributes(slots), attributes(1));
-    let id = sessions.create(1, attributes, terms(), Some((Wire(1, false), true))).unwrap();
+    let id = sessions.create(1, attributes, terms(), maker(), Some((Wire(1, false), true))).unwrap();
     (sessions, id)
 }
 
@@ -41,48 +48,84 @@ fn with_one(slots: u32) -> (Sessions<Wire>, Sessionid) {
 fn requests_out_of_bounds_do_not_take_the_slot() {
     let (mut sessions, id) = with_one(2);
     let status = |begun: Result<Begun, Status>| begun.err();
-    assert_eq!(status(sessions.begin(&arriving([0; 16], 0, 1, 0), None)), Some(Status::BadSession));
-    assert_eq!(status(sessions.begin(&arriving(id, 2, 1, 0), None)), Some(Status::BadSlot));
+    assert_eq!(status(sessions.begin(&arriving([0; 16], 0, 1, 0), &FIRST)), Some(Status::BadSession));
+    assert_eq!(status(sessions.begin(&arriving(id, 2, 1, 0), &FIRST)), Some(Status::BadSlot));
     let large = Arriving { bytes: 1001, ..arriving(id, 0, 1, 0) };
-    assert_eq!(status(sessions.begin(&large, None)), Some(Status::ReqTooBig));
+    assert_eq!(status(sessions.begin(&large, &FIRST)), Some(Status::ReqTooBig));
     let long = Arriving { operations: 9, ..arriving(id, 0, 1, 0) };
-    assert_eq!(status(sessions.begin(&long, None)), Some(Status::TooManyOps));
+    assert_eq!(status(sessions.begin(&long, &FIRST)), Some(Status::TooManyOps));
     for sequence in [0, 2, u32::MAX] {
-        assert_eq!(status(sessions.begin(&arriving(id, 0, sequence, 0), None)), Some(Status::SeqMisordered));
+        assert_eq!(
+            status(sessions.begin(&arriving(id, 0, sequence, 0), &FIRST)),
+            Some(Status::SeqMisordered)
+        );
     }
-    assert!(matches!(sessions.begin(&arriving(id, 0, 1, 0), None), Ok(Begun::Execute { client: 1, .. })));
-    assert_eq!(status(sessions.begin(&arriving(id, 0, 1, 0), None)), Some(Status::Delay));
+    assert!(matches!(sessions.begin(&arriving(id, 0, 1, 0), &FIRST), Ok(Begun::Execute { client: 1, .. })));
+    assert_eq!(status(sessions.begin(&arriving(id, 0, 1, 0), &FIRST)), Some(Status::Delay));
     sessions.complete(id, 0, None);
-    assert_eq!(status(sessions.begin(&arriving(id, 0, 1, 0), None)), Some(Status::RetryUncachedRep));
+    assert_eq!(status(sessions.begin(&arriving(id, 0, 1, 0), &FIRST)), Some(Status::RetryUncachedRep));
 }
 
 #[test]
 fn connections_are_bound_by_use_and_lost() {
     let (mut sessions, id) = with_one(1);
     assert!(sessions.get(id).unwrap().has_way_back());
-    sessions.begin(&arriving(id, 0, 1, 0), Some(Wire(2, false))).unwrap();
+    let unbound = sessions.begin(&arriving(id, 0, 1, 0), &Wire(2, false)).err();
+    assert_eq!(unbound, Some(Status::ConnNotBoundToSession));
+    sessions.join(id, Wire(2, false), &maker()).unwrap();
+    sessions.begin(&arriving(id, 0, 1, 0), &Wire(2, false)).unwrap();
     assert_eq!(sessions.get(id).unwrap().ways_back().count(), 1);
-    sessions.bind(id, Wire(2, false), true).unwrap();
+    sessions.bind(id, (Wire(2, false), true), &maker()).unwrap();
     assert_eq!(sessions.get(id).unwrap().ways_back().next(), Some(&Wire(2, false)));
     sessions.get_mut(id).unwrap().back_down = true;
     assert!(!sessions.get(id).unwrap().has_way_back());
-    sessions.bind(id, Wire(3, false), true).unwrap();
+    sessions.bind(id, (Wire(3, false), true), &maker()).unwrap();
     assert!(sessions.get(id).unwrap().has_way_back());
     for bound in &mut sessions.get_mut(id).unwrap().connections {
         bound.connection.1 = true;
     }
     assert!(!sessions.get(id).unwrap().has_way_back());
     for number in 0..1000 {
-        sessions.bind(id, Wire(number, false), true).unwrap();
+        sessions.bind(id, (Wire(number, false), true), &maker()).unwrap();
     }
     assert_eq!(sessions.get(id).unwrap().connections.len(), CONNECTIONS_PER_SESSION_MAX);
 }
 
 #[test]
+fn a_session_is_for_its_principal_and_for_peers_that_reach_it() {
+    let (mut sessions, id) = with_one(1);
+    let there = IpAddr::from([127, 0, 0, 2]);
+    let (strange, other) = (Maker::of(0, 2), Maker::of(7, 1));
+    let elsewhere = Maker { address: there, ..maker() };
+    let bad = Err(Status::BadSession);
+    let new = || Wire(9, false);
+    assert_eq!(sessions.bind(id, (new(), true), &strange), bad);
+    assert_eq!(sessions.bind(id, (new(), true), &other), bad);
+    assert_eq!(
+        (sessions.join(id, new(), &strange).err(), sessions.check(id, &strange).err()),
+        (bad.err(), bad.err())
+    );
+    assert_eq!(sessions.check(id, &other), Err(Status::WrongCred));
+    // Another user of the same host may use a session, as all users of a client do.
+    assert_eq!(sessions.join(id, new(), &other), Ok(()));
+    // Another address of the client: when the client has said so.
+    assert_eq!(sessions.join(id, Wire(10, false), &elsewhere), Err(Status::ConnNotBoundToSession));
+    assert_eq!(sessions.bind(id, (Wire(10, false), false), &elsewhere), Ok(1));
+    assert_eq!(sessions.join(id, Wire(11, false), &elsewhere), Ok(()));
+    assert_eq!(sessions.check(id, &elsewhere), Ok(()));
+    for number in 3..=255 {
+        let many = Maker { address: IpAddr::from([127, 0, 0, number]), ..maker() };
+        sessions.bind(id, (Wire(12, false), false), &many).unwrap();
+    }
+    assert_eq!(sessions.get(id).unwrap().addresses.len(), ADDRESSES_PER_SESSION_MAX);
+    assert_eq!(sessions.join(id, Wire(13, false), &maker()), Ok(()), "the maker's address stays");
+}
+
+#[test]
 fn sessions_go_alone_or_with_their_client() {
     let (mut sessions, first) = with_one(1);
-    let second = sessions.create(1, (attributes(1), attributes(1)), terms(), None).unwrap();
-    let other = sessions.create(2, (attributes(1), attributes(1)), terms(), None).unwrap();
+    let second = sessions.create(1, (attributes(1), attributes(1)), terms(), maker(), None).unwrap();
+    let other = sessions.create(2, (attributes(1), attributes(1)), terms(), maker(), None).unwrap();
     assert_eq!(sessions.of(1).map(|(id, _)| id).collect::<Vec<_>>(), vec![second, first]);
     assert_eq!(sessions.destroy(first), Ok(1));
     assert_eq!(sessions.destroy(first), Err(Status::BadSession));
@@ -90,9 +133,12 @@ fn sessions_go_alone_or_with_their_client() {
     sessions.destroy_all(1);
     assert!(!sessions.has(1) && sessions.get(second).is_none() && sessions.get(other).is_some());
     for _ in 0..SESSIONS_PER_CLIENT_MAX {
-        sessions.create(1, (attributes(1), attributes(1)), terms(), None).unwrap();
+        sessions.create(1, (attributes(1), attributes(1)), terms(), maker(), None).unwrap();
     }
-    assert_eq!(sessions.create(1, (attributes(1), attributes(1)), terms(), None), Err(Status::Delay));
+    assert_eq!(
+        sessions.create(1, (attributes(1), attributes(1)), terms(), maker(), None),
+        Err(Status::Delay)
+    );
 }
 
 /// What a model of one slot knows: the last sequence id, its digest and reply.
@@ -109,7 +155,7 @@ proptest! {
         for (slot, ahead, digest, cached) in steps {
             let last = model.get(slot as usize).and_then(|slot| slot.as_ref()).map_or(0, |(last, ..)| *last);
             let sequence = last.wrapping_add(ahead).wrapping_sub(2);
-            let begun = sessions.begin(&arriving(id, slot, sequence, digest), None);
+            let begun = sessions.begin(&arriving(id, slot, sequence, digest), &FIRST);
             let Some(known) = model.get_mut(slot as usize) else {
                 prop_assert_eq!(begun.err(), Some(Status::BadSlot));
                 continue;

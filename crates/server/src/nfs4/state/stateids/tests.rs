@@ -24,8 +24,10 @@ fn open(owner: &'static [u8], id: u64) -> Kind {
     }
 }
 
-fn client(number: u64) -> (Clientid, HolderId) {
-    (7 << 32 | number, HolderId(number))
+const KEY: IdKey = IdKey::of(1, 2);
+
+fn client(number: u32) -> (Clientid, HolderId) {
+    (KEY.client(7, number), HolderId(number.into()))
 }
 
 fn delegation(lease: u64) -> Kind {
@@ -39,7 +41,7 @@ fn delegation(lease: u64) -> Kind {
 
 #[test]
 fn a_state_id_is_good_for_its_client_at_its_seqid_in_its_life() {
-    let mut table = Stateids::new(7);
+    let mut table = Stateids::new((7, KEY));
     let held = table.insert(client(1), file(1), open(b"o", 1)).unwrap().clone();
     let now = table.wire(&held);
     let status =
@@ -58,7 +60,7 @@ fn a_state_id_is_good_for_its_client_at_its_seqid_in_its_life() {
     for special in [Stateid::ANONYMOUS, Stateid::BYPASS, Stateid::INVALID, Stateid::CURRENT] {
         assert_eq!(status(&table, special, 1, None), Some(Status::BadStateid));
     }
-    let next_life = Stateids::new(8);
+    let next_life = Stateids::new((8, KEY));
     assert_eq!(status(&next_life, now, 0, None), Some(Status::StaleStateid));
     assert_eq!(status(&next_life, now, 1, None), Some(Status::BadStateid));
     table.remove(held.key).unwrap();
@@ -69,7 +71,7 @@ fn a_state_id_is_good_for_its_client_at_its_seqid_in_its_life() {
 
 #[test]
 fn an_open_takes_its_locks_along() {
-    let mut table = Stateids::new(7);
+    let mut table = Stateids::new((7, KEY));
     let open = table.insert(client(1), file(1), open(b"o", 1)).unwrap().key;
     let owner = Bytes::from_static(b"l");
     let lock = Kind::Lock { by: open, owner: owner.clone() };
@@ -83,7 +85,7 @@ fn an_open_takes_its_locks_along() {
 
 #[test]
 fn a_revoked_delegation_stays_until_it_is_freed() {
-    let mut table = Stateids::new(7);
+    let mut table = Stateids::new((7, KEY));
     let held = table.insert(client(1), file(1), delegation(5)).unwrap().clone();
     let stateid = table.wire(&held);
     assert!(table.has(held.client) && !table.has_revoked(held.client));
@@ -103,11 +105,11 @@ proptest! {
     /// Against a list: the indices agree with what is held, whatever comes and goes.
     #[test]
     fn indices_agree_with_what_is_held(
-        steps in proptest::collection::vec((0u8..5, 1u64..4, 0u8..3, 0u8..3), 1..80)
+        steps in proptest::collection::vec((0u8..5, 1u32..4, 0u8..3, 0u8..3), 1..80)
     ) {
         const OWNERS: [&[u8]; 3] = [b"a", b"b", b"c"];
-        let mut table = Stateids::new(7);
-        let mut model: Vec<(u64, u8, u8, StateKey)> = Vec::new();
+        let mut table = Stateids::new((7, KEY));
+        let mut model: Vec<(u32, u8, u8, StateKey)> = Vec::new();
         for (step, number, of, who) in steps {
             let owner = OWNERS[who as usize];
             let bytes = Bytes::from_static(owner);

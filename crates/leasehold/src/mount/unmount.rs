@@ -1,0 +1,71 @@
+//! `leasehold umount`: out of sight at once, and back when all that was written is stored.
+
+use std::path::Path;
+use std::time::Duration;
+
+use mount::How;
+
+use super::{KIND, places};
+use crate::departure::{Stage, Waiting};
+use crate::{Failure, cli, output};
+
+/// A process takes no longer to notice that its mount is gone everywhere.
+const NOTICED: Duration = Duration::from_secs(5);
+
+/// Unmounts, and waits for the mount's process unless told otherwise.
+pub async fn run(arguments: &cli::Umount) -> Result<(), Failure> {
+    let directory = std::path::absolute(&arguments.directory)
+        .map_err(|error| Failure(format!("cannot unmount {}: {error}", arguments.directory.display())))?;
+    let at = directory.display();
+    let waiting = match places::cache_of(&directory) {
+        Some(cache) => Waiting::on(&cache).await?,
+        None => None,
+    };
+    if !matches!(mount::mounted_at(&directory), Some((kind, _)) if kind == KIND) {
+        return match waiting.filter(|waiting| waiting.last.stage != Stage::Running) {
+            // Somebody else has unmounted it, or has not waited.
+            Some(waiting) if !arguments.lazy => waiting.ended(&at.to_string()).await,
+            _ => Err(Failure(format!(
+                "nothing of ours is mounted on {at}; `findmnt -t fuse.leasehold` lists what is"
+            ))),
+        };
+    }
+    let silent = waiting.is_none() && !mount::is_dead(&directory);
+    unmount(&directory, arguments)?;
+    let Some(mut waiting) = waiting else {
+        if silent {
+            output::tell(format_args!(
+                "{at} is unmounted; its process does not say what is left to store: wait until it has ended"
+            ));
+        }
+        return Ok(());
+    };
+    if arguments.lazy || arguments.force {
+        let left = waiting.last.left;
+        if left.files > 0 {
+            output::tell(format_args!(
+                "{at} is out of sight; {left}, and its process goes on until they are; `leasehold umount {at}` waits for it"
+            ));
+        }
+        return Ok(());
+    }
+    if !waiting.begun(NOTICED).await {
+        output::tell(format_args!(
+            "{at} is unmounted here, and mounted elsewhere still, as in another mount namespace: its process goes on"
+        ));
+        return Ok(());
+    }
+    waiting.ended(&at.to_string()).await
+}
+
+fn unmount(directory: &Path, arguments: &cli::Umount) -> Result<(), Failure> {
+    let how = match (arguments.lazy, arguments.force) {
+        (true, _) => How::Lazy,
+        (false, true) => How::Forced,
+        (false, false) => How::Plain,
+    };
+    mount::unmount(directory, how).map_err(|error| {
+        let at = directory.display();
+        Failure(format!("cannot unmount {at}: {error}; end what uses it (fuser -m {at}), or give --lazy"))
+    })
+}

@@ -1,0 +1,7 @@
+//! The program against those who mean it ill: each finding of a hostile review is a test here or, where the wire is enough,
+//! in `server/tests/v4_state/adversaries`.
+#![allow(clippy::unwrap_used)] // a test ends at the first surprise
+
+mod disk;
+#[path = "../program/mod.rs"]
+mod program;

@@ -1,0 +1,139 @@
+//! git: two clients push to one bare repository, move one branch with `update-ref`, commit in worktrees of it, and one of
+//! them collects garbage meanwhile. No commit is lost, and git says nothing but that the other client was faster.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::Pair;
+
+/// How long a client tries one change. Each failure is a success of the other client.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The first client collects garbage after so many commits.
+const COLLECT_EVERY: usize = 2;
+/// What `update-ref` takes for a branch that is not there.
+const ABSENT: &str = "0000000000000000000000000000000000000000";
+
+/// Runs git in a directory. What it says if it fails.
+pub fn git(at: &Path, arguments: &[&str]) -> Result<String, String> {
+    let mut command = Command::new("git");
+    command.current_dir(at).args(["-c", "user.name=lab", "-c", "user.email=lab@localhost"]);
+    command.args(["-c", "gc.auto=0", "-c", "safe.directory=*"]).args(arguments).stdin(Stdio::null());
+    command.env("GIT_CONFIG_NOSYSTEM", "1").env("HOME", "/nonexistent");
+    let output = command.output().unwrap();
+    let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    if output.status.success() { Ok(said(&output.stdout)) } else { Err(said(&output.stderr)) }
+}
+
+/// What git says when another client was faster, which is no fault.
+pub fn is_contention(said: &str) -> bool {
+    let words = ["non-fast-forward", "fetch first", "failed to update ref", "cannot lock ref", "File exists"];
+    words.iter().any(|word| said.contains(word)) && !said.contains("bad ") && !said.contains("corrupt")
+}
+
+/// Tries until the other client was not faster.
+fn until_done<T>(what: &str, mut attempt: impl FnMut() -> Result<T, String>) -> T {
+    let began = Instant::now();
+    loop {
+        let said = match attempt() {
+            Ok(done) => return done,
+            Err(said) => said,
+        };
+        assert!(is_contention(&said), "{what}: {said}");
+        assert!(began.elapsed() < PATIENCE, "{what}: never let in: {said}");
+    }
+}
+
+/// Both clients make so many commits of each kind, at the same time.
+pub fn play(pair: &Pair, commits: usize) {
+    let setting = &pair.setting;
+    git(&pair.first(""), &["init", "-q", "--bare", "-b", "main", "shared.git"]).unwrap();
+    let clone = |name: &str| pair.scratch.join(format!("clone-{name}"));
+    let make_clone = |name: &str, at: &Path| {
+        let to = clone(name);
+        git(at, &["clone", "-q", "shared.git", to.to_str().unwrap()])
+            .unwrap_or_else(|said| panic!("{setting}: clone by {name}: {said}"));
+    };
+    let (first, at) = &pair.clients[0];
+    make_clone(first, at);
+    git(&clone(first), &["checkout", "-q", "-b", "main"]).unwrap();
+    git(&clone(first), &["commit", "-q", "--allow-empty", "-m", "first"]).unwrap();
+    git(&clone(first), &["push", "-q", "origin", "main"]).unwrap();
+    let (second, at) = &pair.clients[1];
+    make_clone(second, at);
+    pair.each(|name, at| {
+        let by = format!("{setting}: {name}");
+        let shared = at.join("shared.git");
+        let (branch, tree) = (format!("tree-{name}"), at.join(format!("tree-{name}")));
+        git(&shared, &["worktree", "add", "-q", "-b", &branch, tree.to_str().unwrap(), "main"])
+            .unwrap_or_else(|said| panic!("{by}: worktree add: {said}"));
+        for number in 0..commits {
+            push(&by, &clone(name), &format!("{name} {number}"));
+            update(&by, &shared, &format!("{name} {number}"));
+            commit(&by, &tree, &format!("{name} {number}"));
+            if name == *first && number % COLLECT_EVERY == COLLECT_EVERY - 1 {
+                until_done(&format!("{by}: gc"), || git(&shared, &["gc", "--quiet"]));
+            }
+        }
+    });
+    pair.each(|name, at| check(&format!("{setting}: {name}"), &at.join("shared.git"), commits));
+    git(&pair.second("shared.git"), &["gc", "--quiet"])
+        .unwrap_or_else(|said| panic!("{setting}: gc: {said}"));
+    pair.each(|name, at| check(&format!("{setting}: {name} after gc"), &at.join("shared.git"), commits));
+}
+
+/// Commits in a clone, and pushes it behind what the other client has pushed.
+fn push(by: &str, clone: &Path, subject: &str) {
+    fs::write(clone.join(subject), subject).unwrap();
+    git(clone, &["add", "."]).unwrap();
+    git(clone, &["commit", "-q", "-m", subject]).unwrap();
+    until_done(&format!("{by}: push of {subject}"), || {
+        let pushed = git(clone, &["push", "-q", "origin", "main"]);
+        if pushed.is_err() {
+            git(clone, &["pull", "-q", "--no-edit", "--rebase", "origin", "main"])
+                .unwrap_or_else(|said| panic!("{by}: pull: {said}"));
+        }
+        pushed
+    });
+}
+
+/// Moves a branch if it is where it was seen: of two clients that have read the same, one wins.
+fn update(by: &str, shared: &Path, subject: &str) {
+    until_done(&format!("{by}: update-ref to {subject}"), || {
+        let old = git(shared, &["rev-parse", "-q", "--verify", "refs/heads/counter"]).unwrap_or_default();
+        let tree = git(shared, &["rev-parse", "main^{tree}"])?;
+        let mut words = vec!["commit-tree", "-m", subject, &tree];
+        if !old.is_empty() {
+            words.extend(["-p", &old]);
+        }
+        let new = git(shared, &words)?;
+        let expected = if old.is_empty() { ABSENT } else { &old };
+        git(shared, &["update-ref", "refs/heads/counter", &new, expected])
+    });
+}
+
+/// Commits in a worktree on the export.
+fn commit(by: &str, tree: &Path, subject: &str) {
+    fs::write(tree.join(subject), subject).unwrap();
+    for words in [&["add", "."][..], &["commit", "-q", "-m", subject]] {
+        until_done(&format!("{by}: {} of {subject}", words[0]), || git(tree, words));
+    }
+}
+
+fn check(by: &str, shared: &Path, commits: usize) {
+    let ask = |words: &[&str]| git(shared, words).unwrap_or_else(|said| panic!("{by}: {}: {said}", words[0]));
+    for branch in ["main", "counter", "tree-a", "tree-b"] {
+        let log = ask(&["log", "--format=%s", branch]);
+        for client in
+            ["a", "b"].into_iter().filter(|client| !branch.contains('-') || branch.ends_with(client))
+        {
+            for number in 0..commits {
+                let subject = format!("{client} {number}");
+                assert!(log.lines().any(|line| line == subject), "{by}: {subject} is lost on {branch}");
+            }
+        }
+    }
+    assert_eq!(ask(&["rev-list", "--count", "counter"]), (2 * commits).to_string(), "{by}");
+    ask(&["fsck", "--strict"]);
+}

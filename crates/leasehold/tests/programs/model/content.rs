@@ -1,0 +1,281 @@
+//! What a file may show: each cell and the size have all that was written in order, and which of it is settled.
+//!
+//! Data is settled when the writer has closed, synced or unlocked. An open must show what was settled before it, or later;
+//! a client sees its own data at once. If two clients write a file at the same time without locks, anything may come of it:
+//! the file is contested from then on, and only errors are wrong.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::Duration;
+
+use crate::program::{CELLS, data_of};
+
+/// One value of a cell or a size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Value {
+    /// Which change of the file it came with, from 1 on.
+    change: u64,
+    /// Data, or a count of cells.
+    what: u64,
+    client: usize,
+    /// When it was settled.
+    settled: Option<Duration>,
+}
+
+/// A change that each cell, and the size, show at least.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Floors {
+    cells: [u64; CELLS],
+    size: u64,
+}
+
+/// Of a lock.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Lock {
+    /// Seat and slot.
+    holder: (usize, usize),
+    cells: Range<usize>,
+    exclusive: bool,
+}
+
+/// A file.
+#[derive(Debug, Clone, Hash)]
+pub struct Content {
+    unit: usize,
+    cells: Vec<Vec<Value>>,
+    sizes: Vec<Value>,
+    changes: u64,
+    /// The client's changes to the size that an open of it has shown.
+    shown: BTreeMap<usize, u64>,
+    contested: bool,
+    was_cut: bool,
+    locks: Vec<Lock>,
+}
+
+impl Content {
+    /// An empty file, which a client has made.
+    pub fn new(unit: usize, client: usize) -> Content {
+        let empty = Value { change: 0, what: 0, client, settled: Some(Duration::ZERO) };
+        Content {
+            unit,
+            cells: vec![vec![empty]; CELLS],
+            sizes: vec![empty],
+            changes: 0,
+            shown: BTreeMap::new(),
+            contested: false,
+            was_cut: false,
+            locks: Vec::new(),
+        }
+    }
+
+    /// What an open, or a lock, by a client shows at least.
+    pub fn floors(&self, client: usize) -> Floors {
+        let least = |values: &Vec<Value>| {
+            let must = values.iter().rev().find(|value| value.settled.is_some() || value.client == client);
+            must.map_or(0, |value| value.change)
+        };
+        let mut floors = Floors { cells: [0; CELLS], size: least(&self.sizes) };
+        for (floor, values) in floors.cells.iter_mut().zip(&self.cells) {
+            *floor = least(values);
+        }
+        floors
+    }
+
+    /// A client has opened it.
+    pub fn opened(&mut self, client: usize) -> Floors {
+        let floors = self.floors(client);
+        let shown = self.shown.entry(client).or_default();
+        *shown = floors.size.max(*shown);
+        floors
+    }
+
+    /// Whether this client may write without a lock: no other has something that is not settled.
+    pub fn is_free_for(&self, client: usize) -> bool {
+        let free = |value: &Value| value.client == client || value.settled.is_some();
+        self.cells.iter().chain([&self.sizes]).flatten().all(free)
+    }
+
+    pub fn contest(&mut self) {
+        self.contested = true;
+    }
+
+    /// Whether a map of these cells ends no process: no one ever cut the file, and it has them.
+    pub fn may_map(&self, cells: &Range<usize>) -> bool {
+        let sizes = || self.sizes.iter().filter(|value| value.settled.is_some());
+        !self.was_cut && !self.contested && sizes().any(|value| value.what >= cells.end as u64)
+    }
+
+    /// Data was written.
+    pub fn write(&mut self, client: usize, cells: Range<usize>, data: u64, floors: &mut Floors) {
+        self.changes += 1;
+        let value = Value { change: self.changes, what: data, client, settled: None };
+        for cell in cells.clone() {
+            self.cells[cell].push(value);
+            floors.cells[cell] = self.changes;
+        }
+        if self.size() < cells.end as u64 {
+            self.sizes.push(Value { what: cells.end as u64, ..value });
+            floors.size = self.changes;
+        }
+    }
+
+    /// The size was set.
+    pub fn cut(&mut self, client: usize, cells: usize, floors: &mut Floors) {
+        self.changes += 1;
+        self.was_cut |= (cells as u64) < self.size();
+        let value = Value { change: self.changes, what: 0, client, settled: None };
+        for cell in cells..CELLS {
+            self.cells[cell].push(value);
+            floors.cells[cell] = self.changes;
+        }
+        self.sizes.push(Value { what: cells as u64, ..value });
+        floors.size = self.changes;
+    }
+
+    /// What a client has written is where all others find it.
+    pub fn settle(&mut self, client: usize, when: Duration) {
+        for value in self.cells.iter_mut().chain([&mut self.sizes]).flatten() {
+            if value.client == client && value.settled.is_none() {
+                value.settled = Some(when);
+            }
+        }
+    }
+
+    /// Is this what may be read? What was read is shown from then on.
+    pub fn read(&self, cells: &Range<usize>, data: &[u8], floors: &mut Floors) -> Result<(), String> {
+        if self.contested {
+            return Ok(());
+        }
+        let length =
+            |value: &Value| (value.what as usize).min(cells.end).saturating_sub(cells.start) * self.unit;
+        let sizes: Vec<&Value> = self.sizes.iter().filter(|value| value.change >= floors.size).collect();
+        let Some(size) = sizes.iter().find(|value| length(value) == data.len()) else {
+            let may: Vec<usize> = sizes.into_iter().map(length).collect();
+            return Err(format!("{} bytes were read, and it may be {may:?}", data.len()));
+        };
+        floors.size = size.change;
+        for (cell, bytes) in cells.clone().zip(data.chunks(self.unit)) {
+            let floor = &mut floors.cells[cell];
+            let may: Vec<&Value> = self.cells[cell].iter().filter(|value| value.change >= *floor).collect();
+            let found = data_of(bytes, cell);
+            let Some(value) = may.iter().find(|value| Some(value.what) == found) else {
+                let found =
+                    found.map_or_else(|| "parts of several data".to_owned(), |id| format!("data {id}"));
+                let may: Vec<u64> = may.into_iter().map(|value| value.what).collect();
+                return Err(format!("cell {cell} has {found}, and may have {may:?}"));
+            };
+            *floor = value.change;
+        }
+        Ok(())
+    }
+
+    /// May a client be told this size in bytes by lstat(2)? What was settled `lifetime` before it began is due.
+    pub fn may_be(
+        &self,
+        client: usize,
+        size: u64,
+        began: Duration,
+        lifetime: Duration,
+    ) -> Result<(), String> {
+        if self.contested {
+            return Ok(());
+        }
+        let due = |value: &&Value| {
+            value.client == client || value.settled.is_some_and(|when| when + lifetime < began)
+        };
+        let floor = self.sizes.iter().rev().find(due).map_or(0, |value| value.change);
+        let floor = self.shown.get(&client).copied().unwrap_or_default().max(floor);
+        let may = self.sizes.iter().filter(|value| value.change >= floor);
+        let may: Vec<u64> = may.map(|value| value.what * self.unit as u64).collect();
+        if may.contains(&size) { Ok(()) } else { Err(format!("it has {size} bytes, and may have {may:?}")) }
+    }
+
+    /// The latest size, in cells.
+    fn size(&self) -> u64 {
+        self.sizes.last().map_or(0, |value| value.what)
+    }
+
+    /// Whether a lock of another holder is in the way.
+    pub fn is_locked(&self, holder: (usize, usize), cells: &Range<usize>, exclusive: bool) -> bool {
+        let in_the_way = |lock: &Lock| {
+            let overlaps = lock.cells.start < cells.end && cells.start < lock.cells.end;
+            lock.holder != holder && overlaps && (lock.exclusive || exclusive)
+        };
+        self.locks.iter().any(in_the_way)
+    }
+
+    /// Whether a holder may write these cells.
+    pub fn holds(&self, holder: (usize, usize), cells: &Range<usize>) -> bool {
+        let covers = |lock: &Lock| lock.cells.start <= cells.start && cells.end <= lock.cells.end;
+        self.locks.iter().any(|lock| lock.holder == holder && lock.exclusive && covers(lock))
+    }
+
+    /// Whether a holder has any lock.
+    pub fn has_lock(&self, holder: (usize, usize)) -> bool {
+        self.locks.iter().any(|lock| lock.holder == holder)
+    }
+
+    pub fn lock(&mut self, holder: (usize, usize), cells: Range<usize>, exclusive: bool) {
+        self.locks.push(Lock { holder, cells, exclusive });
+    }
+
+    pub fn unlock(&mut self, holder: (usize, usize)) {
+        self.locks.retain(|lock| lock.holder != holder);
+    }
+}
+
+impl Floors {
+    /// The later of each.
+    pub fn raise(&mut self, other: &Floors) {
+        for (floor, other) in self.cells.iter_mut().zip(other.cells) {
+            *floor = other.max(*floor);
+        }
+        self.size = self.size.max(other.size);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Content;
+    use crate::program::fill;
+    use std::time::Duration;
+
+    const A: usize = 0;
+    const B: usize = 1;
+
+    fn data(ids: &[u64]) -> Vec<u8> {
+        ids.iter().enumerate().flat_map(|(cell, id)| fill(*id, cell, 512)).collect()
+    }
+
+    #[test]
+    fn what_is_settled_must_be_seen_and_what_is_not_may_be() {
+        let mut file = Content::new(512, A);
+        let mut mine = file.opened(A);
+        file.write(A, 0..2, 5, &mut mine);
+        let mut early = file.opened(B);
+        file.settle(A, Duration::ZERO);
+        let late = file.opened(B);
+        assert!(file.read(&(0..4), &[], &mut early.clone()).is_ok());
+        assert!(file.read(&(0..4), &data(&[5, 5]), &mut early).is_ok());
+        assert!(file.read(&(0..4), &[], &mut early).is_err(), "seen before");
+        assert!(file.read(&(0..4), &[], &mut late.clone()).is_err(), "settled before the open");
+        file.write(A, 1..3, 6, &mut mine);
+        for may in [&[5, 5][..], &[5, 6, 6], &[5, 5, 6], &[5, 6], &[5, 7]] {
+            assert_eq!(file.read(&(0..4), &data(may), &mut late.clone()).is_ok(), may != [5, 7], "{may:?}");
+        }
+        assert!(file.read(&(0..4), &data(&[5, 5]), &mut mine.clone()).is_err(), "its own");
+        file.cut(A, 1, &mut mine);
+        assert!(file.read(&(0..4), &data(&[5]), &mut mine.clone()).is_ok());
+        assert!(!file.may_map(&(0..1)) && !file.is_free_for(B) && file.is_free_for(A));
+    }
+
+    #[test]
+    fn locks_exclude() {
+        let mut file = Content::new(512, A);
+        file.lock((0, 0), 0..4, true);
+        assert!(file.is_locked((1, 0), &(3..5), false) && !file.is_locked((1, 0), &(4..5), true));
+        assert!(file.holds((0, 0), &(1..3)) && !file.holds((0, 0), &(3..5)) && !file.holds((1, 0), &(1..3)));
+        file.unlock((0, 0));
+        assert!(!file.is_locked((1, 0), &(0..4), true));
+    }
+}

@@ -1,0 +1,13 @@
+//! What the compiler cannot check.
+#![allow(unsafe_code, reason = "no safe wrapper offers SIOCOUTQ")]
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+
+/// `SIOCOUTQ` of a TCP socket: bytes that were written to it and that the other end has not acknowledged.
+pub(crate) fn unacknowledged_bytes(socket: impl AsFd) -> io::Result<usize> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the descriptor is open, and the kernel writes one integer, which lives through the call.
+    let result = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    if result == 0 { Ok(usize::try_from(bytes).unwrap_or(0)) } else { Err(io::Error::last_os_error()) }
+}
