@@ -1,5 +1,6 @@
 //! What each operation costs at the origin: the table of docs/architecture.md, through the kernel.
 
+use std::cell::Cell;
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 
