@@ -9,6 +9,9 @@
 //! one that somebody else has given it meanwhile. The kernel may believe each of them, and does not say which one an open
 //! came by.
 //!
+//! A number that the kernel has given back is remembered for some time with its file: programs that have a file handle
+//! (open_by_handle_at(2)) come back with it, and so does whoever finds the file again.
+//!
 //! A node may be **retired**: its file gets a new node at the next lookup, while those who have the old one open keep
 //! it. That is how a file leaves passthrough, which the kernel cannot undo for an open that has it.
 
@@ -21,9 +24,12 @@ use tokio::time::Instant;
 use vfs::{Attributes, Caller, Handle, Lease, Name, OpenId, Owner, Wcc, WccAttributes};
 
 use crate::device::Backing;
+use crate::inodes::forgotten::Forgotten;
 use crate::ops::doubt::Doubt;
 use crate::pages::Pages;
 use crate::wire::abi::ROOT;
+
+mod forgotten;
 
 /// Names of a file that are remembered. Of one with more links the kernel may remember none.
 pub const NAMES_MAX: usize = 8;
@@ -139,6 +145,7 @@ struct Table {
     by_handle: HashMap<Handle, u64>,
     /// In order, so that those in a directory are beside each other.
     by_name: BTreeMap<(u64, Name), Told>,
+    forgotten: Forgotten,
     next: u64,
 }
 
@@ -185,10 +192,12 @@ pub fn is_valid(lease: &Lease) -> bool {
 }
 
 impl Table {
-    /// A new node for a file, told once.
+    /// A node for a file that has none, told once: the one that it had last, if that is remembered.
     fn add(&mut self, handle: &Handle) -> Arc<Inode> {
-        let number = self.next;
-        self.next += 1;
+        let number = self.forgotten.take(handle).unwrap_or_else(|| {
+            self.next += 1;
+            self.next - 1
+        });
         let inode = Inode::new(number, *handle);
         self.by_number.insert(number, (inode.clone(), 1));
         self.by_handle.insert(*handle, number);
@@ -207,12 +216,20 @@ impl Inodes {
     pub fn new(root: Handle) -> Inodes {
         let by_number = HashMap::from([(ROOT, (Inode::new(ROOT, root), 1))]);
         let by_handle = HashMap::from([(root, ROOT)]);
-        Inodes { table: Mutex::new(Table { by_number, by_handle, by_name: BTreeMap::new(), next: ROOT + 1 }) }
+        let (by_name, forgotten) = (BTreeMap::new(), Forgotten::default());
+        Inodes { table: Mutex::new(Table { by_number, by_handle, by_name, forgotten, next: ROOT + 1 }) }
     }
 
     /// The file of a node.
     pub fn get(&self, number: u64) -> Option<Arc<Inode>> {
         self.table.lock().by_number.get(&number).map(|(inode, _)| inode.clone())
+    }
+
+    /// The file that a node was, also if the kernel has given it back since.
+    pub fn file_of(&self, number: u64) -> Option<Handle> {
+        let table = self.table.lock();
+        let known = table.by_number.get(&number).map(|(inode, _)| inode.handle);
+        known.or_else(|| table.forgotten.file_of(number))
     }
 
     /// The node of a file, if the kernel knows it.
@@ -276,6 +293,7 @@ impl Inodes {
         let (inode, _) = table.by_number.remove(&number)?;
         if table.by_handle.get(&inode.handle) == Some(&number) {
             table.by_handle.remove(&inode.handle);
+            table.forgotten.insert(number, inode.handle);
         }
         for name in std::mem::take(&mut inode.state.lock().names) {
             table.unname(&name, number);
@@ -430,7 +448,8 @@ mod tests {
         );
         assert!(inodes.forget(same.number, 1).is_some() && !inodes.tell_again(same.number));
         let (new, retired) = inodes.remember_ordinary(&handle(1));
-        assert!(new.number != there.number && retired.is_none() && new.state.lock().ordinary == 1);
+        assert!(!Arc::ptr_eq(&new, &there) && retired.is_none() && new.state.lock().ordinary == 1);
+        assert_eq!(new.number, there.number, "it is the same file's");
     }
 
     #[test]
@@ -476,13 +495,13 @@ mod tests {
         fn counts_are_the_kernels(steps in prop::collection::vec((1..6u8, any::<bool>(), 1..3u64), 1..80)) {
             let inodes = Inodes::new(handle(0));
             let mut model: Model<u8, (u64, u64)> = Model::new();
-            let mut used = std::collections::HashSet::new();
+            let mut used = Model::new();
             for (file, told, count) in steps {
                 if told {
                     let number = inodes.remember(&handle(file)).number;
                     let known = model.entry(file).or_insert((number, 0));
                     prop_assert_eq!(known.0, number);
-                    prop_assert!(known.1 > 0 || used.insert(number), "a number is used once");
+                    prop_assert!(*used.entry(number).or_insert(file) == file, "a number is one file's for ever");
                     known.1 += 1;
                 } else if let Some((number, lookups)) = model.get_mut(&file) {
                     let all = count >= *lookups;
@@ -493,6 +512,9 @@ mod tests {
                     }
                 }
                 prop_assert_eq!(inodes.len(), model.len() + 1);
+                for (number, file) in &used {
+                    prop_assert_eq!(inodes.file_of(*number), Some(handle(*file)), "nor is it lost");
+                }
                 for (file, (number, _)) in &model {
                     prop_assert_eq!(inodes.get(*number).unwrap().handle, handle(*file));
                 }

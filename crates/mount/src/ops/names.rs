@@ -23,6 +23,9 @@ impl Front {
     /// below believes of absent names, and the kernel cannot be told of it in time. It takes the directory's lock for a
     /// notification, and the creator of a lock file holds that lock until the creation is answered.
     pub async fn lookup(self: &Arc<Front>, header: &Header, text: &[u8]) -> Outcome {
+        if matches!(text, b"." | b"..") {
+            return self.by_file_handle(header, text == b"..").await;
+        }
         let directory = self.inode(header.node)?;
         let (caller, name) = (caller(header), name(text)?);
         let doubted = self.doubted(&directory);
@@ -47,6 +50,18 @@ impl Front {
             Err(error) if error.status == Status::Stale => Err(self.is_no_more(header, header.node)),
             Err(error) => Err(errno::of(error)),
         }
+    }
+
+    /// `.`: the file of a number that the kernel may have given back, by which a program has a file handle of it. `..`: the
+    /// directory that a directory is in, which the kernel does not know then. See open_by_handle_at(2).
+    async fn by_file_handle(&self, header: &Header, parent: bool) -> Outcome {
+        let file = self.inodes.file_of(header.node).ok_or(Errno::STALE)?;
+        let caller = opening(&caller(header));
+        let looked =
+            if parent { Some(self.fs.parent(&caller, &file).await.map_err(errno::of)?) } else { None };
+        let handle = looked.map_or(file, |looked| looked.node.handle);
+        let attributes = self.fs.getattr(&caller, &handle).await.map_err(errno::of)?;
+        Ok(Answer::Entry(self.entry_of(&handle, &attributes, None)))
     }
 
     /// What is found under a name, with attributes. It may be removed before it has been looked at; then the name leads

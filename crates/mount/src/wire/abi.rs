@@ -69,6 +69,8 @@ bitflags::bitflags! {
         const ASYNC_READ = 1;
         /// `fcntl` locks come to us.
         const POSIX_LOCKS = 1 << 1;
+        /// `.` and `..` may be looked up, also in a node that the kernel has given back: file handles outlive it.
+        const EXPORT_SUPPORT = 1 << 4;
         /// Writes larger than a page.
         const BIG_WRITES = 1 << 5;
         /// `flock` locks come to us.

@@ -6,6 +6,7 @@ mod direct;
 mod ends;
 mod files;
 mod gated;
+mod handles;
 #[path = "../../../cache/tests/origin/mod.rs"]
 mod origin;
 mod others;
