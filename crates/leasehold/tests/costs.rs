@@ -184,14 +184,14 @@ impl Bench {
         tokio::time::sleep(2 * GRANULE).await;
     }
 
-    /// Opens, reads and closes until the file is old enough for what is cached of it to be believed, and the origin's open
-    /// has been closed as far as it will be.
+    /// Opens, reads and closes until the file and its directory are old enough for what is cached of them to be believed, and
+    /// the origin's open has been closed as far as it will be.
     async fn warm(&self) {
         let mut rounds = 0;
         loop {
             let before = self.reads();
-            self.round().await;
-            if self.reads() == before {
+            let ((), cost) = self.cost(self.round()).await;
+            if self.reads() == before && !cost.contains_key("ACCESS") {
                 return;
             }
             rounds += 1;
