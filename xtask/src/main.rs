@@ -4,6 +4,7 @@
 //! keep later ones from running: one run tells all that is wrong.
 
 mod bench;
+mod dependencies;
 mod fuzz;
 mod guest;
 mod kernels;
@@ -28,7 +29,7 @@ struct Arguments {
 enum Task {
     /// Install what is missing (as root, from Debian), check format and lints, run every test, lab included
     Test(test::Options),
-    /// Check format, lints, documentation and style
+    /// Check format, lints, documentation, style and what is depended on
     Lint,
     /// Check the house rules that no compiler knows
     Tidy,

@@ -2,7 +2,7 @@
 
 use crate::programs::{Programs, TestProgram, run_through};
 use crate::steps::{self, Steps, root, succeeds};
-use crate::{bench, packages, tidy};
+use crate::{bench, dependencies, packages, tidy};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -48,7 +48,7 @@ fn provide(options: &Options) -> Result<(), String> {
     packages::provide(!options.no_install)
 }
 
-/// Format, lints, documentation, style.
+/// Format, lints, documentation, style, dependencies.
 pub fn lint() -> Steps {
     let mut steps = Steps::default();
     lint_into(&mut steps);
@@ -65,6 +65,7 @@ fn lint_into(steps: &mut Steps) {
     }
     steps.step("format", || steps::run("cargo", ["fmt", "--all", "--check"], &[]));
     steps.step("tidy", tidy::run);
+    steps.step_with_note("dependencies", dependencies::run);
     let clippy = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
     steps.step("clippy", || steps::run("cargo", clippy, &[]));
     let doc = ["doc", "--workspace", "--no-deps", "--document-private-items"];

@@ -14,3 +14,4 @@ mod reopen;
 mod semantics;
 mod setting;
 mod stress;
+mod sys;
