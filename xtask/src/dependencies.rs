@@ -130,9 +130,7 @@ mod tests {
             "version = 4\n\n[[package]]\nname = \"good\"\nversion = \"1.0.0\"\nchecksum = \"{sum}\"\n\n\
              [[package]]\nname = \"unsummed\"\nversion = \"1.0.0\"\n"
         );
-        let of = |name: &str, source: &str, license: &str| {
-            json!({ "name": name, "version": "1.0.0", "source": source, "license": license })
-        };
+        let of = |name: &str, source: &str, license: &str| json!({ "name": name, "version": "1.0.0", "source": source, "license": license });
         let faults = |package: Value| faults_of(&json!({ "packages": [package] }), &lock);
         assert!(faults(of("good", REGISTRY, "MIT")).is_empty());
         assert!(faults(json!({ "name": "ours", "version": "0.1.0", "source": null })).is_empty());

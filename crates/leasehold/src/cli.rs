@@ -72,7 +72,7 @@ From /etc/fstab, once `leasehold` is linked as /sbin/mount.leasehold and /sbin/u
 
 Options, with the names of nfs(5):
   vers=3|4.1|4.2|4|auto port=N mountport=N proto=tcp|udp nconnect=N rsize=N wsize=N hard soft timeo=DECISECONDS retrans=N retry=MINUTES resvport noresvport sec=sys nolock local_lock=all|none cto nocto ac noac actimeo=S acregmin=S acregmax=S acdirmin=S acdirmax=S lookupcache=all|positive|none
-Of mount(8): ro rw suid dev noexec noatime sync (nosuid and nodev are the default); what only fstab reads (_netdev, noauto, nofail, x-…) is accepted.
+Of mount(8): ro rw suid dev noexec noatime sync (nosuid and nodev are the default), remount with these; what only fstab reads (_netdev, noauto, nofail, x-…) is accepted.
 Of our own:
   cache=DIR          where to keep the cache: a directory for this export alone
   cachesize=SIZE     keep at most so much file data [10G]

@@ -71,6 +71,9 @@ fn main() -> ExitCode {
         .with_target(false)
         .init();
     let done = match &arguments.command {
+        Command::Mount(given) if mount::remount::is_wanted(given) => {
+            mount::remount::run(given).map(|()| ExitCode::SUCCESS)
+        }
         Command::Mount(mount) if !mount.foreground && !mount.ready => {
             mount::start_in_background().map(|mounted| if mounted { ExitCode::SUCCESS } else { codes.failed })
         }

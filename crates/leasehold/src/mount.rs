@@ -8,6 +8,7 @@ pub mod helper;
 pub mod log;
 mod marker;
 mod places;
+pub mod remount;
 pub mod unmount;
 mod words;
 
@@ -77,7 +78,7 @@ fn read(arguments: &cli::Mount) -> Result<(Url, Words), Failure> {
     let mut url = words::source(&arguments.source)?;
     let mut words = Words::new();
     for text in &arguments.options {
-        words.take(text, &mut url, arguments.sloppy)?;
+        words.take(text, &mut url, arguments.sloppy || remount::is_wanted(arguments))?;
     }
     Ok((url, words))
 }

@@ -146,6 +146,40 @@ fn it_is_mounted_when_the_command_returns_and_tells_of_itself() {
 }
 
 #[test]
+fn a_mount_is_made_read_only_and_writable_again() {
+    if !may_mount() {
+        return;
+    }
+    let setting = Setting::new();
+    let failed = |output: Output, said: &str| {
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(1) && error.contains(said), "{error}");
+    };
+    failed(setting.mount("remount,ro"), "none of ours is mounted there");
+    assert!(setting.mount("vers=4.2,dev").status.success());
+    let flags = || {
+        let table = fs::read_to_string("/proc/self/mounts").unwrap();
+        let line = table.lines().find(|line| line.contains(setting.at("mnt").to_str().unwrap())).unwrap();
+        let words: Vec<String> = line.split(' ').nth(3).unwrap().split(',').map(str::to_owned).collect();
+        ["ro", "nosuid", "nodev"].map(|flag| words.iter().any(|word| word == flag))
+    };
+    assert_eq!(flags(), [false, true, false]);
+    let written = fs::File::create(setting.at("mnt/new")).unwrap();
+    failed(setting.mount("remount,ro"), "open for writing");
+    drop(written);
+    // The kernel tells the file's end without waiting for it; and mount(8) gives the words that the kernel has made up.
+    wait_until(|| setting.mount("remount,ro,user_id=0,helper=leasehold").status.success());
+    assert_eq!(flags(), [true, true, false], "what was not named stays");
+    let refused = fs::write(setting.at("mnt/new"), "x").unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
+    assert_eq!(setting.file(), "content");
+    assert!(setting.mount("remount,rw").status.success());
+    fs::write(setting.at("mnt/new"), "x").unwrap();
+    assert_eq!(flags(), [false, true, false]);
+    assert!(Command::new(PROGRAM).arg("umount").arg(setting.at("mnt")).status().unwrap().success());
+}
+
+#[test]
 fn a_mistake_is_told_where_the_command_was_given() {
     if !may_mount() {
         return;

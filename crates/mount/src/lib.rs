@@ -43,7 +43,9 @@ use tokio::task::AbortHandle;
 use vfs::{Caller, Features, FileSystem};
 
 pub use front::{LookupCache, Options};
-pub use mounting::{How, MountError, Target, abort as break_connection, is_dead, mounted_at, unmount};
+pub use mounting::{
+    How, MountError, Target, abort as break_connection, is_dead, mounted_at, options_at, remount, unmount,
+};
 
 use crate::device::Device;
 use crate::front::{Counters, Front};

@@ -134,6 +134,12 @@ fn mount_directly(target: &Target) -> Result<OwnedFd, MountError> {
     let mut data = format!("fd={},rootmode={mode:o},user_id=0,group_id=0", device.as_raw_fd());
     data.push_str(&common_options(target));
     let data = std::ffi::CString::new(data).map_err(|_| failed(io::ErrorKind::InvalidInput.into()))?;
+    rustix::mount::mount(&target.source, &target.directory, "fuse.leasehold", flags(target), &*data)
+        .map_err(|errno| failed(errno.into()))?;
+    Ok(device)
+}
+
+fn flags(target: &Target) -> MountFlags {
     let mut flags = MountFlags::empty();
     for (wanted, flag) in [
         (target.read_only, MountFlags::RDONLY),
@@ -144,9 +150,16 @@ fn mount_directly(target: &Target) -> Result<OwnedFd, MountError> {
     ] {
         flags.set(flag, wanted);
     }
-    rustix::mount::mount(&target.source, &target.directory, "fuse.leasehold", flags, &*data)
-        .map_err(|errno| failed(errno.into()))?;
-    Ok(device)
+    flags
+}
+
+/// Gives a directory that is mounted other flags: read-only or not, `nosuid`, `nodev`, `noexec`, `noatime`. All that the
+/// target has besides stays as it was mounted.
+///
+/// # Errors
+/// What mount(2) says: EBUSY if files are open for writing, EPERM without CAP_SYS_ADMIN.
+pub fn remount(target: &Target) -> io::Result<()> {
+    rustix::mount::mount_remount(&target.directory, flags(target), c"").map_err(io::Error::from)
 }
 
 /// What mount(2) and fusermount3 take alike.
@@ -276,21 +289,40 @@ pub fn is_dead(directory: &Path) -> bool {
 
 /// What is mounted on top there: its type, and the minor number of its device, which for FUSE names the connection.
 pub fn mounted_at(directory: &Path) -> Option<(String, u32)> {
+    topmost(directory).map(|line| (line.kind, line.minor))
+}
+
+/// The flags, as mount(8) writes them, of what is mounted on top there, if it is of this type.
+pub fn options_at(directory: &Path, kind: &str) -> Option<String> {
+    topmost(directory).filter(|line| line.kind == kind).map(|line| line.options)
+}
+
+fn topmost(directory: &Path) -> Option<MountLine> {
     let table = std::fs::read("/proc/self/mountinfo").ok()?;
     let lines = table.split(|byte| *byte == b'\n');
     lines.filter_map(|line| mount_line(line, directory)).next_back()
 }
 
-fn mount_line(line: &[u8], directory: &Path) -> Option<(String, u32)> {
+/// What mountinfo says of a mount.
+#[derive(Debug, PartialEq, Eq)]
+struct MountLine {
+    kind: String,
+    minor: u32,
+    options: String,
+}
+
+fn mount_line(line: &[u8], directory: &Path) -> Option<MountLine> {
+    let text = |field: &[u8]| String::from_utf8_lossy(field).into_owned();
     let mut fields = line.split(|byte| *byte == b' ');
-    let device = String::from_utf8_lossy(fields.nth(2)?).into_owned();
+    let device = text(fields.nth(2)?);
     let at = unescaped(fields.nth(1)?);
     if Path::new(&at) != directory {
         return None;
     }
-    let kind = fields.skip_while(|field| *field != b"-").nth(1)?;
+    let options = text(fields.next()?);
+    let kind = text(fields.skip_while(|field| *field != b"-").nth(1)?);
     let minor = device.split_once(':')?.1.parse().ok()?;
-    Some((String::from_utf8_lossy(kind).into_owned(), minor))
+    Some(MountLine { kind, minor, options })
 }
 
 /// mountinfo writes blanks and the like as a backslash and three octal digits.
@@ -331,7 +363,8 @@ mod tests {
         let line =
             b"99 24 0:57 / /mnt/with\\040blank rw,nosuid shared:9 - fuse.leasehold nfs://h/e rw,user_id=0";
         let at = Path::new("/mnt/with blank");
-        assert_eq!(mount_line(line, at), Some(("fuse.leasehold".to_owned(), 57)));
+        let (kind, options) = ("fuse.leasehold".to_owned(), "rw,nosuid".to_owned());
+        assert_eq!(mount_line(line, at), Some(MountLine { kind, minor: 57, options }));
         assert_eq!(mount_line(line, Path::new("/mnt")), None);
         assert_eq!(mount_line(b"", at), None);
     }

@@ -45,7 +45,7 @@ pub struct Words {
 }
 
 /// What is known besides the words of nfs(5).
-const OURS: &str = "ro, rw, suid, nosuid, dev, nodev, exec, noexec, atime, noatime, sync, async, allow_other, \
+const OURS: &str = "ro, rw, remount, suid, nosuid, dev, nodev, exec, noexec, atime, noatime, sync, async, allow_other, \
      noallow_other, lock, local_lock, passthrough, nopassthrough, fill, nofill, offline, cache, cachesize, minfree, log, retry, and those that \
      only fstab reads";
 
@@ -162,7 +162,8 @@ impl Words {
             "user" | "users" | "owner" | "group" => {
                 (self.nosuid, self.nodev, self.noexec) = (true, true, name != "owner" && name != "group");
             }
-            "defaults" | "auto" | "noauto" | "nouser" | "nofail" | "diratime" | "nodiratime"
+            // What is mounted already is looked for before: see `remount`.
+            "remount" | "defaults" | "auto" | "noauto" | "nouser" | "nofail" | "diratime" | "nodiratime"
             | "norelatime" | "lazytime" | "nolazytime" | "silent" | "loud" | "fg" | "intr" | "nointr" => {}
             _ => return false,
         }
