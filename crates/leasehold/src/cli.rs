@@ -246,6 +246,10 @@ pub struct Network {
     /// Do not register with rpcbind, even if one runs
     #[arg(long)]
     pub no_rpcbind: bool,
+    /// Memory for requests and replies of all clients together; who holds his share is not read from until something of it
+    /// is done [default: a sixteenth of the memory, up to 2G]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub memory_in_flight: Option<u64>,
 }
 
 /// What NFSv4 clients get.

@@ -139,7 +139,12 @@ fn open_to_all() -> ExportOptions {
 }
 
 fn loopback() -> Network {
-    Network { listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), no_udp: true, no_rpcbind: true }
+    Network {
+        listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+        no_udp: true,
+        no_rpcbind: true,
+        memory_in_flight: None,
+    }
 }
 
 async fn connect(server: SocketAddr, vers: &str) -> Result<Origin, Failure> {

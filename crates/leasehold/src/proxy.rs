@@ -53,9 +53,14 @@ pub async fn run(arguments: Proxy) -> Result<(), Failure> {
     let export = stack::export(&url.to_string(), path.clone(), arbiter.clone(), arguments.access.to_server());
     let keep = Keep { state: &state, handle_key: &handle_key };
     let stack = Stack::start(vec![export], keep, nqnfs, &arguments.network, &arguments.version4).await?;
-    let front = stack.front().clone();
+    let (front, load) = (stack.front().clone(), stack.load());
     let counted = cache.clone();
-    let admin = Admin::with_cache(&directory, move || status_of(&front, &arbiter, &counted, &origin), cache)?;
+    let status = move || {
+        let mut status = status_of(&front, &arbiter, &counted, &origin);
+        status["load"] = status::load(&load);
+        status
+    };
+    let admin = Admin::with_cache(&directory, status, cache)?;
     crate::output::announce(format_args!(
         "proxy of {url} on {}; a client mounts it with: {}",
         stack.address(),

@@ -54,8 +54,8 @@ pub async fn run(arguments: Serve) -> Result<(), Failure> {
             "not root, so only clients that act as user {uid} are served; run as root, or let all act as it: --all-squash --anonuid {uid}"
         ));
     }
-    let front = stack.front().clone();
-    let admin = Admin::start(&state, move || status_of(&front, &arbiters))?;
+    let (front, load) = (stack.front().clone(), stack.load());
+    let admin = Admin::start(&state, move || status_of(&front, &arbiters, &load))?;
     for export in stack.front().exports().iter() {
         crate::output::announce(greeting(export, &stack));
     }
@@ -141,7 +141,7 @@ pub fn open_local(
     Ok(Arc::new(fs))
 }
 
-fn status_of(front: &Front, arbiters: &[Arc<Arbiter>]) -> serde_json::Value {
+fn status_of(front: &Front, arbiters: &[Arc<Arbiter>], load: &rpc::Load) -> serde_json::Value {
     let held = front.exports().iter().zip(arbiters);
     let held = held.map(|(export, arbiter)| (export.path.clone(), status::held(&arbiter.held())));
     json!({
@@ -149,6 +149,7 @@ fn status_of(front: &Front, arbiters: &[Arc<Arbiter>]) -> serde_json::Value {
         "exports": status::exports(front),
         "calls": status::calls(front),
         "clients": status::clients(front),
+        "load": status::load(load),
         "held": held.collect::<serde_json::Map<_, _>>(),
     })
 }

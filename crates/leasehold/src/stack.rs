@@ -7,10 +7,12 @@ use std::task::Poll;
 use std::time::Duration;
 
 use arbiter::{Arbiter, Delegations};
-use rpc::{ReplyCache, Server, ServerOptions};
+use rpc::{Load, ReplyCache, Server, ServerOptions};
 use server::exports::{ExportId, ExportsError};
 use server::rpcbind::Registration;
-use server::{Export, ExportOptions, Exports, Front, HandleKey, Handles, Nqnfs, NqnfsOptions, StateOptions};
+use server::{
+    Bounds, Export, ExportOptions, Exports, Front, HandleKey, Handles, Nqnfs, NqnfsOptions, StateOptions,
+};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use vfs::FileSystem;
 
@@ -70,6 +72,23 @@ pub struct Keep<'p> {
     pub handle_key: &'p Path,
 }
 
+/// How `--memory-in-flight` is divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Memory {
+    /// For requests and replies that are under way.
+    in_flight: usize,
+    /// For replies that sessions keep.
+    cached: usize,
+}
+
+impl Memory {
+    fn of(listen: &Network) -> Memory {
+        let given = listen.memory_in_flight.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+        let all = given.unwrap_or_else(rpc::memory::default_in_flight);
+        Memory { in_flight: all - all / 4, cached: all / 4 }
+    }
+}
+
 impl Stack {
     /// Starts to answer.
     pub async fn start(
@@ -99,11 +118,17 @@ impl Stack {
         let replies = ReplyCache::open(keep.state).map_err(|error| in_state("the reply log", error))?;
         let lease = Duration::from_secs(version4.lease_time.into());
         let directory = Some(keep.state.to_owned());
-        let state = StateOptions { directory, lease, grace: lease, ..StateOptions::default() };
+        let memory = Memory::of(listen);
+        let bounds = Bounds { cached_bytes: memory.cached, ..Bounds::default() };
+        let state = StateOptions { directory, lease, grace: lease, bounds, ..StateOptions::default() };
         let front = Front::with_leases(exports, handles, &state, nqnfs)
             .map_err(|error| in_state("the records of NFSv4 clients", error))?;
         front.begin().await;
-        let options = ServerOptions { udp: !listen.no_udp, ..ServerOptions::new(listen.listen) };
+        let options = ServerOptions {
+            udp: !listen.no_udp,
+            in_flight_max_bytes: memory.in_flight,
+            ..ServerOptions::new(listen.listen)
+        };
         let server = Server::start(options, front.clone(), replies)
             .await
             .map_err(|error| cannot_listen(listen.listen, &error))?;
@@ -114,6 +139,11 @@ impl Stack {
     /// Where it answers.
     pub fn address(&self) -> SocketAddr {
         self.server.local_addr()
+    }
+
+    /// How much of its bounds is in use.
+    pub fn load(&self) -> Load {
+        self.server.load()
     }
 
     /// What it has answered.

@@ -73,6 +73,17 @@ pub fn clients(front: &Front) -> Value {
     json!({ "known": clients.known, "silent": clients.silent })
 }
 
+/// How much of the bounds for all clients is in use.
+pub fn load(load: &rpc::Load) -> Value {
+    let ((connections, connections_max), (bytes, bytes_max)) = (load.connections(), load.in_flight());
+    json!({
+        "connections": connections,
+        "connections_max": connections_max,
+        "in_flight_bytes": bytes,
+        "in_flight_max_bytes": bytes_max,
+    })
+}
+
 /// What clients hold, and what became of recalls.
 pub fn held(held: &arbiter::Held) -> Value {
     json!({

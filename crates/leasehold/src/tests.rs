@@ -44,8 +44,12 @@ async fn bed(vers: &str, write_behind: Option<WriteBehind>) -> Bed {
     let (anonuid, anongid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let open =
         ExportOptions { secure: false, squash: Squash::All, anonuid, anongid, ..ExportOptions::default() };
-    let network =
-        Network { listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), no_udp: true, no_rpcbind: true };
+    let network = Network {
+        listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+        no_udp: true,
+        no_rpcbind: true,
+        memory_in_flight: None,
+    };
     let keep = Keep { state: &kept, handle_key: &kept.join("handle.key") };
     let served = stack::export("delayed", "/export".to_owned(), arbiter, open);
     let serve = Stack::start(vec![served], keep, nqnfs, &network, &version4).await.unwrap();

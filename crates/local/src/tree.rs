@@ -27,8 +27,10 @@ use crate::permission::{TICK_NANOSECONDS, is_settled};
 use crate::sys::KernelHandle;
 use crate::{HandleKind, OpenError, Options, errno, identity, sys};
 
-/// Descriptors left to the rest of the process.
-const DESCRIPTORS_SPARE: u64 = 512;
+/// Descriptors left to the rest of the process, beside those for connections.
+const DESCRIPTORS_SPARE: u64 = 384;
+/// For connections, an eighth, which is as many as `rpc::Server` takes; but no more and no fewer than these.
+const CONNECTIONS: std::ops::RangeInclusive<u64> = 128..=4096;
 /// Nodes for which there are descriptors, whatever the limit of open files.
 const NODES_MIN: usize = 64;
 /// More descriptors are not asked for, whatever the limit.
@@ -458,7 +460,9 @@ fn descriptors_allowed() -> usize {
             limit.current = limit.maximum;
         }
     }
-    let allowed = limit.current.unwrap_or(u64::MAX).saturating_sub(DESCRIPTORS_SPARE);
+    let limit = limit.current.unwrap_or(u64::MAX);
+    let connections = (limit / 8).clamp(*CONNECTIONS.start(), *CONNECTIONS.end());
+    let allowed = limit.saturating_sub(DESCRIPTORS_SPARE + connections);
     usize::try_from(allowed).unwrap_or(usize::MAX).clamp(NODES_MIN * PER_NODE, DESCRIPTORS_MAX)
 }
 

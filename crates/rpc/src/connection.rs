@@ -4,6 +4,10 @@
 //! is, and the answers to everything that one read brought leave together. What has to wait becomes a task. A writer
 //! task sends what the reader could not, and what the tasks bring. A message that has no company to wait for is sent on
 //! the spot: handing it to a task that has to be woken first takes longer than sending it.
+//!
+//! The peer of a connection that was accepted is charged for what is under way ([`crate::account`]): for a call once it has to wait,
+//! for a large record before it is read, for a reply that is large or that the socket does not take. If the peer holds its
+//! share, its calls wait where they are, and nothing more is read.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,18 +15,21 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 use xdr::{Decoder, Encode, Encoder, Message};
 
+use crate::account::{Lease, Share};
+use crate::connections::{Activity, Occupant};
+use crate::intake::Intake;
 use crate::message::{self, CallHeader, Incoming, Refusal};
-use crate::outbox::{Flushed, Outbox};
+use crate::outbox::{Flushed, Outbox, memory_bytes};
 use crate::pending::{Pending, Sending};
-use crate::record::Assembler;
 use crate::server::Dispatcher;
-use crate::service::{Answering, Call, Outcome};
+use crate::service::{Answering, Asked, Call, Outcome};
 use crate::sys;
 
 /// Bounds of one connection.
@@ -50,6 +57,29 @@ const STRANGER: Limits = Limits { record_bytes: 4 << 10, calls_in_flight: 1, out
 /// buffer must follow bandwidth and delay, as the kernel sees to.
 const LOCAL_SEND_BUFFER_BYTES: usize = 128 << 10;
 
+/// What a call that has to wait takes up beside its record and its reply: its task, with what the layers keep in it.
+const CALL_BYTES: usize = 8 << 10;
+/// A reply that is larger is charged by itself.
+const LARGE_REPLY_BYTES: usize = 8 << 10;
+/// So much of small replies is gathered before they are sent, although more calls are there.
+const GATHERED_BYTES: usize = 256 << 10;
+
+/// A peer that is silent is asked whether it is there after so long, and then so often.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_PROBES: u32 = 6;
+/// A peer that acknowledges nothing of what was sent, or has no space for it, for so long is gone.
+const USER_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What a server knows of a connection that it has accepted.
+#[derive(Debug)]
+pub(crate) struct Accepted {
+    /// What [`crate::Service::admits`] says of the peer.
+    pub(crate) admitted: bool,
+    /// Who is charged for what is under way.
+    pub(crate) share: Arc<Share>,
+}
+
 /// A connection and its two tasks, which end with it.
 #[derive(Debug)]
 pub struct Connection {
@@ -70,6 +100,12 @@ pub struct Connection {
     remembers: AtomicBool,
     /// What the service says of the peer, asked once: [`crate::Service::admits`].
     admitted: bool,
+    limits: Limits,
+    /// A place for each call that may be under way.
+    in_flight: Arc<Semaphore>,
+    share: Option<Arc<Share>>,
+    /// A record is being received that was charged.
+    charged_record: AtomicBool,
 }
 
 /// The number of the last connection.
@@ -77,24 +113,30 @@ static LAST: AtomicU64 = AtomicU64::new(0);
 
 impl Connection {
     /// Takes over a stream. Replies go to `pending`; calls to `dispatcher`, and without one they are refused. A peer that
-    /// the service does not admit gets bounds of its own instead of `limits`.
+    /// the service does not admit gets bounds of its own instead of `limits`. Of a connection that we have made, nothing is
+    /// `accepted`.
     pub(crate) fn start(
         stream: TcpStream,
         pending: Arc<Pending>,
         dispatcher: Option<Arc<Dispatcher>>,
         limits: Limits,
+        accepted: Option<Accepted>,
     ) -> io::Result<Arc<Connection>> {
         stream.set_nodelay(true)?;
+        if accepted.is_some() {
+            watch_over(&stream)?;
+        }
         let peer = stream.peer_addr()?;
         if peer.ip().is_loopback() || peer.ip() == stream.local_addr()?.ip() {
             socket2::SockRef::from(&stream).set_send_buffer_size(LOCAL_SEND_BUFFER_BYTES)?;
         }
-        let admitted = dispatcher.as_ref().is_none_or(|dispatcher| dispatcher.service.admits(peer));
+        let admitted = accepted.as_ref().is_none_or(|accepted| accepted.admitted);
+        let share = accepted.map(|accepted| accepted.share);
         let limits = if admitted { limits } else { STRANGER };
         let connection = Arc::new(Connection {
             peer,
             stream,
-            outbox: Outbox::default(),
+            outbox: Outbox::new(share.clone()),
             pending,
             writer: Notify::new(),
             drained: Notify::new(),
@@ -106,9 +148,13 @@ impl Connection {
             number: LAST.fetch_add(1, Ordering::Relaxed) + 1,
             remembers: AtomicBool::new(false),
             admitted,
+            limits,
+            in_flight: Arc::new(Semaphore::new(limits.calls_in_flight)),
+            share,
+            charged_record: AtomicBool::new(false),
         });
         tokio::spawn(connection.clone().write_all());
-        tokio::spawn(connection.clone().read_all(dispatcher, limits));
+        tokio::spawn(connection.clone().read_all(dispatcher));
         Ok(connection)
     }
 
@@ -119,13 +165,24 @@ impl Connection {
 
     /// Queues a message; it leaves with whatever else is queued by the tasks that are ready now.
     pub fn send(&self, message: Message) {
-        self.outbox.push(message);
+        self.queue(message, None);
         self.writer.notify_one();
+    }
+
+    /// Queues a message with what was charged for it; to one that has ended, nothing is sent.
+    fn queue(&self, message: Message, lease: Option<Lease>) {
+        if !self.is_closed() {
+            self.outbox.push(message, lease);
+        }
     }
 
     /// Sends a message, as far as the socket takes it. For one that no other is likely to follow at once.
     pub(crate) fn send_alone(&self, message: Message) {
-        self.outbox.push(message);
+        self.send_leased_alone(message, None);
+    }
+
+    fn send_leased_alone(&self, message: Message, lease: Option<Lease>) {
+        self.queue(message, lease);
         if matches!(self.outbox.flush(&self.stream), Ok(Flushed::All)) {
             // The reader may have found us sending, and left what it waits for to us.
             self.drained.notify_one();
@@ -163,6 +220,8 @@ impl Connection {
             self.writer.notify_one();
             self.drained.notify_one();
             self.closed.notify_waiters();
+            // Calls that are under way may keep the connection for long.
+            self.outbox.clear();
         }
     }
 
@@ -189,11 +248,16 @@ impl Connection {
     }
 
     /// Has the client, which has closed its end, got all replies?
-    fn is_heard(&self, in_flight: &Semaphore, limits: Limits) -> bool {
+    fn is_heard(&self) -> bool {
         self.remembers.load(Ordering::Relaxed)
-            && in_flight.available_permits() == limits.calls_in_flight
+            && self.calls() == 0
             && self.outbox.queued_bytes() == 0
             && sys::unacknowledged_bytes(&self.stream).is_ok_and(|bytes| bytes == 0)
+    }
+
+    /// Calls under way.
+    fn calls(&self) -> usize {
+        self.limits.calls_in_flight - self.in_flight.available_permits()
     }
 
     /// Has anything been received?
@@ -232,10 +296,9 @@ impl Connection {
         }
     }
 
-    async fn read_all(self: Arc<Connection>, dispatcher: Option<Arc<Dispatcher>>, limits: Limits) {
-        let in_flight = Arc::new(Semaphore::new(limits.calls_in_flight));
-        let mut assembler = Assembler::new(limits.record_bytes);
-        if let Err(error) = self.read_loop(&mut assembler, dispatcher.as_ref(), limits, &in_flight).await {
+    async fn read_all(self: Arc<Connection>, dispatcher: Option<Arc<Dispatcher>>) {
+        let mut intake = Intake::new(self.limits.record_bytes, self.share.clone());
+        if let Err(error) = self.read_loop(&mut intake, dispatcher.as_ref()).await {
             tracing::debug!(peer = %self.peer, %error, "connection ends");
         }
         self.close();
@@ -243,50 +306,55 @@ impl Connection {
 
     async fn read_loop(
         self: &Arc<Connection>,
-        assembler: &mut Assembler,
+        intake: &mut Intake,
         dispatcher: Option<&Arc<Dispatcher>>,
-        limits: Limits,
-        in_flight: &Arc<Semaphore>,
     ) -> io::Result<()> {
         let invalid =
             |error: &dyn std::error::Error| io::Error::new(io::ErrorKind::InvalidData, error.to_string());
         loop {
-            while let Some(record) = assembler.take().map_err(|error| invalid(&error))? {
+            while let Some((record, lease)) = intake.take().map_err(|error| invalid(&error))? {
+                if lease.is_some() {
+                    self.charged_record.store(false, Ordering::Relaxed);
+                }
                 match Incoming::parse(record).map_err(|error| invalid(&error))? {
                     Incoming::Reply { xid, rest } => self.pending.complete(xid, rest),
                     Incoming::Mismatch { xid } => {
-                        self.outbox.push(message::refuse(xid, Refusal::RpcMismatch));
+                        self.queue(message::refuse(xid, Refusal::RpcMismatch), None);
                     }
                     Incoming::BadCredential { xid } => {
-                        self.outbox.push(message::refuse(xid, Refusal::Auth(message::AUTH_BADCRED)));
+                        self.queue(message::refuse(xid, Refusal::Auth(message::AUTH_BADCRED)), None);
                     }
                     Incoming::Call(header, arguments) => match dispatcher {
-                        None => self.outbox.push(message::refuse(header.xid, Refusal::ProgramUnavailable)),
-                        Some(dispatcher) => {
-                            self.answer(dispatcher, (header, arguments), limits, in_flight).await;
-                        }
+                        None => self.queue(message::refuse(header.xid, Refusal::ProgramUnavailable), None),
+                        Some(dispatcher) => self.answer(dispatcher, (header, arguments), lease).await?,
                     },
                 }
+                if self.outbox.unleased_bytes() > GATHERED_BYTES {
+                    self.send_gathered().await?;
+                }
             }
-            if self.outbox.queued_bytes() > 0 && self.outbox.flush(&self.stream)? == Flushed::Blocked {
-                self.writer.notify_one();
+            self.send_gathered().await?;
+            if let Some((share, bytes)) = intake.to_lease() {
+                let lease = self.unless_closed(share.lease(bytes)).await?;
+                intake.leased(lease);
+                self.charged_record.store(intake.holds_lease(), Ordering::Relaxed);
             }
-            // Whoever sends now, or has sent since we looked, tells when it is done.
-            while self.outbox.queued_bytes() > limits.outbox_bytes && !self.is_closed() {
-                self.drained.notified().await;
-            }
+            let space = intake.reserve();
             self.stream.readable().await?;
-            match self.stream.try_read_buf(&mut assembler.buffer) {
+            match self.stream.try_read_buf(&mut intake.assembler.buffer) {
                 Ok(0) => {
-                    if let Some(dispatcher) = dispatcher.filter(|_| self.is_heard(in_flight, limits)) {
+                    if let Some(dispatcher) = dispatcher.filter(|_| self.is_heard()) {
                         dispatcher.replies.heard(self.number);
                     }
                     return Ok(());
                 }
-                Ok(_) => {
+                Ok(read) => {
                     let elapsed = self.started.elapsed().as_millis() as u64;
                     self.last_received_ms.store(elapsed, Ordering::Relaxed);
                     self.received.store(true, Ordering::Relaxed);
+                    if read == space {
+                        intake.filled();
+                    }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error),
@@ -294,39 +362,119 @@ impl Connection {
         }
     }
 
+    /// Sends what was queued so far, and waits while there is too much of it.
+    async fn send_gathered(&self) -> io::Result<()> {
+        if self.outbox.queued_bytes() > 0 && self.outbox.flush(&self.stream)? == Flushed::Blocked {
+            self.writer.notify_one();
+        }
+        // Whoever sends now, or has sent since we looked, tells when it is done.
+        while self.outbox.queued_bytes() > self.limits.outbox_bytes && !self.is_closed() {
+            self.drained.notified().await;
+        }
+        Ok(())
+    }
+
+    /// Waits, for no longer than the connection lasts.
+    async fn unless_closed<T>(&self, wait: impl Future<Output = T>) -> io::Result<T> {
+        tokio::select! {
+            biased;
+            result = wait => Ok(result),
+            () = self.closed() => Err(io::ErrorKind::ConnectionReset.into()),
+        }
+    }
+
+    /// Waits until a call may begin: there is a place for it, and its peer holds less than its share, or has been charged
+    /// for the call.
+    async fn may_begin(&self, lease: &mut Option<Lease>) -> io::Result<tokio::sync::OwnedSemaphorePermit> {
+        let share = self.share.as_ref().filter(|share| lease.is_none() && !share.is_open());
+        if self.in_flight.available_permits() == 0 || share.is_some() {
+            self.writer.notify_one(); // what was answered so far need not wait with us
+        }
+        if let Some(share) = share {
+            *lease = Some(self.unless_closed(share.lease(CALL_BYTES)).await?);
+        }
+        // The semaphore is never closed.
+        let permit = self.in_flight.clone().acquire_owned().await;
+        permit.map_err(|_| io::ErrorKind::ConnectionReset.into())
+    }
+
     async fn answer(
         self: &Arc<Connection>,
         dispatcher: &Arc<Dispatcher>,
         (header, arguments): (CallHeader, Decoder),
-        limits: Limits,
-        in_flight: &Arc<Semaphore>,
-    ) {
-        let xid = header.xid;
+        mut lease: Option<Lease>,
+    ) -> io::Result<()> {
+        let (xid, record_bytes) = (header.xid, arguments.remaining());
+        let asked = Asked::new(&header, &arguments);
         let connection = Some(self.clone());
         let call = Call { header, arguments, peer: self.peer, connection, datagrams: None, resent: false };
-        // Before the first poll: a future that has begun must be polled on, or what it holds is held for ever. The
-        // semaphore is never closed.
-        if in_flight.available_permits() == 0 {
-            self.writer.notify_one(); // what was answered so far need not wait with us
-        }
-        let Ok(permit) = in_flight.clone().acquire_owned().await else { return };
+        // Before the first poll: a future that has begun must be polled on, or what it holds is held for ever.
+        let permit = self.may_begin(&mut lease).await?;
         let mut answering = dispatcher.answer(call, self.admitted);
         if let Poll::Ready(outcome) = poll_once(&mut answering) {
+            drop(lease);
             if let Some(message) = reply_message(xid, outcome) {
-                self.outbox.push(message);
+                let bytes = memory_bytes(&message);
+                let share = self.share.as_ref().filter(|_| bytes > LARGE_REPLY_BYTES);
+                let lease = share.map(|share| share.charge(bytes));
+                self.queue(message, lease);
             }
-            return;
+            return Ok(());
         }
-        let (connection, in_flight) = (self.clone(), in_flight.clone());
+        if let Some(share) = &self.share {
+            let bytes = record_bytes + CALL_BYTES + dispatcher.service.reply_bytes(&asked);
+            match &mut lease {
+                Some(lease) => lease.resize(bytes),
+                None => lease = Some(share.charge(bytes)),
+            }
+        }
+        drop(asked);
+        let connection = self.clone();
         tokio::spawn(async move {
             let outcome = answering.await;
-            let alone = in_flight.available_permits() + 1 >= limits.calls_in_flight;
+            let alone = connection.calls() <= 1;
             if let Some(message) = reply_message(xid, outcome) {
-                if alone { connection.send_alone(message) } else { connection.send(message) }
+                if let Some(lease) = &mut lease {
+                    lease.resize(memory_bytes(&message));
+                }
+                if alone {
+                    connection.send_leased_alone(message, lease);
+                } else {
+                    connection.queue(message, lease);
+                    connection.writer.notify_one();
+                }
             }
             drop(permit);
         });
+        Ok(())
     }
+}
+
+impl Occupant for Connection {
+    fn activity(&self) -> Activity {
+        Activity {
+            received: self.last_received(),
+            sent: self.outbox.sent_bytes(),
+            unsent: self.outbox.queued_bytes(),
+            calls: self.calls(),
+            charged_record: self.charged_record.load(Ordering::Relaxed),
+        }
+    }
+
+    fn end(&self) {
+        tracing::debug!(peer = %self.peer, "the connection gives way");
+        self.close();
+    }
+}
+
+/// A peer that is gone, or takes nothing, does not keep its connection.
+fn watch_over(stream: &TcpStream) -> io::Result<()> {
+    use rustix::net::sockopt;
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;
+    sockopt::set_tcp_keepintvl(stream, KEEPALIVE_INTERVAL)?;
+    sockopt::set_tcp_keepcnt(stream, KEEPALIVE_PROBES)?;
+    Ok(sockopt::set_tcp_user_timeout(stream, USER_TIMEOUT.as_millis() as u32)?)
 }
 
 /// Polls with a waker that wakes nobody: whoever goes on with the future polls it again with one that does.
@@ -398,8 +546,9 @@ mod tests {
         let dispatcher =
             Arc::new(Dispatcher { service: Arc::new(Talkative), replies: ReplyCache::volatile() });
         let limits = Limits { outbox_bytes: REPLY_BYTES / 2, ..Limits::default() };
-        let server = Connection::start(far.unwrap().0, Arc::default(), Some(dispatcher), limits).unwrap();
-        let client = Connection::start(near.unwrap(), Arc::default(), None, Limits::default()).unwrap();
+        let server =
+            Connection::start(far.unwrap().0, Arc::default(), Some(dispatcher), limits, None).unwrap();
+        let client = Connection::start(near.unwrap(), Arc::default(), None, Limits::default(), None).unwrap();
 
         let sending = server.outbox.as_if_sending();
         let first = tokio::spawn(ask(client.clone()));

@@ -6,15 +6,21 @@
 //!
 //! The [`ReplyCache`] makes calls that must not happen twice happen once, across a `kill -9`: see [`replay`].
 //!
+//! A [`Server`] keeps within bounds for the whole process: [`account`] for memory, the table of connections for descriptors.
+//!
 //! Assumed everywhere: messages are bounded by [`RECORD_MAX_BYTES`], the calls in flight of a connection by
 //! [`connection::Limits`]; a message that cannot be decoded ends its connection and nothing else.
 
+pub mod account;
 pub mod auth;
 pub mod congestion;
 pub mod connection;
+mod connections;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
+mod intake;
 pub mod link;
+pub mod memory;
 pub mod message;
 mod outbox;
 pub mod pending;
@@ -30,7 +36,7 @@ pub use auth::{AuthSys, Credential};
 pub use connection::Connection;
 pub use link::{Answer, CallError, Connected, Link, LinkOptions, Outgoing, Patience, SourcePort, Transport};
 pub use replay::ReplyCache;
-pub use server::{Server, ServerOptions};
+pub use server::{Load, Server, ServerOptions};
 pub use service::{Call, Outcome, Remember, Service};
 pub use udp::Datagrams;
 

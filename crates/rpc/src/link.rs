@@ -383,6 +383,7 @@ async fn keep_connected(shared: Arc<Shared>) {
                 shared.pending.clone(),
                 shared.dispatcher.clone(),
                 shared.options.limits,
+                None,
             ),
             Err(error) => Err(error),
         };

@@ -7,7 +7,8 @@
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use rustix::net::{SendAncillaryBuffer, SendFlags};
@@ -15,6 +16,7 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 use xdr::{Message, Segment};
 
+use crate::account::{Lease, Share};
 use crate::record;
 
 /// Segments given to one `writev`: well under IOV_MAX.
@@ -27,9 +29,16 @@ const SENDFILE_MAX_BYTES: usize = 1 << 20;
 struct Queued {
     mark: [u8; 4],
     message: Message,
+    /// Held until the message is sent whole.
+    lease: Option<Lease>,
 }
 
 impl Queued {
+    /// Bytes that nobody has been charged for.
+    fn unleased_bytes(&self) -> usize {
+        if self.lease.is_some() { 0 } else { memory_bytes(&self.message) }
+    }
+
     /// Segment `index`, the mark being segment zero. `Err` is a range of a file.
     fn segment(&self, index: usize) -> Option<Result<&[u8], &xdr::FileRange>> {
         match index {
@@ -49,6 +58,8 @@ struct Progress {
     current: VecDeque<Queued>,
     segment: usize,
     sent: usize,
+    /// For the messages without a lease of their own, while the socket takes no more.
+    backlog: Option<Lease>,
 }
 
 /// How far a flush came.
@@ -60,25 +71,70 @@ pub(crate) enum Flushed {
     Blocked,
 }
 
+/// What a queued message takes up beside its bytes.
+const QUEUED_BYTES: usize = 128;
+
+/// Memory that a queued message takes up. Ranges of files are not in memory.
+pub(crate) fn memory_bytes(message: &Message) -> usize {
+    let in_memory = |segment: &Segment| match segment {
+        Segment::Bytes(bytes) => bytes.len(),
+        Segment::File(_) => 0,
+    };
+    QUEUED_BYTES + message.first.len() + message.more.iter().map(in_memory).sum::<usize>()
+}
+
 /// The queue of a connection.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     queue: Mutex<Vec<Queued>>,
     progress: Mutex<Progress>,
     bytes: AtomicUsize,
+    /// Memory of the messages that came without a lease.
+    unleased: AtomicUsize,
+    sent: AtomicU64,
+    /// Who is charged for what the socket does not take.
+    share: Option<Arc<Share>>,
 }
 
 impl Outbox {
-    /// Appends a message.
-    pub(crate) fn push(&self, message: Message) {
+    /// An empty queue; what it cannot send is charged to `share`.
+    pub(crate) fn new(share: Option<Arc<Share>>) -> Outbox {
+        Outbox { share, ..Outbox::default() }
+    }
+
+    /// Appends a message, and what was charged for it.
+    pub(crate) fn push(&self, message: Message, lease: Option<Lease>) {
         let length = message.len();
+        let queued = Queued { mark: record::mark(length), message, lease };
         self.bytes.fetch_add(4 + length, Ordering::Relaxed);
-        self.queue.lock().push(Queued { mark: record::mark(length), message });
+        self.unleased.fetch_add(queued.unleased_bytes(), Ordering::Relaxed);
+        self.queue.lock().push(queued);
+    }
+
+    /// Memory of queued messages that came without a lease.
+    pub(crate) fn unleased_bytes(&self) -> usize {
+        self.unleased.load(Ordering::Relaxed)
+    }
+
+    /// Bytes sent since the beginning.
+    pub(crate) fn sent_bytes(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed)
     }
 
     /// Bytes queued and not yet sent, roughly.
     pub(crate) fn queued_bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Forgets what is queued: nobody will get it.
+    pub(crate) fn clear(&self) {
+        let queued = std::mem::take(&mut *self.queue.lock());
+        let mut progress = self.progress.lock();
+        for message in queued.iter().chain(&progress.current) {
+            self.unleased.fetch_sub(message.unleased_bytes(), Ordering::Relaxed);
+        }
+        *progress = Progress::default();
+        self.bytes.store(0, Ordering::Relaxed);
     }
 
     /// As if another task were sending.
@@ -94,11 +150,15 @@ impl Outbox {
             loop {
                 progress.current.extend(self.queue.lock().drain(..));
                 if progress.current.is_empty() {
+                    progress.backlog = None;
                     break;
                 }
                 match self.step(&mut progress, stream) {
                     Ok(()) => {}
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Flushed::Blocked),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        self.charge_backlog(&mut progress);
+                        return Ok(Flushed::Blocked);
+                    }
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                     Err(error) => return Err(error),
                 }
@@ -108,6 +168,15 @@ impl Outbox {
             if self.queue.lock().is_empty() {
                 return Ok(Flushed::All);
             }
+        }
+    }
+
+    /// What the socket has not taken is charged from now on.
+    fn charge_backlog(&self, progress: &mut Progress) {
+        let (Some(share), bytes) = (&self.share, self.unleased_bytes()) else { return };
+        match &mut progress.backlog {
+            Some(lease) => lease.resize(bytes),
+            None => progress.backlog = Some(share.charge(bytes)),
         }
     }
 
@@ -166,8 +235,11 @@ impl Outbox {
     /// Notes that so many more bytes are gone, and lets go of what is sent whole.
     fn advance(&self, progress: &mut Progress, mut sent: usize) {
         self.bytes.fetch_sub(sent, Ordering::Relaxed);
+        // Only who sends writes it, under the lock.
+        self.sent.store(self.sent_bytes() + sent as u64, Ordering::Relaxed);
         while let Some(first) = progress.current.front() {
             let Some(segment) = first.segment(progress.segment) else {
+                self.unleased.fetch_sub(first.unleased_bytes(), Ordering::Relaxed);
                 progress.current.pop_front();
                 progress.segment = 0;
                 continue;

@@ -8,8 +8,8 @@ use bytes::{Bytes, BytesMut};
 const LAST_FRAGMENT: u32 = 1 << 31;
 /// More fragments than this in one message is somebody playing.
 const FRAGMENTS_MAX: u32 = 4096;
-/// Room kept free for the next read.
-const READ_BYTES: usize = 128 << 10;
+/// With less free space than this, the buffer is enlarged before the next read.
+const FREE_MIN_BYTES: usize = 4 << 10;
 
 /// Why a stream cannot be followed any further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -35,19 +35,32 @@ pub struct Assembler {
 impl Assembler {
     /// For messages of at most `bound` bytes.
     pub fn new(bound: usize) -> Assembler {
-        Assembler {
-            buffer: BytesMut::with_capacity(READ_BYTES),
-            partial: BytesMut::new(),
-            fragments: 0,
-            bound,
+        Assembler { buffer: BytesMut::new(), partial: BytesMut::new(), fragments: 0, bound }
+    }
+
+    /// Bytes of the message being received, its marks counted, as far as they are known: zero between messages.
+    pub fn begun(&self) -> usize {
+        self.partial.len() + self.fragment().unwrap_or(self.buffer.len())
+    }
+
+    /// Makes space for what is missing of a fragment, and for `read_bytes` if little is free.
+    pub fn reserve(&mut self, read_bytes: usize) {
+        let missing = self.fragment().unwrap_or(0).saturating_sub(self.buffer.len());
+        if self.buffer.capacity() - self.buffer.len() < missing.max(FREE_MIN_BYTES) {
+            self.buffer.reserve(missing.max(read_bytes));
         }
     }
 
-    /// The next whole message, or `None` until more is read. Then there is room in the buffer for it.
+    /// Bytes of the fragment at the front, with its mark. `None` before the mark is there.
+    fn fragment(&self) -> Option<usize> {
+        let mark = self.buffer.first_chunk::<4>().copied().map(u32::from_be_bytes)?;
+        Some(4 + (mark & !LAST_FRAGMENT) as usize)
+    }
+
+    /// The next whole message, or `None` until more is read.
     pub fn take(&mut self) -> Result<Option<Bytes>, Error> {
         loop {
             let Some(mark) = self.buffer.first_chunk::<4>().copied().map(u32::from_be_bytes) else {
-                self.buffer.reserve(READ_BYTES);
                 return Ok(None);
             };
             let length = (mark & !LAST_FRAGMENT) as usize;
@@ -55,7 +68,6 @@ impl Assembler {
                 return Err(Error::TooLong(self.partial.len() + length));
             }
             if self.buffer.len() < 4 + length {
-                self.buffer.reserve((4 + length - self.buffer.len()).max(READ_BYTES));
                 return Ok(None);
             }
             let fragment = self.buffer.split_to(4 + length).freeze().slice(4..);
@@ -93,8 +105,12 @@ mod tests {
         assembler.buffer.extend_from_slice(&mark(101));
         assert_eq!(assembler.take(), Err(Error::TooLong(101)));
         let mut assembler = Assembler::new(100);
+        assert_eq!(assembler.begun(), 0);
         assembler.buffer.extend_from_slice(b"\0\0\0\x3cxx");
         assert_eq!(assembler.take(), Ok(None));
+        assert_eq!(assembler.begun(), 64);
+        assembler.reserve(10);
+        assert!(assembler.buffer.capacity() >= 64);
         assembler.buffer.extend_from_slice(&[0; 58]);
         assembler.buffer.extend_from_slice(&mark(60));
         assert_eq!(assembler.take(), Err(Error::TooLong(120)));

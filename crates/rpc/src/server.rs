@@ -1,14 +1,20 @@
-//! Listening for calls, on TCP and UDP.
+//! Listening for calls, on TCP and UDP, within bounds for the whole process: which connections are kept says
+//! [`crate::connections`], what memory is used [`crate::account`].
 
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
-use tokio::net::{TcpListener, UdpSocket};
-use tokio::sync::Semaphore;
+use parking_lot::Mutex;
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::task::JoinHandle;
+use tokio::time::{Instant, MissedTickBehavior};
 
-use crate::connection::{Connection, Limits};
+use crate::account::{Account, Peer};
+use crate::connection::{Accepted, Connection, Limits};
+use crate::connections::{self, Bounds, Connections};
+use crate::memory;
 use crate::message::Refusal;
 use crate::pending::Pending;
 use crate::replay::{Admission, Lasting, ReplyCache, Sender};
@@ -22,35 +28,68 @@ pub struct ServerOptions {
     pub listen: SocketAddr,
     /// UDP too.
     pub udp: bool,
-    /// Connections at once; more are closed as they come.
+    /// Connections at once. Beyond it, those on which nothing is under way give way.
     pub connections_max: usize,
+    /// Bytes of requests and replies in memory at once, of all connections.
+    pub in_flight_max_bytes: usize,
     /// Of each connection.
     pub limits: Limits,
 }
 
 impl ServerOptions {
-    /// TCP and UDP on an address, with the usual bounds.
+    /// TCP and UDP on an address, with bounds that fit the machine. Raises the limit of open files as far as allowed.
     pub fn new(listen: SocketAddr) -> ServerOptions {
-        ServerOptions { listen, udp: true, connections_max: 4096, limits: Limits::default() }
+        ServerOptions {
+            listen,
+            udp: true,
+            connections_max: connections::for_descriptors(connections::descriptors()),
+            in_flight_max_bytes: memory::default_in_flight(),
+            limits: Limits::default(),
+        }
     }
 }
+
+/// How often the connections are looked at.
+const TICK: Duration = Duration::from_secs(1);
+/// If the bytes in flight have fallen by so much, the allocator is told to give memory back.
+const FALLEN_BYTES: usize = 64 << 20;
+
+/// The connections, which their tasks and the server share.
+type Table = Mutex<Connections<Connection>>;
 
 /// A listening server. Dropping it stops listening and ends its connections' intake.
 #[derive(Debug)]
 pub struct Server {
     local: SocketAddr,
     tasks: Vec<JoinHandle<()>>,
-    connections: Arc<parking_lot::Mutex<Vec<std::sync::Weak<Connection>>>>,
+    connections: Arc<Table>,
+    account: Arc<Account>,
+}
+
+/// How much of its bounds a server uses.
+#[derive(Clone, Debug)]
+pub struct Load {
+    connections: Arc<Table>,
+    account: Arc<Account>,
+}
+
+impl Load {
+    /// Connections now, and at most.
+    pub fn connections(&self) -> (usize, usize) {
+        let table = self.connections.lock();
+        (table.len(), table.most())
+    }
+
+    /// Bytes in flight now, and at most.
+    pub fn in_flight(&self) -> (usize, usize) {
+        (self.account.bytes(), self.account.limit())
+    }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
         self.tasks.iter().for_each(JoinHandle::abort);
-        for connection in self.connections.lock().drain(..) {
-            if let Some(connection) = connection.upgrade() {
-                connection.close();
-            }
-        }
+        self.connections.lock().end_all();
     }
 }
 
@@ -67,13 +106,28 @@ impl Server {
         let dispatcher = Arc::new(Dispatcher { service, replies });
         let (listener, datagrams) = bind(options).await?;
         let local = listener.local_addr()?;
-        let connections = Arc::default();
-        let mut tasks =
-            vec![tokio::spawn(accept(listener, dispatcher.clone(), options, Arc::clone(&connections)))];
+        let account = Account::new(options.in_flight_max_bytes);
+        let connections = Arc::new(Mutex::new(Connections::new(Bounds::of(options.connections_max))));
+        let accepting = Accepting {
+            dispatcher: dispatcher.clone(),
+            limits: options.limits,
+            account: account.clone(),
+            connections: Arc::clone(&connections),
+        };
+        let mut tasks = vec![
+            tokio::spawn(accepting.run(listener)),
+            tokio::spawn(keep_bounds(account.clone(), Arc::clone(&connections))),
+        ];
         if let Some(socket) = datagrams {
-            tasks.push(tokio::spawn(udp::serve(socket, dispatcher, options.limits.calls_in_flight)));
+            let account = account.clone();
+            tasks.push(tokio::spawn(udp::serve(socket, dispatcher, options.limits.calls_in_flight, account)));
         }
-        Ok(Server { local, tasks, connections })
+        Ok(Server { local, tasks, connections, account })
+    }
+
+    /// What tells how much is in use.
+    pub fn load(&self) -> Load {
+        Load { connections: Arc::clone(&self.connections), account: self.account.clone() }
     }
 
     /// Where it listens.
@@ -99,38 +153,68 @@ async fn bind(options: ServerOptions) -> io::Result<(TcpListener, Option<UdpSock
     }
 }
 
-async fn accept(
-    listener: TcpListener,
+/// What every new connection gets.
+struct Accepting {
     dispatcher: Arc<Dispatcher>,
-    options: ServerOptions,
-    connections: Arc<parking_lot::Mutex<Vec<std::sync::Weak<Connection>>>>,
-) {
-    let places = Arc::new(Semaphore::new(options.connections_max));
-    loop {
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                // Out of descriptors, most likely: let some close before the next try.
-                tracing::warn!(%error, "cannot accept a connection");
-                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-                continue;
+    limits: Limits,
+    account: Arc<Account>,
+    connections: Arc<Table>,
+}
+
+impl Accepting {
+    async fn run(self, listener: TcpListener) {
+        loop {
+            match listener.accept().await {
+                Ok((stream, peer)) => self.take(stream, peer),
+                Err(error) => {
+                    // Out of descriptors, most likely: one is free as soon as the tasks of a connection have ended.
+                    let relieved = self.connections.lock().relieve(Instant::now());
+                    tracing::warn!(%error, relieved, "cannot accept a connection");
+                    tokio::time::sleep(Duration::from_millis(if relieved { 5 } else { 100 })).await;
+                }
             }
-        };
-        let Ok(place) = places.clone().try_acquire_owned() else {
-            tracing::warn!(limit = options.connections_max, "too many connections: closing a new one");
-            continue;
-        };
-        match Connection::start(stream, Arc::<Pending>::default(), Some(dispatcher.clone()), options.limits) {
+        }
+    }
+
+    fn take(&self, stream: TcpStream, address: SocketAddr) {
+        let (peer, now) = (Peer::from(address.ip()), Instant::now());
+        let admitted = self.dispatcher.service.admits(address);
+        if !self.connections.lock().admit(peer, admitted, now) {
+            tracing::warn!(peer = %address.ip(), "too many busy connections: a new one is closed");
+            return;
+        }
+        let accepted = Accepted { admitted, share: self.account.share(peer) };
+        let dispatcher = Some(self.dispatcher.clone());
+        match Connection::start(stream, Arc::<Pending>::default(), dispatcher, self.limits, Some(accepted)) {
             Ok(connection) => {
-                let mut all = connections.lock();
-                all.retain(|connection| connection.strong_count() > 0);
-                all.push(Arc::downgrade(&connection));
-                tokio::spawn(async move {
-                    connection.closed().await;
-                    drop(place);
-                });
+                self.connections.lock().enter(peer, admitted, Arc::downgrade(&connection), now);
             }
             Err(error) => tracing::debug!(%error, "a connection that ended as it began"),
+        }
+    }
+}
+
+/// Ends connections that are over their time, and those of a peer that keeps others from being served; gives memory back.
+async fn keep_bounds(account: Arc<Account>, connections: Arc<Table>) {
+    let mut ticks = tokio::time::interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let now = Instant::now();
+        connections.lock().tick(now);
+        if let Some(peer) = account.starving_others() {
+            let ended = connections.lock().end_stalled(peer, now);
+            if ended > 0 {
+                tracing::warn!(
+                    ?peer,
+                    ended,
+                    "connections that take no replies kept others from being served"
+                );
+            }
+        }
+        if account.fallen_by(FALLEN_BYTES) > 0 {
+            // Nobody waits for it, and an error would be that of a runtime that ends.
+            let _ = tokio::task::spawn_blocking(memory::give_back).await;
         }
     }
 }

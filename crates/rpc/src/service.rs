@@ -35,6 +35,26 @@ impl Call {
     }
 }
 
+/// What a call asks for, for an estimate of its reply.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    /// Program number.
+    pub program: u32,
+    /// Version of the program.
+    pub version: u32,
+    /// Procedure of the version.
+    pub procedure: u32,
+    /// The arguments.
+    pub arguments: Decoder,
+}
+
+impl Asked {
+    pub(crate) fn new(header: &CallHeader, arguments: &Decoder) -> Asked {
+        let CallHeader { program, version, procedure, .. } = *header;
+        Asked { program, version, procedure, arguments: arguments.clone() }
+    }
+}
+
 /// How a call ended.
 #[derive(Debug)]
 pub enum Outcome {
@@ -79,6 +99,13 @@ pub trait Service: Send + Sync + 'static {
     /// Answers a call. The future is polled at once on the connection's own task, and becomes a task of its own only
     /// if it has to wait.
     fn call(self: Arc<Self>, call: Call) -> Answering;
+
+    /// An estimate of the memory that the reply to a call will take up. It is asked for where the answer has to wait, and
+    /// its peer is charged that much meanwhile.
+    fn reply_bytes(&self, asked: &Asked) -> usize {
+        let _ = asked;
+        0
+    }
 
     /// Whether a call must not be carried out twice.
     fn remember(&self, call: &Call) -> Remember;

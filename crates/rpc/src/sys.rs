@@ -1,5 +1,5 @@
 //! What the compiler cannot check.
-#![allow(unsafe_code, reason = "no safe wrapper offers SIOCOUTQ")]
+#![allow(unsafe_code, reason = "no safe wrapper offers SIOCOUTQ and malloc_trim")]
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -10,4 +10,13 @@ pub(crate) fn unacknowledged_bytes(socket: impl AsFd) -> io::Result<usize> {
     // SAFETY: the descriptor is open, and the kernel writes one integer, which lives through the call.
     let result = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
     if result == 0 { Ok(usize::try_from(bytes).unwrap_or(0)) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Gives back to the system what the allocator has kept of freed memory, if the allocator is glibc's.
+pub(crate) fn trim() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it takes no pointer, changes memory that is free, and may be called by any thread at any time.
+    unsafe {
+        libc::malloc_trim(0);
+    }
 }

@@ -9,6 +9,7 @@ use tokio::sync::Semaphore;
 
 use xdr::Message;
 
+use crate::account::{Account, Peer};
 use crate::connection::{encode_call, reply_message};
 use crate::message::{self, CallHeader, Incoming, Refusal};
 use crate::server::Dispatcher;
@@ -18,8 +19,13 @@ use crate::service::Call;
 pub(crate) const DATAGRAM_MAX_BYTES: usize = 65_507;
 
 /// Answers datagrams until the task is aborted. At most `in_flight` calls run at once; what comes meanwhile waits in
-/// the socket's buffer or is lost there, as datagrams are.
-pub(crate) async fn serve(socket: UdpSocket, dispatcher: Arc<Dispatcher>, in_flight: usize) {
+/// the socket's buffer or is lost there, as datagrams are. So is what comes from a peer that holds its share.
+pub(crate) async fn serve(
+    socket: UdpSocket,
+    dispatcher: Arc<Dispatcher>,
+    in_flight: usize,
+    account: Arc<Account>,
+) {
     let socket = Arc::new(socket);
     let places = Arc::new(Semaphore::new(in_flight));
     let mut buffer = BytesMut::new();
@@ -42,10 +48,13 @@ pub(crate) async fn serve(socket: UdpSocket, dispatcher: Arc<Dispatcher>, in_fli
                 reply_message(xid, dispatcher.service.turn_away(&call))
             }
             Ok(Incoming::Call(header, arguments)) => {
+                // As large as a reply may be.
+                let share = account.share(Peer::from(peer.ip()));
+                let Some(lease) = share.try_lease(length + DATAGRAM_MAX_BYTES) else { continue };
                 let Ok(place) = places.clone().acquire_owned().await else { return };
                 let datagrams = Some(Datagrams(Arc::downgrade(&socket)));
                 let call = Call { header, arguments, peer, connection: None, datagrams, resent: false };
-                tokio::spawn(answer(socket.clone(), dispatcher.clone(), call, place));
+                tokio::spawn(answer(socket.clone(), dispatcher.clone(), call, (place, lease)));
                 continue;
             }
             Ok(Incoming::Mismatch { xid }) => Some(message::refuse(xid, Refusal::RpcMismatch)),
@@ -76,13 +85,8 @@ impl Datagrams {
     }
 }
 
-/// Answers one call of a peer that is admitted.
-pub(crate) async fn answer(
-    socket: Arc<UdpSocket>,
-    dispatcher: Arc<Dispatcher>,
-    call: Call,
-    place: tokio::sync::OwnedSemaphorePermit,
-) {
+/// Answers one call of a peer that is admitted; `held` is what it takes up until then.
+pub(crate) async fn answer(socket: Arc<UdpSocket>, dispatcher: Arc<Dispatcher>, call: Call, held: impl Send) {
     let (xid, peer) = (call.header.xid, call.peer);
     let outcome = dispatcher.answer(call, true).await;
     if let Some(Ok(bytes)) = reply_message(xid, outcome).map(|message| message.to_bytes())
@@ -90,5 +94,5 @@ pub(crate) async fn answer(
     {
         tracing::debug!(%peer, %error, "a reply could not be sent");
     }
-    drop(place);
+    drop(held);
 }

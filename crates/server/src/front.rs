@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use protocol::{mount, nfs2, nfs3, nfs4, nqnfs};
 use rpc::message::{AUTH_TOOWEAK, CallHeader, Refusal};
-use rpc::service::{Answering, Outcome, Remember};
+use rpc::service::{Answering, Asked, Outcome, Remember};
 use rpc::{Call, Credential, Service};
 use vfs::{Caller, Clock, Handle, Status, SystemClock};
 use xdr::Encode;
@@ -214,6 +214,16 @@ impl Service for Front {
             }
             (mount::v3::PROGRAM, 1..=3, _) => crate::mount::turn_away(self, call),
             _ => Refusal::Auth(AUTH_TOOWEAK).into(),
+        }
+    }
+
+    fn reply_bytes(&self, asked: &Asked) -> usize {
+        match (asked.program, asked.version) {
+            (nfs3::PROGRAM, nfs3::VERSION) => crate::nfs3::reply_bytes(asked),
+            (nfs4::PROGRAM, nfs4::VERSION) => crate::nfs4::reply_bytes(asked),
+            (nfs2::PROGRAM, nfs2::VERSION) => nfs2::DATA_MAX as usize,
+            (nqnfs::PROGRAM, nqnfs::VERSION) => crate::nqnfs::reply_bytes(asked),
+            _ => 0,
         }
     }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use protocol::nfs3::{Procedure, Reply, call};
 use rpc::message::Refusal;
-use rpc::service::Outcome;
+use rpc::service::{Asked, Outcome};
 use vfs::Name;
 
 use xdr::Encode;
@@ -40,6 +40,15 @@ pub(crate) fn must_not_repeat(procedure: u32) -> bool {
             | P::Rename
             | P::Link)
     )
+}
+
+/// An estimate of the memory that a reply takes up.
+pub(crate) fn reply_bytes(asked: &Asked) -> usize {
+    use Procedure as P;
+    let Ok(P::Read | P::Readdir | P::Readdirplus) = P::try_from(asked.procedure) else { return 0 };
+    // Of all three, the last argument is how many bytes are wanted.
+    let count = asked.arguments.rest().last_chunk::<4>().copied().map_or(0, u32::from_be_bytes);
+    count.min(TRANSFER_MAX_BYTES) as usize
 }
 
 /// Calls that what others held before a restart may keep off: see `nfs4::state::stateless`.

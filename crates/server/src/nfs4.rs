@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use protocol::nfs4::{ArgOp, CompoundHeader, Procedure};
 use rpc::message::Refusal;
-use rpc::service::Outcome;
+use rpc::service::{Asked, Outcome};
 use xdr::Decode;
 
 use crate::front::{Front, reply};
@@ -52,6 +52,23 @@ pub(crate) fn must_not_repeat(call: &rpc::Call) -> bool {
         }
     }
     false
+}
+
+/// An estimate of the memory that a reply takes up.
+pub(crate) fn reply_bytes(asked: &Asked) -> usize {
+    let mut decoder = asked.arguments.clone();
+    let Ok(mut header) = CompoundHeader::decode(&mut decoder) else { return 0 };
+    let mut bytes = 0;
+    while let Some(Ok(operation)) = header.next(&mut decoder) {
+        let wanted = match operation {
+            ArgOp::Read(args) => args.count,
+            ArgOp::ReadPlus(args) => args.count,
+            ArgOp::Readdir(args) => args.maxcount,
+            _ => 0,
+        };
+        bytes += wanted.min(TRANSFER_MAX_BYTES) as usize;
+    }
+    bytes.min(compound::REPLY_BYTES_MAX)
 }
 
 /// Answers one call.

@@ -27,7 +27,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use protocol::nqnfs::{Granted, LeaseRequest, LeaseResult, Leased, Plain, Procedure, Reply, Stat, call};
+use protocol::nqnfs::{
+    DATA_MAX, Granted, LeaseRequest, LeaseResult, Leased, Plain, Procedure, Reply, Stat, call,
+};
 use rpc::message::Refusal;
 use rpc::service::Outcome;
 use tokio::time::{Instant, sleep_until};
@@ -234,6 +236,16 @@ impl Asked<'_> {
         object.caller.holder = Some(self.holder);
         object
     }
+}
+
+/// An estimate of the memory that a reply takes up.
+pub(crate) fn reply_bytes(asked: &rpc::service::Asked) -> usize {
+    if !matches!(Procedure::try_from(asked.procedure), Ok(Procedure::Read)) {
+        return 0;
+    }
+    // The last argument is how many bytes are wanted.
+    let count = asked.arguments.rest().last_chunk::<4>().copied().map_or(0, u32::from_be_bytes);
+    count.min(DATA_MAX) as usize
 }
 
 /// Answers one call.

@@ -30,6 +30,8 @@ const GATHER_MAX_BYTES: usize = 16 << 10;
 /// Of a reply that lacks at least `LOW_WATER_MIN` bytes, waking up for less than `LOW_WATER_MAX` is a waste.
 const LOW_WATER_MIN: usize = 64 << 10;
 const LOW_WATER_MAX: usize = 256 << 10;
+/// Space for one read.
+const READ_BYTES: usize = 128 << 10;
 /// Linux's range of reserved ports for RPC clients.
 const RESERVED_PORTS: std::ops::Range<u16> = 665..1024;
 
@@ -141,6 +143,7 @@ impl Lane {
 
     /// Reads what has come, once some has, or much if much is missing.
     fn read(&mut self, reply_bytes: usize) -> Result<(), Fault> {
+        self.assembler.reserve(READ_BYTES);
         let buffer = &mut self.assembler.buffer;
         if buffer.is_empty() {
             // Room for a whole reply and the beginning of the next: little has to be moved when that is read on.

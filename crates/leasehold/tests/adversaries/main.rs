@@ -2,6 +2,8 @@
 //! in `server/tests/v4_state/adversaries`.
 #![allow(clippy::unwrap_used)] // a test ends at the first surprise
 
+mod bounds;
 mod disk;
 #[path = "../program/mod.rs"]
 mod program;
+mod wire;

@@ -29,6 +29,8 @@ const MINOR_MAX: u32 = 2;
 /// Bytes of an accepted reply before its results.
 const RPC_HEADER_BYTES: usize = 24;
 
+pub(super) use room::UNNEGOTIATED_BYTES as REPLY_BYTES_MAX;
+
 /// What the operations of a compound share.
 pub(crate) struct Compound<'c> {
     pub(crate) front: &'c Arc<Front>,

@@ -191,6 +191,8 @@ async fn records_of_silent_clients_make_room_for_others() {
     assert_eq!(reads(&mut longest, first).await, Err(Status::BadSession));
     assert_eq!(reads(&mut silent, second).await, Ok(()));
     // The same of a client of minor version 0, whose word for it is another.
+    let mut third = life.session(b"third").await;
+    opened(&mut third, &[b"c"]).await;
     let mut client = life.client(0).await;
     assert!(at_last(Status::Resource, async || client.status(vec![setclientid(b"new", 1)]).await).await > 0);
 }

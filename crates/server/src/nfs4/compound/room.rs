@@ -7,7 +7,7 @@ use super::Compound;
 use crate::nfs4::state::Slot;
 
 /// Of a reply without a session: the largest READ, and as much again for what stands beside it.
-pub(super) const UNNEGOTIATED_BYTES: usize = 2 << 20;
+pub(in crate::nfs4) const UNNEGOTIATED_BYTES: usize = 2 << 20;
 /// Results other than those that are measured are never larger.
 const RESULT_BYTES_MAX: usize = 64 << 10;
 

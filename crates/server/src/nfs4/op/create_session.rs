@@ -73,6 +73,8 @@ fn create(
         credential: credential(&args.sec_parms),
         minor: compound.minor,
     };
+    let (fore, back) = channels;
+    let channels = (tables.sessions.granted(fore, &maker), back);
     let sessionid = tables.sessions.create(args.clientid, channels, callbacks, maker, connection)?;
     let (fore_chan_attrs, back_chan_attrs) = channels;
     Ok(CreateSessionOk { sessionid, sequence: args.sequence, flags, fore_chan_attrs, back_chan_attrs })

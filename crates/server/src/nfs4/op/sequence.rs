@@ -39,8 +39,10 @@ pub(in crate::nfs4) async fn answer(
         }
         begun => begun?,
     };
-    let (client, fore, highest_slot) = match begun {
-        Begun::Execute { client, fore, highest_slot } => (client, fore, highest_slot),
+    let (client, fore, highest_slotid, target_highest_slotid) = match begun {
+        Begun::Execute { client, fore, highest_slot, target_highest_slot } => {
+            (client, fore, highest_slot, target_highest_slot)
+        }
         Begun::Replay(body) => {
             compound.replay = Some(body);
             return Err(Status::SeqFalseRetry); // never seen: the replay is the answer
@@ -63,8 +65,8 @@ pub(in crate::nfs4) async fn answer(
         sessionid: args.sessionid,
         sequenceid: args.sequenceid,
         slotid: args.slotid,
-        highest_slotid: highest_slot,
-        target_highest_slotid: highest_slot,
+        highest_slotid,
+        target_highest_slotid,
         status_flags,
     })
 }

@@ -14,6 +14,7 @@
 
 mod exchange_id;
 mod setclientid;
+mod unconfirmed;
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -21,6 +22,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use protocol::nfs4::{Clientid, CreateSessionOk, Status, Verifier};
 use rpc::Credential;
+use rpc::account::Peer;
 use tokio::time::Instant;
 use vfs::HolderId;
 
@@ -28,6 +30,7 @@ use super::ids::IdKey;
 use super::maker::Maker;
 use super::records::Holders;
 use super::room::Bounds;
+use unconfirmed::{UNCONFIRMED_MAX, Unconfirmed};
 
 pub(crate) use exchange_id::{Exchanged, SessionConfirm};
 pub(crate) use setclientid::{CallbackAddress, Setclientid};
@@ -139,8 +142,9 @@ pub(crate) struct Clients {
     holders: HashMap<HolderId, Clientid>,
     /// Who held state before the restart, and has not come back yet.
     before: Holders,
-    /// Records at most, confirmed and not.
+    /// Confirmed records at most; of those that are not, there is a bound beside it.
     most: usize,
+    unconfirmed: Unconfirmed,
     next: u32,
     next_holder: u64,
     next_verifier: u64,
@@ -158,15 +162,16 @@ impl Clients {
             holders: HashMap::new(),
             before,
             most: Bounds::default().clients,
+            unconfirmed: Unconfirmed::up_to(UNCONFIRMED_MAX),
             next: 1,
             next_holder: u64::from(epoch) << 32 | 1,
             next_verifier: 1,
         }
     }
 
-    /// With so many records, at most.
+    /// With so many clients, at most, and no more records that are not confirmed.
     pub(crate) fn up_to(self, most: usize) -> Clients {
-        Clients { most, ..self }
+        Clients { most, unconfirmed: Unconfirmed::up_to(most.min(UNCONFIRMED_MAX)), ..self }
     }
 
     /// The confirmed record with this id.
@@ -232,6 +237,17 @@ impl Clients {
         silent.min_by_key(|client| (client.renewed, client.id)).map(|client| client.id)
     }
 
+    /// Of the peer with the most clients that are `wanted`: the one that was heard of longest ago.
+    pub(crate) fn of_greatest(&self, wanted: impl Fn(&Client) -> bool) -> Option<Clientid> {
+        let peer = |client: &Client| Peer::from(client.maker.address);
+        let mut counts: HashMap<Peer, usize> = HashMap::new();
+        let wanted: Vec<&Client> = self.iter().filter(|client| wanted(client)).collect();
+        wanted.iter().for_each(|client| *counts.entry(peer(client)).or_default() += 1);
+        let (greatest, _) = counts.into_iter().max_by_key(|(peer, count)| (*count, *peer))?;
+        let of = wanted.into_iter().filter(|client| peer(client) == greatest);
+        of.min_by_key(|client| (client.renewed, client.id)).map(|client| client.id)
+    }
+
     /// When the next client falls silent, if none of them says anything.
     pub(crate) fn next_silent(&self, now: Instant) -> Option<Instant> {
         // Silence begins behind the end of the lease.
@@ -258,6 +274,7 @@ impl Clients {
     /// Removes a client, confirmed or not.
     pub(crate) fn remove(&mut self, id: Clientid) -> Option<Gone> {
         let name = self.ids.remove(&id)?;
+        self.unconfirmed.remove(id);
         let named = self.names.get_mut(&name)?;
         named.unconfirmed.take_if(|client| client.id == id);
         let gone = named.confirmed.take_if(|client| client.id == id).map(|client| Gone::from(&client));
@@ -285,16 +302,30 @@ impl Clients {
 
     /// Enters an unconfirmed record in the place of the one that the name had.
     fn enter(&mut self, client: Client) {
-        let (id, name) = (client.id, client.name.clone());
+        let (id, name, peer) = (client.id, client.name.clone(), Peer::from(client.maker.address));
         let replaced = self.names.entry(name.clone()).or_default().unconfirmed.replace(client);
         if let Some(replaced) = replaced {
             self.forget_unconfirmed(&replaced);
         }
+        while let Some(oldest) = self.unconfirmed.to_go() {
+            self.drop_unconfirmed(oldest);
+        }
+        self.unconfirmed.enter(id, peer);
         self.ids.insert(id, name);
+    }
+
+    /// An unconfirmed record gives way.
+    fn drop_unconfirmed(&mut self, id: Clientid) {
+        let named = self.ids.get(&id).and_then(|name| self.names.get_mut(name));
+        match named.and_then(|named| named.unconfirmed.take_if(|client| client.id == id)) {
+            Some(client) => self.forget_unconfirmed(&client),
+            None => self.unconfirmed.remove(id),
+        }
     }
 
     /// What else is kept of an unconfirmed record goes, unless its id is a confirmed one's too.
     fn forget_unconfirmed(&mut self, client: &Client) {
+        self.unconfirmed.remove(client.id);
         if self.confirmed(client.id).is_some() {
             return;
         }
@@ -312,6 +343,7 @@ impl Clients {
     fn confirm(&mut self, name: &ClientName, now: Instant) -> Option<Gone> {
         let named = self.names.get_mut(name)?;
         let mut client = named.unconfirmed.take()?;
+        self.unconfirmed.remove(client.id);
         client.renewed = now;
         client.holder = self.before.remove(name).map_or(client.holder, |before| before.holder);
         self.holders.insert(client.holder, client.id);
@@ -332,9 +364,9 @@ impl Clients {
         self.before.values_mut().for_each(|before| before.principal = None);
     }
 
-    /// Is there room for one more record?
+    /// Is there room for one more client?
     pub(crate) fn has_room(&self) -> bool {
-        self.ids.len() < self.most
+        self.holders.len() < self.most
     }
 
     fn next_id(&mut self) -> Clientid {

@@ -2,8 +2,10 @@
 //!
 //! A client whose lease has run out keeps what it holds out of courtesy, and courtesy ends when something is wanted that it
 //! takes up: a record, a session, a state id, or a file system's room for open files (`vfs::Status::Resource`). Who has been
-//! silent for longest goes first, and no more go than are needed. A client whose lease is good loses nothing but delegations
-//! that it does not use: these are recalled, and the asker is held until something has come back, as for any recall.
+//! silent for longest goes first, and no more go than are needed. Where a record or session is wanted, a client that holds
+//! nothing goes next, of the peer with the most: it makes itself known again. Else, a client whose lease is good loses
+//! nothing but delegations that it does not use: these are recalled, and the asker is held until something has come back,
+//! as for any recall.
 //!
 //! Nobody is held whose client could then not give anything back: in minor version 0, where an owner's CLOSE waits for its
 //! OPEN, and in a session of whose slots half are in use.
@@ -24,10 +26,12 @@ use crate::nfs4::compound::Compound;
 /// How much is kept of the clients of version 4, at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Client records, confirmed and not.
+    /// Clients, confirmed. Of records that are not confirmed, there are as many or 1,024 at most.
     pub clients: usize,
     /// Sessions.
     pub sessions: usize,
+    /// Bytes that sessions may have us keep of replies.
+    pub cached_bytes: usize,
     /// Opens, locks of an owner by an open, and delegations.
     pub states: usize,
     /// Open owners and lock owners of minor version 0.
@@ -36,7 +40,8 @@ pub struct Bounds {
 
 impl Default for Bounds {
     fn default() -> Bounds {
-        Bounds { clients: 8192, sessions: 16_384, states: 1 << 20, owners: 1 << 18 }
+        let cached_bytes = 256 << 20;
+        Bounds { clients: 8192, sessions: 16_384, cached_bytes, states: 1 << 20, owners: 1 << 18 }
     }
 }
 
@@ -100,6 +105,15 @@ impl Tables {
         }
     }
 
+    /// Of whom a record or session goes, although no client is silent: a client that holds nothing, of the peer with the
+    /// most. It makes itself known again, and loses nothing.
+    fn idle_with(&self, what: Scarce) -> Option<Clientid> {
+        if !matches!(what, Scarce::Clients | Scarce::Sessions) {
+            return None;
+        }
+        self.clients.of_greatest(|client| self.takes(client, what) && !self.has_state(client.id))
+    }
+
     /// The client that has been silent for longest, of those that take up some of it.
     fn silent_with(&self, what: impl Fn(&Client) -> bool) -> Option<Clientid> {
         self.clients.longest_silent(Instant::now(), what)
@@ -115,10 +129,10 @@ impl Front {
                 if tables.has(what) {
                     return true;
                 }
-                tables.silent_with(|client| tables.takes(client, what))
+                tables.silent_with(|client| tables.takes(client, what)).or_else(|| tables.idle_with(what))
             };
             let Some(client) = silent else { return false };
-            tracing::info!(?what, "a silent client has to make room");
+            tracing::info!(?what, "a client that is silent, or holds nothing, has to make room");
             self.expire(client).await;
         }
     }

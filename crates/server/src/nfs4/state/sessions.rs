@@ -2,9 +2,12 @@
 //! (RFC 8881, section 2.10).
 //!
 //! A pure table. `C` is what a connection is known by; a closed one says so by [`Bond::is_closed`]. A reply is kept by
-//! its slot from the moment it is made until the next request of the slot.
+//! its slot from the moment it is made until the next request of the slot. How much all slots may keep is bounded
+//! ([`promises`]).
 
 mod channel;
+mod lowering;
+mod promises;
 mod slots;
 
 use std::collections::HashMap;
@@ -16,6 +19,9 @@ use xdr::Message;
 use super::ids::IdKey;
 use super::maker::Maker;
 use super::room::Bounds;
+use lowering::Lowering;
+use promises::{Promises, promised};
+use rpc::account::Peer;
 
 pub(crate) use channel::{negotiated_back, negotiated_fore};
 pub(crate) use slots::{Digest, Slots, Turn};
@@ -69,6 +75,7 @@ pub(crate) struct Session<C> {
     pub(crate) had_way_back: bool,
     pub(crate) connections: Vec<Bound<C>>,
     slots: Slots,
+    lowering: Lowering,
 }
 
 impl<C: Bond> Session<C> {
@@ -137,6 +144,8 @@ pub(crate) enum Begun {
         fore: ChannelAttrs,
         /// Slots less one.
         highest_slot: u32,
+        /// The same, as we would like it.
+        target_highest_slot: u32,
     },
     /// It was carried out before: this was the answer, from the compound's status on.
     Replay(Message),
@@ -150,18 +159,25 @@ pub(crate) struct Sessions<C> {
     next: u64,
     ids: HashMap<Sessionid, Session<C>>,
     clients: HashMap<Clientid, Vec<Sessionid>>,
+    promises: Promises,
 }
 
 impl<C: Bond> Sessions<C> {
     /// None yet.
     pub(crate) fn new(ids_by: IdKey) -> Sessions<C> {
-        let most = Bounds::default().sessions;
-        Sessions { ids_by, most, next: 1, ids: HashMap::new(), clients: HashMap::new() }
+        let Bounds { sessions: most, cached_bytes, .. } = Bounds::default();
+        let promises = Promises::within(cached_bytes);
+        Sessions { ids_by, most, next: 1, ids: HashMap::new(), clients: HashMap::new(), promises }
     }
 
-    /// With so many, at most.
-    pub(crate) fn up_to(self, most: usize) -> Sessions<C> {
-        Sessions { most, ..self }
+    /// With so many, at most, that keep so many bytes of replies.
+    pub(crate) fn up_to(self, most: usize, cached_bytes: usize) -> Sessions<C> {
+        Sessions { most, promises: Promises::within(cached_bytes), ..self }
+    }
+
+    /// What a new session of this peer gets, of what it asks for.
+    pub(crate) fn granted(&self, fore: ChannelAttrs, maker: &Maker) -> ChannelAttrs {
+        self.promises.grant(Peer::from(maker.address), fore)
     }
 
     /// Is there room for one more?
@@ -190,6 +206,7 @@ impl<C: Bond> Sessions<C> {
         self.next += 1;
         of_client.push(id);
         let slots = Slots::new(fore.maxrequests);
+        self.promises.add(Peer::from(maker.address), promised(&fore));
         let mut session = Session {
             client,
             addresses: vec![maker.address],
@@ -201,12 +218,30 @@ impl<C: Bond> Sessions<C> {
             had_way_back: false,
             connections: Vec::new(),
             slots,
+            lowering: Lowering::default(),
         };
         if let Some((connection, back)) = connection {
             session.bind(connection, back);
         }
         self.ids.insert(id, session);
+        if let Some(greatest) = self.promises.greatest_when_short() {
+            self.ask_for_slots(greatest);
+        }
         Ok(id)
+    }
+
+    /// Asks the clients of a peer for slots, unless one has been asked and has them still.
+    fn ask_for_slots(&mut self, peer: Peer) {
+        let of = |session: &&mut Session<C>| Peer::from(session.maker.address) == peer;
+        let mut sessions: Vec<&mut Session<C>> = self.ids.values_mut().filter(of).collect();
+        if sessions.iter().any(|session| session.lowering.is_asked()) {
+            return;
+        }
+        let mut asked = 0;
+        for session in &mut sessions {
+            asked += usize::from(session.lowering.ask(session.fore.maxrequests));
+        }
+        tracing::info!(?peer, sessions = asked, "clients are asked for slots of their sessions");
     }
 
     /// The session.
@@ -245,7 +280,7 @@ impl<C: Bond> Sessions<C> {
     /// # Errors
     /// `BadSession` if there is none.
     pub(crate) fn destroy(&mut self, id: Sessionid) -> Result<Clientid, Status> {
-        let session = self.ids.remove(&id).ok_or(Status::BadSession)?;
+        let session = self.remove(id).ok_or(Status::BadSession)?;
         if let Some(ids) = self.clients.get_mut(&session.client) {
             ids.retain(|other| *other != id);
             if ids.is_empty() {
@@ -258,8 +293,14 @@ impl<C: Bond> Sessions<C> {
     /// Ends all sessions of a client.
     pub(crate) fn destroy_all(&mut self, client: Clientid) {
         for id in self.clients.remove(&client).unwrap_or_default() {
-            self.ids.remove(&id);
+            self.remove(id);
         }
+    }
+
+    fn remove(&mut self, id: Sessionid) -> Option<Session<C>> {
+        let session = self.ids.remove(&id)?;
+        self.promises.remove(Peer::from(session.maker.address), promised(&session.fore));
+        Some(session)
     }
 
     /// Binds a connection to a session, as its client asks.
@@ -319,11 +360,21 @@ impl<C: Bond> Sessions<C> {
         let turn = session.slots.begin(sequence.slotid, sequence.sequenceid, arriving.digest)?;
         match turn {
             Turn::Replay(reply) => Ok(Begun::Replay(reply)),
-            Turn::Execute => Ok(Begun::Execute {
-                client: session.client,
-                fore: session.fore,
-                highest_slot: session.fore.maxrequests.saturating_sub(1),
-            }),
+            Turn::Execute => {
+                if let Some(slots) = session.lowering.arrives(sequence, &mut session.slots) {
+                    let before = promised(&session.fore);
+                    session.fore.maxrequests = slots;
+                    let peer = Peer::from(session.maker.address);
+                    self.promises.remove(peer, before - promised(&session.fore));
+                }
+                let highest_slot = session.fore.maxrequests.saturating_sub(1);
+                Ok(Begun::Execute {
+                    client: session.client,
+                    fore: session.fore,
+                    highest_slot,
+                    target_highest_slot: session.lowering.target(highest_slot),
+                })
+            }
         }
     }
 

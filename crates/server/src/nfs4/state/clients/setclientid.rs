@@ -129,6 +129,7 @@ impl Clients {
             && let Some(update) = named.unconfirmed.take()
             && let Some(client) = &mut named.confirmed
         {
+            self.unconfirmed.remove(update.id);
             client.way = update.way;
             client.renewed = now;
         }

@@ -201,6 +201,55 @@ fn the_longest_silent_is_the_first_to_go_and_nobody_whose_lease_is_good() {
     assert!(!full.has_room());
 }
 
+fn at(address: u8) -> Maker {
+    Maker { address: std::net::IpAddr::from([10, 0, 0, address]), ..user(0) }
+}
+
+#[test]
+fn records_that_nobody_confirms_push_out_those_of_the_peer_that_has_most() {
+    let (mut table, now) = (clients(), Instant::now());
+    let named = |table: &mut Clients, name: String, of: u8| {
+        let owner = (Bytes::from(name), [1; 8]);
+        table.exchange_id(owner, at(of), false, now, |_| false).map(|known| known.id)
+    };
+    let modest = named(&mut table, "modest".into(), 2).unwrap();
+    let first = named(&mut table, "greedy".into(), 1).unwrap();
+    for number in 0..3 * UNCONFIRMED_MAX {
+        named(&mut table, format!("greedy {number}"), 1).unwrap();
+    }
+    assert_eq!((table.unconfirmed.len(), table.ids.len()), (UNCONFIRMED_MAX, UNCONFIRMED_MAX));
+    assert_eq!(table.names.len(), UNCONFIRMED_MAX);
+    let next = |table: &Clients, id, of| table.session_sequence(id, 1, &at(of));
+    assert_eq!(next(&table, first, 1), Err(Status::StaleClientid));
+    assert_eq!(next(&table, modest, 2), Ok(SessionConfirm::Next), "the oldest of all, but of another peer");
+    // Of minor version 0, too, and whatever becomes of a record, it is counted once.
+    let of_minor0 = Setclientid { maker: at(3), ..request(1, 0, 1) };
+    let (id, confirm) = table.setclientid(of_minor0.clone(), now, |_| false).unwrap();
+    table.setclientid_confirm(id, confirm, &at(3), now).unwrap();
+    let (again, update) = table.setclientid(of_minor0, now, |_| false).unwrap();
+    assert_eq!((again, table.unconfirmed.len()), (id, UNCONFIRMED_MAX));
+    table.setclientid_confirm(id, update, &at(3), now).unwrap();
+    table.confirm_by_session(modest, now);
+    table.overdue(now + 2 * LEASE, |_| true);
+    assert_eq!((table.unconfirmed.len(), table.ids.len(), table.iter().count()), (0, 2, 2));
+}
+
+#[test]
+fn the_peer_with_the_most_clients_gives_one_that_was_not_heard_of_for_long() {
+    let (mut table, start) = (clients(), Instant::now());
+    let mut known = |name: &'static [u8], of, seconds| {
+        let at_that_time = start + Duration::from_secs(seconds);
+        let owner = (Bytes::from_static(name), [1; 8]);
+        let id = table.exchange_id(owner, at(of), false, at_that_time, |_| true).unwrap().id;
+        table.confirm_by_session(id, at_that_time);
+        id
+    };
+    let (oldest, second, first) = (known(b"oldest", 1, 0), known(b"2", 2, 9), known(b"1", 2, 5));
+    assert_eq!(table.of_greatest(|_| true), Some(first));
+    assert_eq!(table.of_greatest(|client| client.id != first && client.id != second), Some(oldest));
+    assert_eq!(table.of_greatest(|_| false), None);
+}
+
 #[test]
 fn who_comes_back_after_a_restart_is_the_holder_that_it_was_and_nobody_else_is() {
     let name = ClientName { generation: Generation::Sessions, ownerid: Bytes::from_static(b"client") };

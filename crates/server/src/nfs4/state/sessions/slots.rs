@@ -63,6 +63,16 @@ impl Slots {
         Ok(Turn::Execute)
     }
 
+    /// Takes away all but so many slots, unless one of the others is busy.
+    pub(crate) fn truncate(&mut self, count: u32) -> bool {
+        let others = self.0.get(count as usize..).unwrap_or_default();
+        let free = !others.iter().any(|slot| matches!(slot, Slot::Busy { .. }));
+        if free {
+            self.0.truncate(count as usize);
+        }
+        free
+    }
+
     /// Is more than every second one busy? The only one of a session is, for whoever asks in it.
     pub(crate) fn is_half_busy(&self) -> bool {
         let busy = self.0.iter().filter(|slot| matches!(slot, Slot::Busy { .. })).count();

@@ -141,6 +141,51 @@ fn sessions_go_alone_or_with_their_client() {
     );
 }
 
+#[test]
+fn a_client_gives_slots_up_once_it_has_seen_that_it_is_asked_and_uses_none_of_them() {
+    let fore = ChannelAttrs { maxresponsesize_cached: 8 << 10, ..attributes(32) };
+    let budget = promised(&fore) * 3 / 2;
+    let mut sessions = Sessions::new(IdKey::random()).up_to(99, budget);
+    let create = |sessions: &mut Sessions<Wire>, client| {
+        let fore = sessions.granted(fore, &maker());
+        let id = sessions.create(client, (fore, attributes(1)), terms(), maker(), Some((FIRST, false)));
+        (id.unwrap(), fore.maxrequests)
+    };
+    let large = sessions.create(1, (fore, attributes(1)), terms(), maker(), Some((FIRST, false))).unwrap();
+    let ask = |sessions: &mut Sessions<Wire>, slot, sequence, highest_slotid| {
+        let mut arriving = arriving(large, slot, sequence, 0);
+        arriving.sequence.highest_slotid = highest_slotid;
+        match sessions.begin(&arriving, &FIRST) {
+            Ok(Begun::Execute { highest_slot, target_highest_slot, .. }) => {
+                Ok((highest_slot, target_highest_slot))
+            }
+            begun => Err(begun.err()),
+        }
+    };
+    assert_eq!(ask(&mut sessions, 20, 1, 31), Ok((31, 31)));
+    assert_eq!(create(&mut sessions, 2).1, 1, "there is little left");
+    while sessions.promises.greatest_when_short().is_none() {
+        create(&mut sessions, 2);
+    }
+    assert_eq!(ask(&mut sessions, 0, 1, 0), Ok((31, 15)), "it is told in slot 0");
+    assert_eq!(ask(&mut sessions, 1, 1, 0), Ok((31, 15)), "and may not have heard");
+    sessions.complete(large, 0, None);
+    sessions.complete(large, 1, None);
+    assert_eq!(ask(&mut sessions, 0, 2, 20), Ok((31, 15)), "it uses slot 20");
+    sessions.complete(large, 0, None);
+    assert_eq!(ask(&mut sessions, 0, 3, 1), Ok((31, 15)), "slot 20 is busy still");
+    sessions.complete(large, 0, None);
+    sessions.complete(large, 20, Some(message(b"kept")));
+    let before = sessions.promises.total();
+    assert_eq!(ask(&mut sessions, 0, 4, 1), Ok((15, 15)));
+    assert_eq!(before - sessions.promises.total(), promised(&fore) / 2);
+    assert_eq!(ask(&mut sessions, 20, 2, 1), Err(Some(Status::BadSlot)));
+    assert_eq!(ask(&mut sessions, 15, 1, 15), Ok((15, 15)));
+    sessions.destroy_all(1);
+    sessions.destroy_all(2);
+    assert_eq!(sessions.promises.total(), 0);
+}
+
 /// What a model of one slot knows: the last sequence id, its digest and reply.
 type Model = Option<(u32, u64, Option<Vec<u8>>)>;
 

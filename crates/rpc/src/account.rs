@@ -1,0 +1,355 @@
+//! The account of bytes in flight: what requests and replies of all peers may take up in memory.
+//!
+//! A peer (an address) is charged for the records that are read from it, for its calls that are being answered, and for
+//! replies that it has not taken. Each charge is a [`Lease`], given back when it is dropped. More is leased to a peer for
+//! as long as it holds less than what is left of the limit. So one peer alone gets half of the limit, two get a third each,
+//! and a peer that holds nothing is served as long as anything is left. Bytes above [`SMALL_BYTES`] in one piece are
+//! leased up to seven eighths of the limit only: small requests go on while large ones fill the rest.
+//!
+//! If a peer holds its share already, [`Share::lease`] waits. Waiting is the back pressure: a connection that waits
+//! is not read from. Waiters of one peer are served in order. What exists already is charged without waiting
+//! ([`Share::charge`]): a reply whose size was not known before. So the total is at most the limit, one piece, and what was charged.
+//!
+//! Sans-I/O: it has no clock and no runtime, only wakers. A charge costs two atomic operations; the lock is taken where
+//! somebody waits.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::{IpAddr, Ipv6Addr};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, Waker};
+
+use parking_lot::Mutex;
+
+/// A piece of no more than this may use the whole limit.
+pub const SMALL_BYTES: usize = 64 << 10;
+/// No limit is smaller: some records of the largest size.
+pub const LIMIT_MIN_BYTES: usize = 16 << 20;
+
+/// Whom bytes are charged to: an IPv4 address, or the /64 network of an IPv6 address, of which a host has all addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Peer(IpAddr);
+
+impl From<IpAddr> for Peer {
+    fn from(address: IpAddr) -> Peer {
+        Peer(match address.to_canonical() {
+            IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
+            address @ IpAddr::V4(_) => address,
+        })
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Account {
+    limit: usize,
+    total: AtomicUsize,
+    /// The highest total since [`Account::fallen_by`] was asked.
+    peak: AtomicUsize,
+    /// Pieces that are waited for.
+    waiting: AtomicUsize,
+    queues: Mutex<Vec<Queue>>,
+    shares: Mutex<HashMap<Peer, Weak<Share>>>,
+}
+
+/// Those of one peer that wait, in order.
+#[derive(Debug)]
+struct Queue {
+    share: Arc<Share>,
+    waiters: VecDeque<Arc<Waiter>>,
+}
+
+/// The bytes of one peer.
+#[derive(Debug)]
+pub struct Share {
+    account: Arc<Account>,
+    peer: Peer,
+    used: AtomicUsize,
+    waiting: AtomicUsize,
+}
+
+/// Bytes charged to a peer, until it is dropped.
+#[derive(Debug)]
+pub struct Lease {
+    share: Arc<Share>,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    bytes: usize,
+    /// The waker to call, until the bytes are charged.
+    waker: Mutex<Option<Waker>>,
+}
+
+/// Waits for a [`Lease`].
+#[derive(Debug)]
+#[must_use = "a future does nothing unless it is polled"]
+pub struct Leasing<'s> {
+    share: &'s Arc<Share>,
+    bytes: usize,
+    waiter: Option<Arc<Waiter>>,
+}
+
+impl Account {
+    /// An account of so many bytes, of [`LIMIT_MIN_BYTES`] at least.
+    pub fn new(limit: usize) -> Arc<Account> {
+        Arc::new(Account {
+            limit: limit.max(LIMIT_MIN_BYTES),
+            total: AtomicUsize::new(0),
+            peak: AtomicUsize::new(0),
+            waiting: AtomicUsize::new(0),
+            queues: Mutex::default(),
+            shares: Mutex::default(),
+        })
+    }
+
+    /// The share of a peer.
+    pub fn share(self: &Arc<Account>, peer: Peer) -> Arc<Share> {
+        let mut shares = self.shares.lock();
+        if let Some(share) = shares.get(&peer).and_then(Weak::upgrade) {
+            return share;
+        }
+        let (used, waiting) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let share = Arc::new(Share { account: self.clone(), peer, used, waiting });
+        shares.insert(peer, Arc::downgrade(&share));
+        share
+    }
+
+    /// Bytes charged.
+    pub fn bytes(&self) -> usize {
+        self.total.load(SeqCst)
+    }
+
+    /// Bytes that may be charged.
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// How far the total has fallen from its highest value since this was true of `bytes` last. Zero if it is less.
+    pub fn fallen_by(&self, bytes: usize) -> usize {
+        let total = self.bytes();
+        let fallen = self.peak.load(SeqCst).saturating_sub(total);
+        if fallen < bytes {
+            return 0;
+        }
+        self.peak.store(total, SeqCst);
+        fallen
+    }
+
+    /// If a peer waits that holds less than an equal part of the limit: the peer that holds most.
+    pub fn starving_others(&self) -> Option<Peer> {
+        if self.waiting.load(SeqCst) == 0 {
+            return None;
+        }
+        let used = |share: &Share| share.used.load(SeqCst);
+        let holders: Vec<(usize, Peer)> = {
+            let shares = self.shares.lock();
+            // The last reference must not be dropped under the lock.
+            let alive: Vec<Arc<Share>> = shares.values().filter_map(Weak::upgrade).collect();
+            drop(shares);
+            alive.iter().map(|share| (used(share), share.peer)).filter(|(used, _)| *used > 0).collect()
+        };
+        let part = self.limit / (holders.len() + 1);
+        let starved = self.queues.lock().iter().any(|queue| used(&queue.share) < part);
+        let greatest = holders.into_iter().max().filter(|(used, _)| *used > part)?;
+        starved.then_some(greatest.1)
+    }
+
+    /// The most that a piece of this size may bring the total to.
+    fn ceiling(&self, bytes: usize) -> usize {
+        if bytes > SMALL_BYTES { self.limit - self.limit / 8 } else { self.limit }
+    }
+
+    fn note_peak(&self, total: usize) {
+        // A value that is lost in a race is lost to a later trim of memory, and to nothing else.
+        if total > self.peak.load(SeqCst) {
+            self.peak.store(total, SeqCst);
+        }
+    }
+
+    /// Serves the first waiters of all peers that are below their share.
+    fn serve(&self) {
+        let mut woken = Vec::new();
+        let mut emptied = Vec::new();
+        {
+            let mut queues = self.queues.lock();
+            for queue in queues.iter_mut() {
+                while let Some(first) = queue.waiters.front()
+                    && queue.share.take(first.bytes)
+                {
+                    woken.extend(first.waker.lock().take());
+                    queue.waiters.pop_front();
+                    self.leave(&queue.share);
+                }
+            }
+            let mut at = 0;
+            while at < queues.len() {
+                if queues[at].waiters.is_empty() {
+                    emptied.push(queues.swap_remove(at));
+                } else {
+                    at += 1;
+                }
+            }
+        }
+        // Without the lock: a waker may do anything, and the end of a share gives its entry back.
+        drop(emptied);
+        woken.into_iter().for_each(Waker::wake);
+    }
+
+    /// One less waits.
+    fn leave(&self, share: &Share) {
+        share.waiting.fetch_sub(1, SeqCst);
+        self.waiting.fetch_sub(1, SeqCst);
+    }
+}
+
+impl Share {
+    /// Would a small piece be leased now?
+    pub fn is_open(&self) -> bool {
+        self.waiting.load(SeqCst) == 0
+            && self.used.load(SeqCst) < self.account.limit.saturating_sub(self.account.bytes())
+    }
+
+    /// Charges bytes if the peer is below its share and none of its own wait.
+    pub fn try_lease(self: &Arc<Share>, bytes: usize) -> Option<Lease> {
+        (self.waiting.load(SeqCst) == 0 && self.take(bytes)).then(|| Lease { share: self.clone(), bytes })
+    }
+
+    /// Charges bytes as soon as the peer is below its share.
+    pub fn lease(self: &Arc<Share>, bytes: usize) -> Leasing<'_> {
+        Leasing { share: self, bytes, waiter: None }
+    }
+
+    /// Charges bytes that are there already.
+    pub fn charge(self: &Arc<Share>, bytes: usize) -> Lease {
+        self.add(bytes);
+        Lease { share: self.clone(), bytes }
+    }
+
+    /// Bytes charged to the peer.
+    pub fn bytes(&self) -> usize {
+        self.used.load(SeqCst)
+    }
+
+    fn add(&self, bytes: usize) {
+        self.used.fetch_add(bytes, SeqCst);
+        let total = self.account.total.fetch_add(bytes, SeqCst) + bytes;
+        self.account.note_peak(total);
+    }
+
+    /// Charges bytes if the peer is below its share.
+    fn take(&self, bytes: usize) -> bool {
+        let account = &self.account;
+        let ceiling = account.ceiling(bytes);
+        let charged = account.total.fetch_update(SeqCst, SeqCst, |total| {
+            (self.used.load(SeqCst) < ceiling.saturating_sub(total)).then_some(total + bytes)
+        });
+        let Ok(before) = charged else { return false };
+        self.used.fetch_add(bytes, SeqCst);
+        account.note_peak(before + bytes);
+        true
+    }
+
+    fn give_back(&self, bytes: usize) {
+        self.used.fetch_sub(bytes, SeqCst);
+        self.account.total.fetch_sub(bytes, SeqCst);
+        // Who waits has said so before it looked at the total for the last time: either it saw this, or we see it.
+        if self.account.waiting.load(SeqCst) > 0 {
+            self.account.serve();
+        }
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let mut shares = self.account.shares.lock();
+        // Another may have been made for the peer since.
+        if shares.get(&self.peer).is_some_and(|share| share.strong_count() == 0) {
+            shares.remove(&self.peer);
+        }
+    }
+}
+
+impl Lease {
+    /// From now on it is for so many bytes, which are there.
+    pub fn resize(&mut self, bytes: usize) {
+        let before = std::mem::replace(&mut self.bytes, bytes);
+        match bytes.checked_sub(before) {
+            Some(more) => self.share.add(more),
+            None => self.share.give_back(before - bytes),
+        }
+    }
+
+    /// For how many bytes it is.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            self.share.give_back(self.bytes);
+        }
+    }
+}
+
+impl Future for Leasing<'_> {
+    type Output = Lease;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Lease> {
+        let (share, bytes) = (self.share, self.bytes);
+        let granted = || Poll::Ready(Lease { share: share.clone(), bytes });
+        if let Some(waiter) = &self.waiter {
+            let mut waker = waiter.waker.lock();
+            if waker.is_some() {
+                *waker = Some(context.waker().clone());
+                return Poll::Pending;
+            }
+            drop(waker);
+            self.waiter = None;
+            return granted();
+        }
+        if share.waiting.load(SeqCst) == 0 && share.take(bytes) {
+            return granted();
+        }
+        let waiter = Arc::new(Waiter { bytes, waker: Mutex::new(Some(context.waker().clone())) });
+        {
+            let mut queues = share.account.queues.lock();
+            share.waiting.fetch_add(1, SeqCst);
+            share.account.waiting.fetch_add(1, SeqCst);
+            match queues.iter_mut().find(|queue| Arc::ptr_eq(&queue.share, share)) {
+                Some(queue) => queue.waiters.push_back(waiter.clone()),
+                None => queues.push(Queue { share: share.clone(), waiters: [waiter.clone()].into() }),
+            }
+        }
+        self.waiter = Some(waiter);
+        // Bytes may have come back between the attempt and the entry; the waker is called if this serves us.
+        share.account.serve();
+        Poll::Pending
+    }
+}
+
+impl Drop for Leasing<'_> {
+    fn drop(&mut self) {
+        let Some(waiter) = self.waiter.take() else { return };
+        let mut queues = self.share.account.queues.lock();
+        if waiter.waker.lock().is_none() {
+            drop(queues);
+            self.share.give_back(self.bytes); // served, and not wanted any more
+            return;
+        }
+        if let Some(queue) = queues.iter_mut().find(|queue| Arc::ptr_eq(&queue.share, self.share)) {
+            queue.waiters.retain(|other| !Arc::ptr_eq(other, &waiter));
+        }
+        self.share.account.leave(self.share);
+        drop(queues);
+        // The next of the peer may want less.
+        self.share.account.serve();
+    }
+}
+
+#[cfg(test)]
+mod tests;
