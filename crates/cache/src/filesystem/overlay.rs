@@ -110,9 +110,14 @@ pub fn overlay(state: &State, attributes: Attributes, since: u64) -> Attributes 
     let attributes = Attributes { size: attributes.size.max(landed.unwrap_or(0)), ..attributes };
     let Some(writes) = state.writes.as_ref().filter(|writes| !writes.is_clean()) else { return attributes };
     let modified = writes.modified().unwrap_or(attributes.mtime);
+    let size = attributes.size.max(writes.end().unwrap_or(0));
+    // A file without holes takes up no more for being written over, nor where more was allocated than it had.
+    let is_full = attributes.used >= attributes.size;
+    let before = if is_full { attributes.size } else { attributes.used };
+    let more = before.saturating_add(writes.unsent());
     let mut shown = Attributes {
-        size: attributes.size.max(writes.end().unwrap_or(0)),
-        used: attributes.used.saturating_add(writes.unsent()),
+        size,
+        used: if is_full { attributes.used.max(more.min(size)) } else { more },
         mtime: attributes.mtime.max(modified),
         ctime: attributes.ctime.max(modified),
         // RFC 8881, section 10.4.3: one more than at the grant is "modified".

@@ -119,3 +119,24 @@ fn a_copy_of_a_sparse_file_is_sparse() {
         }
     }
 }
+
+/// stat(2) tells of data that is not sent yet, too, and not of more than there will be.
+#[test]
+fn writing_where_room_was_allocated_takes_no_more_room() {
+    if !may_mount() {
+        return;
+    }
+    let mut setting = Setting::new();
+    setting.mount("a", "vers=4.2");
+    let blocks = |path: &Path| fs::metadata(path).unwrap().blocks();
+    let file = File::create(setting.at("a", "allocated")).unwrap();
+    fallocate(&file, FallocateFlags::empty(), 4095, 2).unwrap();
+    let before = blocks(&setting.at("a", "allocated"));
+    assert!(before > 0);
+    file.write_all_at(b"xx", 4095).unwrap();
+    assert_eq!(blocks(&setting.at("a", "allocated")), before);
+    let file = File::create(setting.at("a", "sparse")).unwrap();
+    file.write_all_at(&DATA, DATA_AT).unwrap();
+    let told = blocks(&setting.at("a", "sparse")) * 512;
+    assert!((DATA.len() as u64..4 * MIB).contains(&told), "{told} bytes");
+}
