@@ -5,3 +5,4 @@
 mod disk;
 #[path = "../program/mod.rs"]
 mod program;
+mod rights;
