@@ -122,7 +122,7 @@ impl FileSystem for Cache {
             self.core.tell_if_lost(handle)?;
             self.core.read_over((caller, by), handle, offset, count).await?
         } else {
-            self.core.read_or_offline(caller, handle, offset, count).await?
+            self.core.read_or_offline((caller, by), handle, offset, count).await?
         };
         // Hits have none that are news, so no READ has any: see `vfs::Read::attributes`.
         Ok(Read { attributes: None, ..read })

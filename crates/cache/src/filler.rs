@@ -11,7 +11,7 @@ use bytes::{Bytes, BytesMut};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
-use vfs::{AccessMask, Attributes, Caller, Extent, Features, Read, Result, Share, Status};
+use vfs::{AccessMask, Attributes, By, Caller, Extent, Features, Result, Share, Status};
 
 use crate::core::{CHUNK_MAX_BYTES, Core};
 use crate::data::{Data, Ticket};
@@ -21,6 +21,7 @@ use crate::holes::Holes;
 use crate::object::Opening;
 use crate::store::objects::{INLINE_BYTES, blocking};
 use crate::table::Object;
+use crate::upstream::read::{Answered, Reader};
 
 /// A fetch and its reader's credential.
 struct Errand {
@@ -42,6 +43,8 @@ struct Brought {
     eof: bool,
     /// Attributes that came along.
     states: Vec<Attributes>,
+    /// The origin has decided each READ of it for this reader.
+    proves: bool,
 }
 
 /// A hole from the start of an errand's range on.
@@ -191,11 +194,13 @@ impl Errand {
         let before = self.core.with(&self.object, |state| Before::of(state));
         let sent = self.core.policy.sending();
         match self.bring().await {
-            Ok(Brought { bytes, read_bytes, eof, states }) => {
+            Ok(Brought { bytes, read_bytes, eof, states, proves }) => {
                 for attributes in &states {
                     self.core.observe(&self.object, Some(attributes), &sent, Opening::No);
                 }
-                self.core.remember_success(&self.caller, &self.object, AccessMask::READ, &sent, &before);
+                if proves {
+                    self.core.remember_success(&self.caller, &self.object, AccessMask::READ, &sent, &before);
+                }
                 self.core.measure(read_bytes as u64);
                 let fetched = Fetched { bytes: bytes.clone(), eof, attributes: states.last().copied() };
                 self.fetch.finish(Ok(fetched));
@@ -216,7 +221,8 @@ impl Errand {
     /// file changes between two.
     async fn bring(&self) -> Result<Brought> {
         let range = &self.fetch.range;
-        let mut brought = Brought { bytes: Bytes::new(), read_bytes: 0, eof: false, states: Vec::new() };
+        let mut brought =
+            Brought { bytes: Bytes::new(), read_bytes: 0, eof: false, states: Vec::new(), proves: false };
         if let Some(hole) = self.hole().await {
             brought.states.extend(hole.attributes);
             let end = hole.range.end.min(range.end);
@@ -226,7 +232,9 @@ impl Errand {
                 return Ok(brought);
             }
         }
-        let mut read = self.read(range.start + brought.bytes.len() as u64..range.end).await?;
+        let first = self.read(range.start + brought.bytes.len() as u64..range.end).await?;
+        brought.proves = first.proves;
+        let mut read = first.read;
         brought.states.extend(read.attributes);
         let first = to_bytes(&read.data).await?;
         brought.read_bytes = first.len();
@@ -235,7 +243,9 @@ impl Errand {
             let mut more = BytesMut::from(&brought.bytes[..]);
             more.extend_from_slice(&first);
             while !read.eof && is_short(&more, range) {
-                let next = self.read(range.start + more.len() as u64..range.end).await?;
+                let Answered { read: next, proves } =
+                    self.read(range.start + more.len() as u64..range.end).await?;
+                brought.proves &= proves;
                 let changed = next.attributes.zip(read.attributes).is_some_and(|(a, b)| a.wcc() != b.wcc());
                 let bytes = to_bytes(&next.data).await?;
                 brought.states.extend(next.attributes);
@@ -263,8 +273,11 @@ impl Errand {
         let (known, stand) = core.with(object, |state| {
             let size = state.attributes().filter(|known| Holes::may_be_in(known)).map(|known| known.size)?;
             let stand = state.data.stand();
-            // Without a call, nothing tells whether this caller may read.
+            // Without a call, nothing tells whether this caller may read, nor does one under an open of ours.
             let may = core.may(state, &self.caller.principal, AccessMask::READ) == Some(true);
+            if !may && core.reads_by_ours(state) {
+                return None;
+            }
             let hole = state.data.holes.at(start, stand).filter(|_| may);
             let asks = state.data.holes.may_follow() && !state.data.is_being_written();
             let known = hole.map(|range| Hole { range, size, attributes: None });
@@ -302,12 +315,13 @@ impl Errand {
         Some(Hole { range, size: attributes.size, attributes: Some(attributes) })
     }
 
-    async fn read(&self, range: Range<u64>) -> Result<Read> {
+    async fn read(&self, range: Range<u64>) -> Result<Answered> {
         let count = (range.end - range.start) as u32;
         if self.background {
             self.core.counters.filled_calls.bump();
         }
-        self.core.read_below(&self.caller, &self.object, range.start, count).await
+        let reader = Reader { caller: &self.caller, by: By::Anonymous, told: None };
+        self.core.read_below(reader, &self.object, range.start, count).await
     }
 }
 

@@ -358,6 +358,11 @@ impl State {
         !self.chain.is_suspect() && self.known.as_ref().is_some_and(since)
     }
 
+    /// Was it this very call that last showed the known state?
+    pub fn is_shown_by(&self, sent: &Sent) -> bool {
+        self.known.as_ref().is_some_and(|known| known.sent.sequence == sent.sequence)
+    }
+
     /// Has the known state been seen by this process?
     pub fn is_seen(&self) -> bool {
         self.known.as_ref().is_some_and(|known| known.seen.is_some())

@@ -10,7 +10,7 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
-use vfs::{Caller, HolderId, OpenId, Owner, Share};
+use vfs::{By, Caller, HolderId, OpenId, Owner, Principal, Share};
 
 /// How long a failure to open for reading on behalf of a client without opens keeps us from trying again.
 const REFUSED_FOR: Duration = Duration::from_secs(10);
@@ -62,6 +62,8 @@ struct Local {
     holder: Option<HolderId>,
     owner: Owner,
     shares: Shares,
+    /// Who was let in.
+    user: Option<Principal>,
 }
 
 /// The open at the origin.
@@ -138,8 +140,24 @@ impl Opens {
             local.shares = local.shares.union(shares);
             return (local.id, false);
         }
-        self.local.push(Local { id: fresh, holder, owner: owner.clone(), shares });
+        self.local.push(Local { id: fresh, holder, owner: owner.clone(), shares, user: None });
         (fresh, true)
+    }
+
+    /// A local open was made by this user.
+    pub fn let_in(&mut self, id: OpenId, user: &Principal) {
+        if let Some(local) = self.local.iter_mut().find(|local| local.id == id) {
+            local.user.get_or_insert_with(|| user.clone());
+        }
+    }
+
+    /// Was this user let in for reading, by this open?
+    pub fn is_read_by(&self, by: By, user: &Principal) -> bool {
+        let By::Open(id) = by else { return false };
+        let local = self.local.iter().find(|local| local.id == id);
+        local.is_some_and(|local| {
+            local.shares.access.contains(Share::READ) && local.user.as_ref() == Some(user)
+        })
     }
 
     /// A local open gives up part of its share. False if that is not a part of it.

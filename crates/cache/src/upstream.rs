@@ -3,6 +3,7 @@
 //! An OPEN runs as a task of its own: who gives up waiting for it must not leave a lease behind that nobody knows of.
 
 pub mod along;
+pub mod read;
 pub mod settle;
 
 use std::ops::Range;
@@ -10,8 +11,8 @@ use std::sync::{Arc, Weak};
 
 use tokio::sync::OwnedMutexGuard;
 use vfs::{
-    AccessMask, AndDelegated, By, Caller, Error, Handle, Lease, LeaseKind, Name, OpenId, OpenRequest, Opened,
-    Owner, Read, Result, Share, Stability, Status, Want, Wcc, Written,
+    AccessMask, AndDelegated, Attributes, By, Caller, Error, Handle, Lease, LeaseKind, Name, OpenId,
+    OpenRequest, Opened, Owner, Read, Result, Share, Stability, Status, Want, Wcc, Written,
 };
 
 use crate::core::Core;
@@ -315,7 +316,7 @@ impl Core {
         entry: Option<NameEntry>,
         sent: &Sent,
     ) {
-        let Naming { directory, name, before, making, .. } = naming;
+        let Naming { directory, name, mut before, making, .. } = naming;
         if let Some((names, change)) = making {
             if opened.created {
                 change.done(&opened.directory);
@@ -325,6 +326,13 @@ impl Core {
                 change.unchanged(opened.directory.after.as_ref());
             }
             names.end(entry);
+            // What our own change has left is the state in which the name could be looked up.
+            self.with(&directory, |state| {
+                let told = opened.directory.after.map(|after| after.wcc());
+                if told.is_some() && state.attributes().map(Attributes::wcc) == told {
+                    before.epoch = state.epoch();
+                }
+            });
         } else {
             let seen = self.observe(&directory, opened.directory.after.as_ref(), sent, Opening::No);
             let within = self.seen_within(&directory, seen, sent, &before);
@@ -378,25 +386,6 @@ impl Core {
             Ok(Granted { brought, .. }) => brought.into_iter().for_each(|it| drop(tokio::spawn(it.store()))),
             Err(_) => self.with(object, |state| state.opens.refuse()),
         }
-    }
-
-    /// READ, under the open at the origin if there is one.
-    pub async fn read_below(
-        &self,
-        caller: &Caller,
-        object: &Arc<Object>,
-        offset: u64,
-        count: u32,
-    ) -> Result<Read> {
-        self.counters.read.bump();
-        if let Some(usage) = self.use_open(object, Share::READ) {
-            let by = By::Open(usage.id);
-            match self.below.read(caller, &object.handle, by, offset, count).await {
-                Err(error) if is_lost(&error) => self.lose_open(object, usage.id, &error),
-                result => return result,
-            }
-        }
-        self.below.read(caller, &object.handle, By::Anonymous, offset, count).await
     }
 
     /// WRITE, under the open at the origin if there is one.

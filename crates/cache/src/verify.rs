@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use vfs::{Handle, Status};
+use vfs::{By, Handle, Status};
 
 use crate::Cache;
 use crate::core::Core;
@@ -22,6 +22,7 @@ use crate::store::objects::blocking;
 use crate::store::{ObjectFile, Pin};
 use crate::sums::Sum;
 use crate::table::Object;
+use crate::upstream::read::Reader;
 
 /// Bytes read at a time.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -149,8 +150,9 @@ impl Core {
         while (theirs.len() as u64) < range.end - range.start {
             let at = range.start + theirs.len() as u64;
             let count = (range.end - at).min(self.chunk_bytes()) as u32;
-            let read =
-                self.read_below(caller, &subject.object, at, count).await.map_err(|error| error.status)?;
+            let reader = Reader { caller, by: By::Anonymous, told: None };
+            let answered = self.read_below(reader, &subject.object, at, count).await;
+            let read = answered.map_err(|error| error.status)?.read;
             self.observe(&subject.object, read.attributes.as_ref(), &sent, Opening::No);
             let bytes = read.data.to_bytes().map_err(|_| Status::Io)?;
             theirs.extend_from_slice(&bytes);

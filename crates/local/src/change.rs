@@ -19,6 +19,7 @@ use crate::io::stat_regular;
 use crate::locks::{Blocked, Held, Stripe};
 use crate::make::{chown, peek_locked};
 use crate::opens::Ground;
+use crate::ranges::Out;
 use crate::tree::{Described, Tree};
 
 /// Why a change did not come about.
@@ -26,6 +27,8 @@ use crate::tree::{Described, Tree};
 pub(crate) enum Stop {
     /// It needs this lock too.
     Blocked(Stripe),
+    /// It has to wait for what is on its way to clients. Nothing has been changed.
+    Out(Out),
     /// It failed.
     Failed(Status),
 }
@@ -39,6 +42,12 @@ impl From<Status> for Stop {
 impl From<Blocked> for Stop {
     fn from(blocked: Blocked) -> Stop {
         Stop::Blocked(blocked.0)
+    }
+}
+
+impl From<Out> for Stop {
+    fn from(out: Out) -> Stop {
+        Stop::Out(out)
     }
 }
 
@@ -71,7 +80,7 @@ fn apply(
     (principal, ground): (&Principal, Ground),
     node: &Node,
     set: &SetAttributes,
-) -> Result<(), Status> {
+) -> Result<(), Stop> {
     if let Some(size) = set.size {
         let stat = stat_regular(tree, node)?;
         ground.check_write(&tree.opens, node, principal, &stat)?;
@@ -83,13 +92,13 @@ fn apply(
     if let Some(mode) = set.mode {
         set_mode(tree, node, mode)?;
     }
-    set_times(&node.path, set).map(drop)
+    Ok(set_times(&node.path, set).map(drop)?)
 }
 
 /// Sets the size of a file that others may be reading.
-pub(crate) fn cut_or_extend(tree: &Tree, node: &Node, stat: &Stat, size: u64) -> Result<(), Status> {
+pub(crate) fn cut_or_extend(tree: &Tree, node: &Node, stat: &Stat, size: u64) -> Result<(), Stop> {
     let file = tree.writing(node)?;
-    let _cut = (size < stat.size()).then(|| node.ranges.cut());
+    let _cut = (size < stat.size()).then(|| node.ranges.cut()).transpose()?;
     set_size(file.as_fd(), size)?;
     tree.leases.promises.cut(&node.handle, stat.size(), size);
     Ok(())

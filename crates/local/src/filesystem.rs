@@ -61,6 +61,7 @@ impl LocalFs {
         let job = Arc::new(job);
         let mut stripes: Vec<Stripe> =
             files.iter().map(|node| self.tree.locks.stripe(&node.handle)).collect();
+        let mut cleared = Vec::new();
         loop {
             let held = self.tree.locks.hold(&stripes, stripes.len() >= LOCKS_MAX).await;
             let (tree, principal, job) = (self.tree.clone(), caller.principal.clone(), job.clone());
@@ -69,6 +70,8 @@ impl LocalFs {
                 Ok(done) => return Ok(done),
                 Err(Stop::Failed(status)) => return Err(status),
                 Err(Stop::Blocked(stripe)) => stripes.push(stripe),
+                // Neither a worker nor a lock is held while it waits.
+                Err(Stop::Out(out)) => cleared.push(out.clear().await),
             }
         }
     }

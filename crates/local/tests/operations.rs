@@ -51,6 +51,38 @@ async fn a_large_read_is_a_range_of_the_file() {
     assert_eq!(read.data.to_bytes().unwrap(), data[..(64 << 10) - 1]);
 }
 
+/// More files than the pool has workers, each of them cut under a reply that nobody takes.
+#[tokio::test(flavor = "multi_thread")]
+async fn cuts_that_wait_hold_up_nobody_else() {
+    let served = std::sync::Arc::new(serve());
+    let root = served.root().await;
+    let mut out = Vec::new();
+    let mut cuts = tokio::task::JoinSet::new();
+    for number in 0..64 {
+        let file = served.create(&machine(), &root, &format!("file{number}")).await.unwrap();
+        served.write(&machine(), &file, 0, &vec![7; 100_000]).await.unwrap();
+        out.push(served.fs.read(&machine(), &file, By::Anonymous, 0, 1 << 20).await.unwrap());
+        let served = served.clone();
+        cuts.spawn(async move {
+            let set = SetAttributes { size: Some(1), ..SetAttributes::default() };
+            served.fs.setattr(&machine(), &file, &set, None).await.unwrap();
+        });
+    }
+    // Each of these needs a worker, and comes behind the cuts.
+    for number in 0..8 {
+        served.create(&machine(), &root, &format!("other{number}")).await.unwrap();
+    }
+    let read = |read: &vfs::Read| read.data.to_bytes().unwrap() == vec![7; 100_000];
+    assert!(out.iter().all(read), "no cut was done before");
+    drop(out);
+    while let Some(cut) = cuts.join_next().await {
+        cut.unwrap();
+    }
+    for number in 0..64 {
+        assert_eq!(std::fs::metadata(served.path(format!("file{number}"))).unwrap().len(), 1);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cut_waits_for_ranges_on_their_way() {
     let served = std::sync::Arc::new(serve());

@@ -272,7 +272,7 @@ impl Core {
             Some(Waiting { pieces, whole, end })
         });
         let Some(waiting) = waiting else {
-            return self.read_or_offline(caller, &object.handle, range.start, count).await;
+            return self.read_or_offline((caller, by), &object.handle, range.start, count).await;
         };
         if let Some(size) = waiting.whole
             && self.may_read(caller, object, by).await?
@@ -283,7 +283,7 @@ impl Core {
             let data = Data::Bytes(compose(range, &Bytes::new(), &waiting.pieces, end));
             return Ok(Read { data, eof: range.end >= size, attributes: None });
         }
-        let base = self.read_or_offline(caller, &object.handle, range.start, count).await?;
+        let base = self.read_or_offline((caller, by), &object.handle, range.start, count).await?;
         let base_end = range.start + base.data.len() as u64;
         let end = if base.eof { base_end.max(waiting.end.min(range.end)) } else { base_end };
         let eof = base.eof && end >= waiting.end;

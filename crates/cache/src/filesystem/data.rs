@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use vfs::{
-    AccessMask, Attributes, Caller, Commit, Data, FileRange, FileType, Handle, Read, Result, Share,
+    AccessMask, Attributes, By, Caller, Commit, Data, FileRange, FileType, Handle, Read, Result, Share,
     Stability, Status, Wcc, Written,
 };
 
@@ -18,6 +18,7 @@ use crate::filler::OwnWrite;
 use crate::object::{Opening, Seen};
 use crate::store::Pin;
 use crate::table::Object;
+use crate::upstream::read::{Answered, Reader};
 
 /// From so many bytes on, a hit is a range of a file and not a copy of it.
 const FILE_RANGE_MIN_BYTES: u64 = 64 << 10;
@@ -32,6 +33,10 @@ struct Request<'a> {
     range: Range<u64>,
     /// When it came, in the order of events.
     arrived: u64,
+    /// By which open.
+    by: By,
+    /// What ACCESS has answered to it.
+    told: Option<AccessMask>,
 }
 
 /// What is to be done for a READ.
@@ -62,12 +67,18 @@ struct Fill {
 
 impl Core {
     /// READ: from this disk if it is there, is believed, and the caller may.
-    pub async fn read(&self, caller: &Caller, handle: &Handle, offset: u64, count: u32) -> Result<Read> {
+    pub async fn read(
+        &self,
+        (caller, by): (&Caller, By),
+        handle: &Handle,
+        offset: u64,
+        count: u32,
+    ) -> Result<Read> {
         let arrived = self.policy.event();
         let object = self.object(handle);
         self.know_limits(caller, handle).await;
         let range = offset..offset.saturating_add(u64::from(count));
-        let request = Request { caller, object: &object, range, arrived };
+        let mut request = Request { caller, object: &object, range, arrived, by, told: None };
         if self.wants_open(&request) {
             self.open_for_reading(caller, &object, &request.range).await;
         }
@@ -75,6 +86,7 @@ impl Core {
         match self.plan(&request) {
             Answer::AskAccess => {
                 let accessed = self.ask_right(caller, &object, AccessMask::READ).await?;
+                request.told = Some(accessed.granted);
                 let answer = self.plan(&request);
                 let bypass = matches!(answer, Answer::AskAccess);
                 let answer = if bypass { Answer::Bypass } else { answer };
@@ -133,7 +145,7 @@ impl Core {
                 want.is_empty() || state.data.valid().intersects(&want) || state.data.is_under_way(&want);
             match may {
                 Some(false) => return Answer::Bypass,
-                None if here => return Answer::AskAccess,
+                None if here || self.reads_by_ours(state) => return Answer::AskAccess,
                 _ => {}
             }
             if want.is_empty() {
@@ -227,14 +239,22 @@ impl Core {
         }
         self.read_ahead(request.caller, request.object, &fill.want);
         let mut parts = Vec::with_capacity(fill.fetches.len());
+        let mut shared = false;
         for fetch in &fill.fetches {
             let mine = fill.send.iter().any(|sent| Arc::ptr_eq(sent, fetch));
             match fetch.wait().await {
-                Ok(fetched) => parts.push((fetch.clone(), fetched)),
+                Ok(fetched) => {
+                    shared |= !mine;
+                    parts.push((fetch.clone(), fetched));
+                }
                 Err(error) if mine && fill.fetches.len() == 1 => return Err(error),
                 // Somebody else's failure may be theirs alone.
                 Err(_) => return self.read_origin(request).await,
             }
+        }
+        // What was fetched for somebody else may be newer than this caller's right.
+        if shared && !self.may_share(request) {
+            return self.read_origin(request).await;
         }
         let whole = whole_from_one(&fill, &parts, request.arrived);
         // Shorter than asked is the end of the file, or the file has grown.
@@ -257,23 +277,36 @@ impl Core {
         }
     }
 
+    /// May the caller have what has just been fetched for another?
+    fn may_share(&self, request: &Request) -> bool {
+        self.with(request.object, |state| {
+            let may = self.may(state, &request.caller.principal, AccessMask::READ);
+            may == Some(true) && (!state.is_suspect() || state.leased().is_some())
+        })
+    }
+
     /// Just this, from the origin; nothing is kept.
     async fn read_origin(&self, request: &Request<'_>) -> Result<Read> {
         let object = request.object;
         let before = self.with(object, |state| Before::of(state));
         let sent = self.policy.sending();
         let count = (request.range.end - request.range.start) as u32;
-        let mut read = self.read_below(request.caller, object, request.range.start, count).await;
-        match &mut read {
-            Ok(read) => {
+        let reader = Reader { caller: request.caller, by: request.by, told: request.told };
+        match self.read_below(reader, object, request.range.start, count).await {
+            Ok(Answered { mut read, proves }) => {
                 clip(&mut read.data, count);
                 self.counters.fetched_bytes.add(read.data.len() as u64);
                 self.observe(object, read.attributes.as_ref(), &sent, Opening::No);
-                self.remember_success(request.caller, object, AccessMask::READ, &sent, &before);
+                if proves {
+                    self.remember_success(request.caller, object, AccessMask::READ, &sent, &before);
+                }
+                Ok(read)
             }
-            Err(error) => self.note_error(object, error, &sent),
+            Err(error) => {
+                self.note_error(object, &error, &sent);
+                Err(error)
+            }
         }
-        read
     }
 
     /// READLINK: a target is as good as data.

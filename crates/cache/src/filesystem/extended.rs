@@ -124,7 +124,7 @@ impl Core {
 
     /// COPY.
     pub async fn copy(&self, caller: &Caller, from: Place, to: Place, count: u64) -> Result<Copied> {
-        let between = self.begin_between(from, to, count).await?;
+        let between = self.begin_between(caller, from, to, count).await?;
         let change = Change::begin(self, &between.object);
         let [from, to] = between.places(from, to);
         let result = self.below.copy(caller, from, to, count).await;
@@ -144,7 +144,7 @@ impl Core {
 
     /// CLONE.
     pub async fn clone_range(&self, caller: &Caller, from: Place, to: Place, count: u64) -> Result<Wcc> {
-        let between = self.begin_between(from, to, count).await?;
+        let between = self.begin_between(caller, from, to, count).await?;
         let change = Change::begin(self, &between.object);
         let [from, to] = between.places(from, to);
         let result = self.below.clone_range(caller, from, to, count).await;
@@ -153,10 +153,11 @@ impl Core {
     }
 
     /// Bytes of one file are about to become another's.
-    async fn begin_between(&self, from: Place, to: Place, count: u64) -> Result<Between> {
+    async fn begin_between(&self, caller: &Caller, from: Place, to: Place, count: u64) -> Result<Between> {
         let (source, object) = (self.object(&from.handle), self.object(&to.handle));
         self.flush_writes(&source, Level::Sent).await;
         self.flush_writes(&object, Level::Stable).await;
+        self.may_use_data(caller, from.by, &source).await?;
         let reading = self.use_open(&source, Share::READ);
         let writing = self.use_open(&object, Share::WRITE);
         let own = OwnWrite::begin(self, &object, to.offset..end(to.offset, count))?;

@@ -342,7 +342,8 @@ impl Core {
         }
     }
 
-    /// An operation succeeded that only a holder of the right can do.
+    /// An operation succeeded that only a holder of the right can do. That is known of the state that it was seen in, and of
+    /// none that came after.
     pub fn remember_success(
         &self,
         caller: &Caller,
@@ -352,7 +353,11 @@ impl Core {
         before: &Before,
     ) {
         self.with(object, |state| {
-            let known = state.attributes().is_some() && state.rights_generation == before.rights_generation;
+            let same = state.epoch() == before.epoch || state.is_shown_by(sent);
+            let known = state.attributes().is_some()
+                && same
+                && !state.is_suspect()
+                && state.rights_generation == before.rights_generation;
             if known && self.may(state, &caller.principal, bit) != Some(true) {
                 state.rights.remember_success(&caller.principal, bit, sent.wall);
                 state.changed = true;

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use vfs::{
-    AccessMask, Accessed, Attributes, Caller, Entry, Error, FsStat, Handle, Listing, Looked, Name, Node,
+    AccessMask, Accessed, Attributes, By, Caller, Entry, Error, FsStat, Handle, Listing, Looked, Name, Node,
     OpenRequest, Opened, Read, ReadDir, Result, Share, Status,
 };
 
@@ -252,15 +252,15 @@ impl Core {
     /// READ, from what is known if the origin is away.
     pub async fn read_or_offline(
         &self,
-        caller: &Caller,
+        (caller, by): (&Caller, By),
         handle: &Handle,
         offset: u64,
         count: u32,
     ) -> Result<Read> {
         if !self.outage.is_possible() {
-            return self.read(caller, handle, offset, count).await;
+            return self.read((caller, by), handle, offset, count).await;
         }
-        let online = async { self.read(caller, handle, offset, count).await.map(Ok) };
+        let online = async { self.read((caller, by), handle, offset, count).await.map(Ok) };
         let offline = || self.offline_read(caller, handle, offset, count).map(|read| Ok(Err(read)));
         match self.or_offline_after(online, self.prove(handle), offline).await? {
             Ok(read) => Ok(read),

@@ -258,6 +258,7 @@ impl Core {
         let fresh = OpenId(self.open_ids.fetch_add(1, Ordering::Relaxed));
         let shares = shares_of(request);
         let (id, new) = state.opens.open(fresh, caller.holder, &request.owner, shares);
+        state.opens.let_in(id, &caller.principal);
         if new {
             self.opens.lock().insert(id, object.clone());
         }

@@ -6,4 +6,5 @@ mod bounds;
 mod disk;
 #[path = "../program/mod.rs"]
 mod program;
+mod rights;
 mod wire;
