@@ -7,7 +7,8 @@
 //! leased up to seven eighths of the limit only: small requests go on while large ones fill the rest.
 //!
 //! If a peer holds its share already, [`Share::lease`] waits. Waiting is the back pressure: a connection that waits
-//! is not read from. Waiters of one peer are served in order. What exists already is charged without waiting
+//! is not read from. Waiters of one peer are served in order, the small ones and the large ones each among themselves: a
+//! peer whose WRITEs wait can return its delegations. What exists already is charged without waiting
 //! ([`Share::charge`]): a reply whose size was not known before. So the total is at most the limit, one piece, and what was charged.
 //!
 //! Sans-I/O: it has no clock and no runtime, only wakers. A charge costs two atomic operations; the lock is taken where
@@ -40,6 +41,19 @@ impl From<IpAddr> for Peer {
     }
 }
 
+/// Pieces are small or large: each kind has its own ceiling, and its own queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Size {
+    Small,
+    Large,
+}
+
+impl Size {
+    fn of(bytes: usize) -> Size {
+        if bytes > SMALL_BYTES { Size::Large } else { Size::Small }
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct Account {
@@ -53,10 +67,11 @@ pub struct Account {
     shares: Mutex<HashMap<Peer, Weak<Share>>>,
 }
 
-/// Those of one peer that wait, in order.
+/// Those of one peer and size that wait, in order.
 #[derive(Debug)]
 struct Queue {
     share: Arc<Share>,
+    size: Size,
     waiters: VecDeque<Arc<Waiter>>,
 }
 
@@ -66,7 +81,8 @@ pub struct Share {
     account: Arc<Account>,
     peer: Peer,
     used: AtomicUsize,
-    waiting: AtomicUsize,
+    /// How many wait, of each size.
+    waiting: [AtomicUsize; 2],
 }
 
 /// Bytes charged to a peer, until it is dropped.
@@ -111,8 +127,12 @@ impl Account {
         if let Some(share) = shares.get(&peer).and_then(Weak::upgrade) {
             return share;
         }
-        let (used, waiting) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        let share = Arc::new(Share { account: self.clone(), peer, used, waiting });
+        let share = Arc::new(Share {
+            account: self.clone(),
+            peer,
+            used: AtomicUsize::new(0),
+            waiting: Default::default(),
+        });
         shares.insert(peer, Arc::downgrade(&share));
         share
     }
@@ -159,7 +179,10 @@ impl Account {
 
     /// The most that a piece of this size may bring the total to.
     fn ceiling(&self, bytes: usize) -> usize {
-        if bytes > SMALL_BYTES { self.limit - self.limit / 8 } else { self.limit }
+        match Size::of(bytes) {
+            Size::Small => self.limit,
+            Size::Large => self.limit - self.limit / 8,
+        }
     }
 
     fn note_peak(&self, total: usize) {
@@ -169,7 +192,7 @@ impl Account {
         }
     }
 
-    /// Serves the first waiters of all peers that are below their share.
+    /// Serves the first waiters of all peers that are below their share, of each size.
     fn serve(&self) {
         let mut woken = Vec::new();
         let mut emptied = Vec::new();
@@ -181,7 +204,7 @@ impl Account {
                 {
                     woken.extend(first.waker.lock().take());
                     queue.waiters.pop_front();
-                    self.leave(&queue.share);
+                    self.leave(&queue.share, queue.size);
                 }
             }
             let mut at = 0;
@@ -199,22 +222,32 @@ impl Account {
     }
 
     /// One less waits.
-    fn leave(&self, share: &Share) {
-        share.waiting.fetch_sub(1, SeqCst);
+    fn leave(&self, share: &Share, size: Size) {
+        share.waiting[size as usize].fetch_sub(1, SeqCst);
         self.waiting.fetch_sub(1, SeqCst);
+    }
+}
+
+impl Queue {
+    fn is_of(&self, share: &Arc<Share>, size: Size) -> bool {
+        self.size == size && Arc::ptr_eq(&self.share, share)
     }
 }
 
 impl Share {
     /// Would a small piece be leased now?
     pub fn is_open(&self) -> bool {
-        self.waiting.load(SeqCst) == 0
+        !self.has_waiters(Size::Small)
             && self.used.load(SeqCst) < self.account.limit.saturating_sub(self.account.bytes())
     }
 
-    /// Charges bytes if the peer is below its share and none of its own wait.
+    /// Charges bytes if the peer is below its share and none of its own of that size wait.
     pub fn try_lease(self: &Arc<Share>, bytes: usize) -> Option<Lease> {
-        (self.waiting.load(SeqCst) == 0 && self.take(bytes)).then(|| Lease { share: self.clone(), bytes })
+        (!self.has_waiters(Size::of(bytes)) && self.take(bytes)).then(|| Lease { share: self.clone(), bytes })
+    }
+
+    fn has_waiters(&self, size: Size) -> bool {
+        self.waiting[size as usize].load(SeqCst) > 0
     }
 
     /// Charges bytes as soon as the peer is below its share.
@@ -312,17 +345,20 @@ impl Future for Leasing<'_> {
             self.waiter = None;
             return granted();
         }
-        if share.waiting.load(SeqCst) == 0 && share.take(bytes) {
+        let size = Size::of(bytes);
+        if !share.has_waiters(size) && share.take(bytes) {
             return granted();
         }
         let waiter = Arc::new(Waiter { bytes, waker: Mutex::new(Some(context.waker().clone())) });
         {
             let mut queues = share.account.queues.lock();
-            share.waiting.fetch_add(1, SeqCst);
+            share.waiting[size as usize].fetch_add(1, SeqCst);
             share.account.waiting.fetch_add(1, SeqCst);
-            match queues.iter_mut().find(|queue| Arc::ptr_eq(&queue.share, share)) {
+            match queues.iter_mut().find(|queue| queue.is_of(share, size)) {
                 Some(queue) => queue.waiters.push_back(waiter.clone()),
-                None => queues.push(Queue { share: share.clone(), waiters: [waiter.clone()].into() }),
+                None => {
+                    queues.push(Queue { share: share.clone(), size, waiters: [waiter.clone()].into() });
+                }
             }
         }
         self.waiter = Some(waiter);
@@ -341,10 +377,11 @@ impl Drop for Leasing<'_> {
             self.share.give_back(self.bytes); // served, and not wanted any more
             return;
         }
-        if let Some(queue) = queues.iter_mut().find(|queue| Arc::ptr_eq(&queue.share, self.share)) {
+        let size = Size::of(self.bytes);
+        if let Some(queue) = queues.iter_mut().find(|queue| queue.is_of(self.share, size)) {
             queue.waiters.retain(|other| !Arc::ptr_eq(other, &waiter));
         }
-        self.share.account.leave(self.share);
+        self.share.account.leave(self.share, size);
         drop(queues);
         // The next of the peer may want less.
         self.share.account.serve();

@@ -61,8 +61,12 @@ const LOCAL_SEND_BUFFER_BYTES: usize = 128 << 10;
 const CALL_BYTES: usize = 8 << 10;
 /// A reply that is larger is charged by itself.
 const LARGE_REPLY_BYTES: usize = 8 << 10;
-/// So much of small replies is gathered before they are sent, although more calls are there.
+/// So much of replies is gathered before they are sent, although more calls are there.
 const GATHERED_BYTES: usize = 256 << 10;
+/// Calls of one connection are answered for so long before those of others are.
+const SLICE: Duration = Duration::from_micros(500);
+/// So many calls are answered before the clock is looked at.
+const CALLS_PER_LOOK: usize = 8;
 
 /// A peer that is silent is asked whether it is there after so long, and then so often.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
@@ -312,6 +316,7 @@ impl Connection {
         let invalid =
             |error: &dyn std::error::Error| io::Error::new(io::ErrorKind::InvalidData, error.to_string());
         loop {
+            let (mut slice, mut records) = (std::time::Instant::now(), 0usize);
             while let Some((record, lease)) = intake.take().map_err(|error| invalid(&error))? {
                 if lease.is_some() {
                     self.charged_record.store(false, Ordering::Relaxed);
@@ -329,8 +334,13 @@ impl Connection {
                         Some(dispatcher) => self.answer(dispatcher, (header, arguments), lease).await?,
                     },
                 }
-                if self.outbox.unleased_bytes() > GATHERED_BYTES {
+                records += 1;
+                let is_over = records.is_multiple_of(CALLS_PER_LOOK) && slice.elapsed() >= SLICE;
+                if is_over || self.outbox.queued_bytes() > GATHERED_BYTES {
                     self.send_gathered().await?;
+                    // One read may have brought hundreds of calls: other connections need not wait for all of them.
+                    tokio::task::yield_now().await;
+                    slice = std::time::Instant::now();
                 }
             }
             self.send_gathered().await?;

@@ -23,6 +23,7 @@ const FILE: u32 = 4;
 const CALL_BACK: u32 = 5;
 const DROP_ONCE: u32 = 6;
 const COUNT_UNTIL_HEARD: u32 = 7;
+const SPIN: u32 = 8;
 
 struct Echo {
     counted: AtomicU32,
@@ -47,6 +48,11 @@ impl Service for Echo {
                 COUNT_UNTIL_HEARD => {
                     reply.u32(0);
                     reply.u32(self.counted.fetch_add(1, Ordering::SeqCst) << 1 | u32::from(call.resent));
+                }
+                SPIN => {
+                    let until = std::time::Instant::now() + Duration::from_micros(300);
+                    while std::time::Instant::now() < until {}
+                    self.counted.fetch_add(1, Ordering::SeqCst);
                 }
                 COUNT => reply.u32(self.counted.fetch_add(1, Ordering::SeqCst)),
                 WAIT => self.gate.acquire().await.unwrap().forget(),
@@ -136,6 +142,27 @@ async fn a_server_that_takes_connections_and_closes_them_is_not_asked_more_and_m
     taking.abort();
     // After 50, 100, 200, 400 and 800 ms.
     assert!((1..=8).contains(&taken.load(Ordering::SeqCst)), "{} times", taken.load(Ordering::SeqCst));
+}
+
+#[tokio::test]
+async fn others_do_not_wait_for_all_calls_that_one_read_has_brought() {
+    use tokio::io::AsyncWriteExt;
+    const CALLS: u32 = 300;
+    let service = Echo::new();
+    let server = server(service.clone()).await;
+    let mut busy = tokio::net::TcpStream::connect(server.local_addr()).await.unwrap();
+    let mut calls = Vec::new();
+    for xid in 0..CALLS {
+        let credential = Credential::None;
+        let header = CallHeader { xid, program: PROGRAM, version: 1, procedure: SPIN, credential };
+        let call = xdr::to_bytes(&header).unwrap();
+        calls.extend_from_slice(&(call.len() as u32 | 1 << 31).to_be_bytes());
+        calls.extend_from_slice(&call);
+    }
+    busy.write_all(&calls).await.unwrap();
+    call(&link(&server, Transport::Tcp), ECHO, b"").await.unwrap();
+    let done = service.counted.load(Ordering::SeqCst);
+    assert!(done < CALLS, "all of {done} calls were answered first");
 }
 
 #[tokio::test]

@@ -16,7 +16,7 @@ const GREEDY: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
 const LISTED_BOTH: &str = "127.0.0.1,127.0.0.3";
 
 /// Fewer than the attackers make connections.
-const DESCRIPTORS: &str = "1024";
+const DESCRIPTORS: &str = "700";
 const MIB: usize = 1 << 20;
 /// `--memory-in-flight` of all tests here, and what the process may grow by under attack: as much, and what the system's
 /// allocator loses between pieces.
@@ -71,7 +71,13 @@ async fn is_served_beside<T>(server: &Running, attack: impl AsyncFnOnce() -> T) 
     let attackers = attack().await;
     let during = p99(&mut client, &root).await;
     assert!(during <= (3 * before).max(SLOW), "{during:?} under attack, {before:?} before");
-    assert!(rss(server) <= idle + GROWTH_MAX, "{} MiB, {} before", rss(server) / MIB, idle / MIB);
+    // Until it has grown as far as it does.
+    let mut most = 0;
+    while rss(server) > most {
+        most = rss(server);
+        assert!(most <= idle + GROWTH_MAX, "{} MiB, {} before", most / MIB, idle / MIB);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
     // A new one gets in, and all that the server does goes on.
     let mut late = Wire::connect(LISTED, &server.address).await;
     assert_eq!(late.getattr(&root).await, 0);
@@ -86,7 +92,7 @@ async fn silent_connections_of_a_stranger_lock_nobody_out() {
     let server = start_with(&serve(&tree, "127.0.0.1"), DESCRIPTORS);
     is_served_beside(&server, async || {
         let mut held = Vec::new();
-        for _ in 0..1100 {
+        for _ in 0..750 {
             held.push(connect(STRANGER, &server.address, None).await.unwrap());
         }
         held
@@ -97,7 +103,7 @@ async fn silent_connections_of_a_stranger_lock_nobody_out() {
 #[tokio::test]
 async fn silent_connections_of_a_listed_host_take_no_descriptor_that_work_needs() {
     let tree = Tree::new();
-    for number in 0..100 {
+    for number in 0..30 {
         std::fs::write(tree.path(&format!("served/{number}")), b"content").unwrap();
     }
     let server = start_with(&serve(&tree, LISTED_BOTH), DESCRIPTORS);
@@ -105,13 +111,13 @@ async fn silent_connections_of_a_listed_host_take_no_descriptor_that_work_needs(
     let root = established.mount("/export").await;
     is_served_beside(&server, async || {
         let mut held = Vec::new();
-        for _ in 0..1100 {
+        for _ in 0..750 {
             held.push(connect(GREEDY, &server.address, None).await.unwrap());
         }
         held
     })
     .await;
-    for number in 0..100 {
+    for number in 0..30 {
         let file = established.lookup(&root, &number.to_string()).await.unwrap();
         assert_eq!(established.read(&file, 0, 7).await.unwrap(), b"content");
     }

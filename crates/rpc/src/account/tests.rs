@@ -55,6 +55,13 @@ struct Waiting<'s> {
     bytes: usize,
 }
 
+impl Waiting<'_> {
+    /// Those of one peer and size are served in order.
+    fn is_beside(&self, peer: u8, bytes: usize) -> bool {
+        self.peer == peer && (self.bytes > SMALL_BYTES) == (bytes > SMALL_BYTES)
+    }
+}
+
 /// What is held and who waits, in order of asking.
 struct Model<'s> {
     account: &'s Arc<Account>,
@@ -88,7 +95,8 @@ impl Model<'_> {
                 at += 1;
                 continue;
             }
-            let first = self.waiting.iter().position(|other| other.peer == self.waiting[at].peer);
+            let (peer, bytes) = (waiting.peer, waiting.bytes);
+            let first = self.waiting.iter().position(|other| other.is_beside(peer, bytes));
             assert_eq!(first, Some(at), "served before one that came earlier");
             let mut served = self.waiting.remove(at);
             let waker = Waker::from(served.flag.clone());
@@ -104,10 +112,8 @@ impl Model<'_> {
         assert_eq!(self.account.bytes(), self.total());
         let largest = self.held.iter().map(|(_, lease)| lease.bytes()).max().unwrap_or(0);
         assert!(self.charged || self.total() <= LIMIT + largest, "{} above the limit", self.total());
-        let mut seen = Vec::new();
-        for waiting in &self.waiting {
-            if !seen.contains(&waiting.peer) {
-                seen.push(waiting.peer);
+        for (at, waiting) in self.waiting.iter().enumerate() {
+            if !self.waiting[..at].iter().any(|other| other.is_beside(waiting.peer, waiting.bytes)) {
                 assert!(!self.fits(waiting.peer, waiting.bytes), "below its share, and waits");
             }
         }
@@ -123,7 +129,7 @@ proptest! {
         for step in steps {
             match step {
                 Step::Lease(peer, bytes) => {
-                    let before = model.waiting.iter().any(|waiting| waiting.peer == peer);
+                    let before = model.waiting.iter().any(|waiting| waiting.is_beside(peer, bytes));
                     let (flag, fits) = (Arc::new(Flag::default()), model.fits(peer, bytes) && !before);
                     let mut leasing = Box::pin(shares[peer as usize].lease(bytes));
                     let waker = Waker::from(flag.clone());
@@ -139,7 +145,7 @@ proptest! {
                     }
                 }
                 Step::Try(peer, bytes) => {
-                    let before = model.waiting.iter().any(|waiting| waiting.peer == peer);
+                    let before = model.waiting.iter().any(|waiting| waiting.is_beside(peer, bytes));
                     let fits = model.fits(peer, bytes) && !before;
                     let lease = shares[peer as usize].try_lease(bytes);
                     prop_assert_eq!(lease.is_some(), fits);
@@ -233,6 +239,21 @@ fn a_peer_alone_gets_half_and_one_that_holds_nothing_is_served() {
     drop((held, large));
     assert_eq!((account.fallen_by(LIMIT), account.fallen_by(LIMIT / 2)), (0, LIMIT / 2 + (2 << 20)));
     assert_eq!(account.fallen_by(1), 0);
+}
+
+#[test]
+fn small_pieces_go_on_where_large_ones_wait() {
+    let account = Account::new(LIMIT);
+    let share = account.share(peer(1));
+    let held: Vec<Lease> = std::iter::from_fn(|| share.try_lease(1 << 20)).collect();
+    let mut large = Box::pin(share.lease(1 << 20));
+    let waker = Waker::from(Arc::new(Flag::default()));
+    assert!(large.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    assert!(share.is_open());
+    let small = share.try_lease(4 << 10).unwrap();
+    assert!(share.try_lease(1 << 20).is_none(), "another comes first");
+    drop((held, small));
+    assert!(large.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
 }
 
 #[test]

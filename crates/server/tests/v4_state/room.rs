@@ -198,6 +198,33 @@ async fn records_of_silent_clients_make_room_for_others() {
 }
 
 #[tokio::test]
+async fn a_client_that_holds_nothing_makes_room_for_a_new_one_and_one_that_holds_something_does_not() {
+    let home = Home::new();
+    let bounds = Bounds { clients: 2, ..Bounds::default() };
+    let life = home.serve_scarce(LEASE, undelegated(), Scarcity { bounds, ..Scarcity::default() }).await;
+    let mut holding = life.session(b"holding").await;
+    let open = opened(&mut holding, &[b"a"]).await;
+    // Records that nobody confirms are in nobody's way.
+    let mut client = life.client(1).await;
+    for number in 0..50 {
+        let name = format!("unconfirmed {number}");
+        assert_eq!(client.status(vec![exchange_id(name.as_bytes(), 1, 0)]).await, Ok(()));
+    }
+    let mut idle = life.session(b"idle").await;
+    let mut new = life.session(b"new").await;
+    assert_eq!(idle.status(vec![ROOT]).await, Err(Status::BadSession));
+    assert_eq!(new.status(vec![ROOT]).await, Ok(()));
+    assert_eq!(reads(&mut holding, open).await, Ok(()));
+    opened(&mut new, &[b"b"]).await;
+    assert_eq!(
+        client.status(vec![exchange_id(b"late", 1, 0)]).await,
+        Err(Status::Delay),
+        "all hold something"
+    );
+    assert_eq!(life.front.clients().known, 2);
+}
+
+#[tokio::test]
 async fn sessions_and_states_of_silent_clients_make_room_for_others() {
     let home = Home::new();
     let bounds = Bounds { sessions: 2, states: 2, ..Bounds::default() };

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use protocol::nfs4::{CompoundResHeader, Operation, ResOp, Sessionid, Status};
 use xdr::{Decode, Decoder, Encode, Encoder, Message};
 
@@ -29,7 +30,7 @@ impl fmt::Debug for Slot {
 impl Slot {
     /// The reply is made: its results from the compound's status on.
     pub(crate) fn complete(mut self, body: &Message) {
-        let reply = if self.cached_bytes_max.is_some() { Some(body.clone()) } else { uncached(body) };
+        let reply = if self.cached_bytes_max.is_some() { copied(body) } else { uncached(body) };
         self.completed = true;
         self.front.state.tables().sessions.complete(self.session, self.number, reply);
     }
@@ -42,6 +43,13 @@ impl Drop for Slot {
             self.front.state.tables().sessions.complete(self.session, self.number, None);
         }
     }
+}
+
+/// The reply in a buffer of its size: the one that it was made in may be twice as large.
+fn copied(body: &Message) -> Option<Message> {
+    let first =
+        if body.more.is_empty() { Bytes::copy_from_slice(&body.first) } else { body.to_bytes().ok()? };
+    Some(Message { first, more: Vec::new() })
 }
 
 /// What a retry of a compound gets that was not to be cached: SEQUENCE, and then RETRY_UNCACHED_REP. SEQUENCE alone is
