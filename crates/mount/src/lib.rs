@@ -43,7 +43,9 @@ use tokio::task::AbortHandle;
 use vfs::{Caller, Features, FileSystem};
 
 pub use front::{LookupCache, Options};
-pub use mounting::{How, MountError, Target, abort as break_connection, is_dead, mounted_at, unmount};
+pub use mounting::{
+    How, MountError, Target, abort as break_connection, breaker, is_dead, mounted_at, unmount,
+};
 
 use crate::device::Device;
 use crate::front::{Counters, Front};
@@ -161,6 +163,11 @@ impl Mount {
     /// Where it is.
     pub fn directory(&self) -> &Path {
         &self.directory
+    }
+
+    /// The number of its connection to the kernel.
+    pub fn connection(&self) -> Option<u32> {
+        self.connection
     }
 
     /// Are locks the origin's?

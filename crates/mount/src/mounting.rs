@@ -1,7 +1,8 @@
 //! Mounting and unmounting: by ourselves as root, through fusermount3 as anybody else.
 
 use std::ffi::OsString;
-use std::io::{self, IoSliceMut};
+use std::fs::File;
+use std::io::{self, IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -311,12 +312,17 @@ const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 
 /// Breaks a connection: whoever waits for an answer gets an error. Nothing that the server does can hold this up.
 pub fn abort(connection: u32) -> io::Result<()> {
+    breaker(connection)?.write_all(b"1")
+}
+
+/// What breaks a connection when something is written to it. It is never that of another connection with the same number.
+pub fn breaker(connection: u32) -> io::Result<File> {
     let path = format!("{CONNECTIONS}/{connection}/abort");
-    match std::fs::write(&path, "1") {
+    match File::options().write(true).open(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound && rustix::process::geteuid().is_root() => {
             // Where no systemd has done it.
             rustix::mount::mount("fusectl", CONNECTIONS, "fusectl", MountFlags::empty(), None)?;
-            std::fs::write(&path, "1")
+            File::options().write(true).open(&path)
         }
         other => other,
     }

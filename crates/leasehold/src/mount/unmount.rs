@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use mount::How;
 
-use super::{KIND, places};
+use super::{KIND, guardian, places};
 use crate::departure::{Stage, Waiting};
 use crate::{Failure, cli, output};
 
@@ -17,6 +17,7 @@ pub async fn run(arguments: &cli::Umount) -> Result<(), Failure> {
     let directory = std::path::absolute(&arguments.directory)
         .map_err(|error| Failure(format!("cannot unmount {}: {error}", arguments.directory.display())))?;
     let at = directory.display();
+    guardian::stand_in(&directory);
     let waiting = match places::cache_of(&directory) {
         Some(cache) => Waiting::on(&cache).await?,
         None => None,

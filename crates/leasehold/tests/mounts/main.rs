@@ -6,6 +6,7 @@ mod close_to_open;
 mod departure;
 mod full;
 mod kill;
+mod killed;
 mod locks;
 mod model;
 mod names;
