@@ -363,7 +363,12 @@ impl Inner {
         if request.name.is_some() && along.part.is_none() {
             self.take::<op::Savefh>(results)?;
         }
-        let ok = self.take::<op::Open>(results)?;
+        // Servers say so that they have no room for one more open file (ENFILE), and not that waiting may help.
+        let full = |failed: Error| match failed.status {
+            Status::ServerFault => Status::Resource.into(),
+            _ => failed,
+        };
+        let ok = self.take::<op::Open>(results).map_err(full)?;
         let handle = match request.name {
             Some(_) => self.take_handle(results)?,
             None => request.handle,

@@ -4,6 +4,7 @@
 
 mod close_to_open;
 mod departure;
+mod descriptors;
 mod full;
 mod kill;
 mod killed;

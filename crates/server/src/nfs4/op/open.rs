@@ -205,6 +205,10 @@ async fn opened(compound: &Compound<'_>, object: &Object, request: &OpenRequest)
         let again = export.fs.open(caller, request).await;
         return again.map_err(convert::error);
     }
+    if error.status == vfs::Status::Resource && compound.holds_most() {
+        // It would wait for itself. The kernel's server says the same where it has no room for open files (ENFILE).
+        return Err(Status::ServerFault);
+    }
     Err(failure(compound.minor, object, request, error).await)
 }
 
