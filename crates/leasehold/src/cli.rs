@@ -44,6 +44,9 @@ pub enum Command {
     Status(Status),
     /// Write the man pages
     Man(Man),
+    /// End the connection of a mount whose process is killed
+    #[command(hide = true)]
+    Guard(Guard),
 }
 
 const PROXY_HELP: &str = "\
@@ -320,6 +323,17 @@ pub struct Status {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// `leasehold guard`, which `mount` starts: see `mount::guardian`
+#[derive(Debug, Args)]
+pub struct Guard {
+    /// The mount's process
+    #[arg(long)]
+    pub process: i32,
+    /// The number of its connection
+    #[arg(long)]
+    pub connection: u32,
 }
 
 /// `leasehold man`

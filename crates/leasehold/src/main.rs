@@ -110,6 +110,9 @@ fn run(arguments: Arguments) -> Result<(), Failure> {
             ))
         });
     }
+    if let Command::Guard(guard) = &arguments.command {
+        return mount::guardian::run(guard);
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -124,7 +127,7 @@ fn run(arguments: Arguments) -> Result<(), Failure> {
             Command::Mount(mount) => Box::pin(mount::run(*mount)).await,
             Command::Umount(umount) => mount::unmount::run(&umount).await,
             Command::Status(status) => status::run(&status).await,
-            Command::Man(_) => Ok(()),
+            Command::Man(_) | Command::Guard(_) => Ok(()),
         }
     });
     // What still waits for a server that is away does not keep the process.

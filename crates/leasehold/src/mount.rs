@@ -4,6 +4,7 @@
 //! mounted, or with what was in the way. The process is started by running the program once more, before there is any
 //! thread, and says on its standard output when it is ready.
 
+pub mod guardian;
 pub mod helper;
 pub mod log;
 mod marker;
@@ -34,6 +35,7 @@ use crate::owner::Life;
 use crate::stack::End;
 use crate::state::{self, Kind, Lock};
 use crate::{Failure, proxy, status};
+use guardian::Guardian;
 use words::Words;
 
 /// What the process in the background says when it is ready.
@@ -94,6 +96,7 @@ pub fn check(arguments: &cli::Mount) -> Result<(), Failure> {
 /// Is the directory one that can be mounted on? Asked before the server is, which may take long.
 fn check_directory(directory: &Path) -> Result<(), Failure> {
     let absolute = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
+    guardian::stand_in(&absolute);
     if mount::is_dead(&absolute) {
         // It is detached when the new one is there.
         return Ok(());
@@ -164,6 +167,8 @@ pub async fn run(arguments: cli::Mount) -> Result<(), Failure> {
         mounted = mounting => mounted?,
         () = end.wait() => return Err(nothing()),
     };
+    // This is the main thread: see there.
+    let guardian = mounted.connection().map(Guardian::start);
     let mounted = Arc::new(mounted);
     let place = places::remember(mounted.directory(), &directory);
     let marker = marker::set(&Words::shown(&arguments.source, &url), mounted.directory(), &words.remembered);
@@ -177,6 +182,7 @@ pub async fn run(arguments: cli::Mount) -> Result<(), Failure> {
     // From here on a signal changes nothing: what was written is worth waiting for.
     admin.begin_end();
     into_inner(mounted).await.stop(PATIENCE).await;
+    drop(guardian);
     drop(marker);
     // The next mount opens nothing that programs of this one had open: the server need not keep it.
     leaving.leave_nothing();

@@ -310,6 +310,8 @@ async fn names(bench: &Bench) {
     assert!(bench.costs("LOOKUP of v3, absent", look, getattr, [], []).await.is_err());
     let look = v3.getattr(&caller, &v3_root);
     bench.costs("GETATTR of v3, a directory", look, getattr, [], []).await.unwrap();
+    let look = two.getattr(&caller, &root);
+    bench.costs("GETATTR of v4, a directory", look, getattr, [], []).await.unwrap();
     let look = two.lookup(&caller, &root, &absent);
     assert!(bench.costs("LOOKUP of v4, absent", look, [], [], []).await.is_err());
     let asked = OpenRequest { name: Some(absent.clone()), ..request(&root, owner("opener"), Share::READ) };
@@ -379,6 +381,62 @@ async fn names_cost_nothing_under_a_lease_on_their_directory() {
         let bench = Bench::new(column).await;
         names(&bench).await;
     }
+}
+
+/// What a client of the proxy asks to confirm what it knows, the proxy asks of the origin, whatever the proxy's attribute
+/// timeouts say: another client of the origin has changed it just now.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_client_of_the_proxy_confirms_is_confirmed_at_the_origin() {
+    let bench = Bench::new(Column::None).await;
+    let [one, two] = [0, 1].map(|client| bench.clients[client].file_system());
+    let url = Url::parse(&format!("nfs://{}/export?noresvport&vers=4.2", bench.serve.address)).unwrap();
+    let direct = client::connect(&url).await.unwrap();
+    let (elsewhere, above) = (direct.file_system(), direct.root_handle());
+    let (root, caller, machine) = (bench.root, user(), Caller::unix(0, 0, &[]));
+    let opens = caller.clone().with_freshness(vfs::Freshness::Open);
+    let name = |text: &str| Name::new(text.as_bytes()).unwrap();
+    let names = ["a", "b", "c", "d"].map(name);
+    bench.age().await;
+    for name in &names {
+        assert_eq!(one.lookup(&caller, &root, name).await.unwrap_err().status, Status::NoEnt);
+    }
+    let make = async |name: &Name| {
+        let set = SetAttributes::default();
+        elsewhere.create(&machine, &above, name, CreateHow::Guarded, &set).await.unwrap();
+        elsewhere.getattr(&machine, &above).await.unwrap().change
+    };
+
+    // A GETATTR of a directory alone, as opendir(3) of a kernel sends it.
+    let now = make(&names[0]).await;
+    assert_eq!(one.getattr(&caller, &root).await.unwrap().change, now, "GETATTR");
+    // With the wish for a delegation, as a cache that has none.
+    let now = make(&names[1]).await;
+    let accessed = two.delegate(&caller, &root, AccessMask::all()).await.unwrap().accessed;
+    assert_eq!(accessed.attributes.unwrap().change, now, "ACCESS and GET_DIR_DELEGATION");
+    // A name that counts as an open, and the directory along with it.
+    let now = make(&names[2]).await;
+    let looked = one.lookup(&opens, &root, &names[2]).await.unwrap();
+    assert_eq!(looked.directory.unwrap().change, now, "LOOKUP");
+    // A file that the client has not open.
+    let file = one.lookup(&caller, &root, &name("file")).await.unwrap().node.handle;
+    let there = elsewhere.lookup(&machine, &above, &name("file")).await.unwrap().node.handle;
+    let set = SetAttributes { mode: Some(0o640), ..SetAttributes::default() };
+    elsewhere.setattr(&machine, &there, &set, None).await.unwrap();
+    assert_eq!(one.getattr(&opens, &file).await.unwrap().mode, 0o640, "GETATTR that counts as an open");
+    // What is told of the directory along with an open is of now, or is not told.
+    let set = SetAttributes { mode: Some(0o644), ..SetAttributes::default() };
+    elsewhere.setattr(&machine, &there, &set, None).await.unwrap();
+    let first = bench.open(0, "first").await;
+    let before = one.getattr(&caller, &root).await.unwrap().change;
+    let now = make(&names[3]).await;
+    let shared = bench.open(1, "second").await;
+    let told = shared.directory.after.map(|after| after.change);
+    assert!(
+        now != before && told.is_none_or(|told| told == now),
+        "{told:?} is {before}, and now it is {now}"
+    );
+    bench.close(0, &first).await;
+    bench.close(1, &shared).await;
 }
 
 /// Of a file of which nothing is here, the first bytes come with the OPEN: for a client without opens what it reads, for one

@@ -180,6 +180,24 @@ fn a_mount_is_made_read_only_and_writable_again() {
 }
 
 #[test]
+fn a_bind_mount_of_it_ends_without_a_word() {
+    if !may_mount() {
+        return;
+    }
+    let setting = Setting::new();
+    assert!(setting.mount("vers=4.2").status.success());
+    fs::create_dir(setting.at("elsewhere")).unwrap();
+    let bind = Command::new("mount").arg("--bind").args([setting.at("mnt"), setting.at("elsewhere")]).status();
+    assert!(bind.unwrap().success());
+    let unmount = |name: &str| Command::new(PROGRAM).arg("umount").arg(setting.at(name)).output().unwrap();
+    let ended = unmount("elsewhere");
+    let error = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert!(ended.status.success() && error.is_empty(), "{error}");
+    assert_eq!(setting.file(), "content");
+    assert!(unmount("mnt").status.success());
+}
+
+#[test]
 fn a_mistake_is_told_where_the_command_was_given() {
     if !may_mount() {
         return;

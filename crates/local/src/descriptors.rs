@@ -244,6 +244,12 @@ impl Descriptors {
         self.reserve(1, PER_NODE).then(|| Room(self))
     }
 
+    /// Is no more left than a sixteenth of the room?
+    pub(crate) fn is_nearly_full(&self) -> bool {
+        let is_most = |of: &AtomicUsize, max: usize| of.load(Ordering::Relaxed) >= max - max / 16;
+        is_most(&self.kept, self.bounds.kept) || is_most(&self.spent, self.bounds.spent)
+    }
+
     /// Counts so much as kept, if it is within the bounds.
     fn reserve(&self, nodes: usize, cost: usize) -> bool {
         let add = |to: &AtomicUsize, more: usize, max: usize| {

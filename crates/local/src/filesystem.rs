@@ -532,8 +532,8 @@ impl FileSystem for LocalFs {
     }
 
     /// Nothing can be done about it here: is there room by now?
-    async fn make_room(&self, _caller: &Caller) -> bool {
-        self.tree.descriptors.room().is_some()
+    async fn make_room(&self, caller: &Caller) -> bool {
+        self.tree.opens.room(&self.tree.descriptors, caller.holder, None).is_ok()
     }
 
     fn callbacks(&self) -> Option<Callbacks> {

@@ -75,7 +75,7 @@ pub(crate) fn create(
     request: &OpenRequest,
     held: Held,
 ) -> Result<Opened, Stop> {
-    let room = room_to_make(tree, principal, make)?;
+    let room = room_to_make(tree, (principal, holder), make)?;
     let making = Making { tree, principal, directory: make.directory, name: make.name, held };
     let (made, created) = making.file(make.how, make.set, request.access)?;
     let found = Found { handle: made.node.handle, directory: made.directory, created };
@@ -88,10 +88,10 @@ pub(crate) fn create(
 /// `Resource` if there is none, unless the file is there, and open for others; `Exist` if it must not be there.
 fn room_to_make<'t>(
     tree: &'t Tree,
-    principal: &Principal,
+    (principal, holder): (&Principal, Option<HolderId>),
     make: &ToMake<'_>,
 ) -> Result<Option<Room<'t>>, Status> {
-    let none = match tree.opens.room(&tree.descriptors, None) {
+    let none = match tree.opens.room(&tree.descriptors, holder, None) {
         Ok(room) => return Ok(room),
         Err(none) => none,
     };
@@ -101,7 +101,7 @@ fn room_to_make<'t>(
         return Err(Status::Exist);
     }
     let there = tree.node(&there.node.handle)?;
-    tree.opens.room(&tree.descriptors, Some(&there))
+    tree.opens.room(&tree.descriptors, holder, Some(&there))
 }
 
 fn finish(
@@ -120,7 +120,7 @@ fn finish(
     // Before a lease is granted, which nobody would hear of.
     let room = match room {
         Some(room) => Some(room),
-        None => tree.opens.room(&tree.descriptors, Some(&node))?,
+        None => tree.opens.room(&tree.descriptors, holder, Some(&node))?,
     };
     // Before the file is opened for data: a guard wants to be alone.
     let lease = tree.leases.grant(tree, &node, request.access, request.want);

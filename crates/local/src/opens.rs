@@ -71,6 +71,8 @@ pub(crate) struct Opens {
 struct Table {
     by_id: HashMap<OpenId, Arc<Open>>,
     by_file: HashMap<Handle, BTreeMap<Key, Arc<Open>>>,
+    /// How many opens each holder has.
+    counts: HashMap<HolderId, usize>,
 }
 
 /// On what ground data is used.
@@ -91,13 +93,20 @@ impl Opens {
     pub(crate) fn room<'d>(
         &self,
         descriptors: &'d Descriptors,
+        holder: Option<HolderId>,
         node: Option<&Node>,
     ) -> Result<Option<Room<'d>>, Status> {
-        if self.table.read().by_id.len() >= OPENS_MAX {
-            return Err(Status::Resource);
-        }
+        let leaves_some = {
+            let table = self.table.read();
+            if table.by_id.len() >= OPENS_MAX {
+                return Err(Status::Resource);
+            }
+            // One client alone does not take what the others need to go on.
+            holder.and_then(|holder| table.counts.get(&holder)).is_some_and(|his| his * 2 > table.by_id.len())
+        };
         match node {
             Some(node) if node.is_kept() => Ok(None),
+            _ if leaves_some && descriptors.is_nearly_full() => Err(Status::Resource),
             _ => descriptors.room().map(Some).ok_or(Status::Resource),
         }
     }
@@ -130,6 +139,9 @@ impl Opens {
         let share = Mutex::new(Shares { access, deny });
         let users = Mutex::new(vec![(opener.principal.clone(), access)]);
         let open = Arc::new(Open { id, node, key: key.clone(), share, users });
+        if let Some(holder) = key.0 {
+            *table.counts.entry(holder).or_default() += 1;
+        }
         table.by_file.entry(open.node.handle).or_default().insert(key, open.clone());
         table.by_id.insert(id, open);
         Ok(id)
@@ -156,6 +168,14 @@ impl Opens {
     pub(crate) fn close(&self, id: OpenId) -> Result<Arc<Open>, Status> {
         let mut table = self.table.write();
         let open = table.by_id.remove(&id).ok_or(Status::BadStateId)?;
+        if let Some(holder) = open.key.0
+            && let Some(his) = table.counts.get_mut(&holder)
+        {
+            *his -= 1;
+            if *his == 0 {
+                table.counts.remove(&holder);
+            }
+        }
         if let Some(opens) = table.by_file.get_mut(&open.node.handle) {
             opens.remove(&open.key);
             if opens.is_empty() {

@@ -44,7 +44,8 @@ use vfs::{Caller, Features, FileSystem};
 
 pub use front::{LookupCache, Options};
 pub use mounting::{
-    How, MountError, Target, abort as break_connection, is_dead, mounted_at, options_at, remount, unmount,
+    How, MountError, Target, abort as break_connection, breaker, has_mounts, is_dead, mounted_at, options_at,
+    remount, unmount,
 };
 
 use crate::device::Device;
@@ -163,6 +164,11 @@ impl Mount {
     /// Where it is.
     pub fn directory(&self) -> &Path {
         &self.directory
+    }
+
+    /// The number of its connection to the kernel.
+    pub fn connection(&self) -> Option<u32> {
+        self.connection
     }
 
     /// Are locks the origin's?

@@ -1,7 +1,8 @@
 //! Mounting and unmounting: by ourselves as root, through fusermount3 as anybody else.
 
 use std::ffi::OsString;
-use std::io::{self, IoSliceMut};
+use std::fs::File;
+use std::io::{self, IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -297,6 +298,13 @@ pub fn options_at(directory: &Path, kind: &str) -> Option<String> {
     topmost(directory).filter(|line| line.kind == kind).map(|line| line.options)
 }
 
+/// Is this connection mounted anywhere in this name space? What a bind mount shows may be mounted elsewhere too.
+pub fn has_mounts(connection: u32) -> bool {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let device = format!("0:{connection}");
+    table.lines().any(|line| line.split(' ').nth(2) == Some(&device))
+}
+
 fn topmost(directory: &Path) -> Option<MountLine> {
     let table = std::fs::read("/proc/self/mountinfo").ok()?;
     let lines = table.split(|byte| *byte == b'\n');
@@ -343,12 +351,17 @@ const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 
 /// Breaks a connection: whoever waits for an answer gets an error. Nothing that the server does can hold this up.
 pub fn abort(connection: u32) -> io::Result<()> {
+    breaker(connection)?.write_all(b"1")
+}
+
+/// What breaks a connection when something is written to it. It is never that of another connection with the same number.
+pub fn breaker(connection: u32) -> io::Result<File> {
     let path = format!("{CONNECTIONS}/{connection}/abort");
-    match std::fs::write(&path, "1") {
+    match File::options().write(true).open(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound && rustix::process::geteuid().is_root() => {
             // Where no systemd has done it.
             rustix::mount::mount("fusectl", CONNECTIONS, "fusectl", MountFlags::empty(), None)?;
-            std::fs::write(&path, "1")
+            File::options().write(true).open(&path)
         }
         other => other,
     }

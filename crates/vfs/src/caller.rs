@@ -32,6 +32,12 @@ pub enum Freshness {
     /// The request counts as an open: what it learns comes from a lease, or from a question that is put to the origin
     /// after the request arrived (Lever's close-to-open). So are GETATTR, ACCESS and LOOKUP of v2 and v3 clients.
     Open,
+    /// Counts as an open of a directory, and as a `stat` of anything else. Version 4 has no OPEN for directories:
+    /// opendir(3) and a cache that confirms names send GETATTR or ACCESS.
+    Directory,
+    /// A `stat` whose answer the client may take for a confirmation of names, because it asks for a directory along with
+    /// another operation: it is no older than what a negative entry is believed by.
+    Recent,
     /// A `stat`: attribute timeouts decide.
     Timeout,
 }

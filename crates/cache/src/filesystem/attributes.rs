@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use vfs::{AccessMask, Accessed, Attributes, Caller, Handle, Result};
+use vfs::{AccessMask, Accessed, Attributes, Caller, Freshness, Handle, Result};
 
 use super::names::Before;
 use crate::core::Core;
@@ -15,6 +15,7 @@ impl Core {
     pub async fn getattr(&self, caller: &Caller, handle: &Handle) -> Result<Attributes> {
         let arrived = self.policy.event();
         let object = self.object(handle);
+        let caller = &self.demanding(caller, &object);
         let open = self.policy.is_open(caller);
         if let Some(attributes) = self.with(&object, |state| state.believed(open).copied()) {
             self.counters.attributes.hit();
@@ -28,6 +29,7 @@ impl Core {
     pub async fn access(&self, caller: &Caller, handle: &Handle, asked: AccessMask) -> Result<Accessed> {
         let arrived = self.policy.event();
         let object = self.object(handle);
+        let caller = &self.demanding(caller, &object);
         if self.remembered_access(caller, &object).is_some() {
             let attributes = self.fresh(caller, &object, arrived).await?;
             if let Some(granted) = self.remembered_access(caller, &object) {
@@ -38,6 +40,22 @@ impl Core {
         self.counters.access.miss();
         let accessed = self.ask_access(caller, &object).await?;
         Ok(Accessed { granted: accessed.granted & asked, attributes: accessed.attributes })
+    }
+
+    /// The caller with what his demand comes to for this object, if directories are another matter to him.
+    pub fn demanding(&self, caller: &Caller, object: &Arc<Object>) -> Caller {
+        let counts = self.with(object, |state| {
+            let is_dir = state.attributes().is_some_and(Attributes::is_dir);
+            is_dir
+                && (caller.freshness == Freshness::Directory || state.proves_absence(&self.policy).is_none())
+        });
+        match caller.freshness {
+            Freshness::Open | Freshness::Timeout => caller.clone(),
+            Freshness::Directory | Freshness::Recent if counts => {
+                caller.clone().with_freshness(Freshness::Open)
+            }
+            Freshness::Directory | Freshness::Recent => caller.clone().with_freshness(Freshness::Timeout),
+        }
     }
 
     fn remembered_access(&self, caller: &Caller, object: &Arc<Object>) -> Option<AccessMask> {

@@ -60,6 +60,7 @@ impl Core {
     pub async fn readdir(&self, caller: &Caller, directory: &Handle, part: ReadDir) -> Result<Listing> {
         let arrived = self.policy.event();
         let object = self.object(directory);
+        let caller = &self.demanding(caller, &object);
         if let Some(listing) = self.remembered_part(caller, &object, &part, arrived).await? {
             self.counters.listings.hit();
             return Ok(listing);

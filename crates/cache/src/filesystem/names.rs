@@ -245,6 +245,12 @@ impl Core {
         delegated: bool,
     ) -> Result<Looked> {
         let before = self.with(directory, |state| Before::of(state));
+        // The directory's attributes that come along confirm negative entries: after an open here they are to be of after it.
+        let mut caller = caller.clone();
+        if self.with(directory, |state| state.is_to_be_confirmed()) {
+            caller.freshness = Freshness::Open;
+        }
+        let caller = &caller;
         let sent = self.policy.sending();
         self.counters.lookup.bump();
         let AndDelegated { result: found, lease } = if delegated {

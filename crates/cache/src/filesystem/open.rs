@@ -179,12 +179,18 @@ impl Core {
                 (may && state.opens.covers(shares))
                     .then(|| self.opened_here(caller, request, object, state, attributes))
             });
-            if opened.is_some() {
+            if let Some(opened) = opened {
                 self.counters.opens_shared.bump();
-                return Ok(opened);
+                return Ok(Some(Opened { directory: self.leased_directory(request), ..opened }));
             }
         }
         Ok(None)
+    }
+
+    /// The directory of an open that made nothing there, if a lease vouches for it.
+    fn leased_directory(&self, request: &OpenRequest) -> Wcc {
+        let directory = request.name.is_some().then(|| self.object(&request.handle));
+        Wcc::seen(directory.and_then(|directory| self.with(&directory, |state| state.leased().copied())))
     }
 
     /// What is asked of the origin for an open. Where that has no opens, a name has to be looked up for one: a file is opened by

@@ -126,6 +126,11 @@ impl State {
         self.negative_from = self.negative_from.max(arrived);
     }
 
+    /// Has a client opened a file in this directory since its attributes were asked for?
+    pub fn is_to_be_confirmed(&self) -> bool {
+        self.negative_from > 0 && self.leased().is_none() && !self.is_known_since(self.negative_from)
+    }
+
     /// The last event that showed a change of this directory by another client, or 0.
     pub fn names_doubted(&self) -> u64 {
         self.names_doubted

@@ -1,7 +1,5 @@
 //! GETATTR, SETATTR and ACCESS, and attributes as the other operations bring them.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use protocol::nfs4::{
     ACCESS4_READ, AccessArgs, ArgFattr, ArgOp, Bitmap, ChangeInfo, CompoundError, Failure, Fattr,
     GetattrArgs, Op, Operation, PutfhArgs, ResOp, Results, SetattrArgs, Stateid, Status as Wire, VerifyArgs,
@@ -34,6 +32,21 @@ pub(super) fn getattr(attr_request: Bitmap) -> ArgOp {
 /// GETATTR of all that the interface has.
 pub(super) fn getattr_all() -> ArgOp {
     getattr(convert::ATTRIBUTES)
+}
+
+/// What goes first in a compound for a caller whose question counts as an open: an origin that is a Leasehold proxy answers
+/// what is behind an ACCESS of reading alone from a question to its own origin, and a GETATTR alone, as a `stat`, by
+/// attribute timeouts.
+pub(super) fn confirming(caller: &Caller) -> Option<ArgOp> {
+    let access = || op::Access::with(AccessArgs { access: ACCESS4_READ });
+    (caller.freshness == Freshness::Open).then(access)
+}
+
+/// Are the attributes of a directory, told along with an OPEN that made nothing, no older than that? A proxy that has not asked
+/// its origin about the directory says that it may have changed; one that has asked tells the change attribute.
+pub(super) fn is_confirmed(cinfo: ChangeInfo, told: Option<&Attributes>) -> bool {
+    let ChangeInfo { before, after, .. } = cinfo;
+    before == after && (after == 0 || told.is_none_or(|told| told.change == after))
 }
 
 /// A directory before and after an operation, as far as the compound has told yet.
@@ -134,26 +147,27 @@ impl Inner {
         })
     }
 
-    /// GETATTR. Where it stands for one more open of a file that is open at the origin, ACCESS goes before it: an origin
-    /// that is a cache itself answers a GETATTR alone by attribute timeouts, as a `stat`.
+    /// GETATTR. Where it counts as an open, [`confirming`] goes before it.
     pub(super) async fn get_attributes(&self, caller: &Caller, handle: &Handle) -> Result<Attributes> {
         let plan = Plan::reading(Operation::Getattr);
-        let stands_for_open = AtomicBool::new(false);
-        let build = |state: &State| {
-            let shares = caller.freshness == Freshness::Open
-                && [Share::READ, Share::WRITE].iter().any(|share| state.open_for(handle, *share).is_some());
-            stands_for_open.store(shares, Ordering::Relaxed);
+        let build = |_: &State| {
             let mut operations = vec![put(handle)?];
-            operations.extend(shares.then(|| op::Access::with(AccessArgs { access: ACCESS4_READ })));
+            operations.extend(confirming(caller));
             operations.push(getattr_all());
             Ok((operations, Used::Nothing))
         };
         let mut results = self.run(caller, plan, build).await?.results;
         self.take::<op::Putfh>(&mut results)?;
-        if stands_for_open.load(Ordering::Relaxed) {
-            self.take::<op::Access>(&mut results)?;
-        }
+        self.take_confirming(caller, &mut results)?;
         self.take_attributes(&mut results, handle, None)
+    }
+
+    /// The result of [`confirming`].
+    pub(super) fn take_confirming(&self, caller: &Caller, results: &mut Results) -> Result<()> {
+        if confirming(caller).is_some() {
+            self.take::<op::Access>(results)?;
+        }
+        Ok(())
     }
 
     /// The state by which the size of a file is set.

@@ -22,7 +22,7 @@ use vfs::{
     Result, Status,
 };
 
-use super::attributes::{DIRECTORY, getattr_all, put};
+use super::attributes::{DIRECTORY, confirming, getattr_all, put};
 use super::execute::Plan;
 use super::state::{Delegation, State, Used, lease};
 use super::{Inner, Nfs4};
@@ -223,6 +223,7 @@ impl Inner {
         let plan = if riding == Riding::Never { Plan::reading(main) } else { Plan::stateful(main) };
         let build = |_: &State| {
             let mut operations = vec![put(directory)?];
+            operations.extend(confirming(caller));
             operations.extend(riding.first());
             operations.push(getattr_all());
             operations.extend_from_slice(rest);
@@ -231,6 +232,7 @@ impl Inner {
         let sent = async {
             let mut results = self.run(caller, plan, build).await?.results;
             self.take::<op::Putfh>(&mut results)?;
+            self.take_confirming(caller, &mut results)?;
             Ok(results)
         };
         let mut results = match sent.await {

@@ -20,7 +20,7 @@ use vfs::{
     WccAttributes,
 };
 
-use super::attributes::{Around, DIRECTORY, REGULAR, getattr, getattr_all, put};
+use super::attributes::{Around, DIRECTORY, REGULAR, getattr, getattr_all, is_confirmed, put};
 use super::delegating::{NotCarriedOut, Riding};
 use super::durable::record::Opening;
 use super::execute::Plan;
@@ -342,7 +342,12 @@ impl Inner {
         let result = above.and_then(|above| {
             let seen = Above { before: Some(above.wcc()), all: Some(above) };
             let half = self.opened_file(caller, request, results, (seen, along));
-            half.map_err(|failed| if failed.attributes.is_some() { failed } else { failed.with(Some(above)) })
+            let old = |failed: &Error| failed.status == Status::NoEnt && lease.is_none();
+            half.map_err(|failed| match failed.attributes {
+                // A proxy tells from memory what stands in front of the OPEN; that the name is not there is of later.
+                None if !old(&failed) => failed.with(Some(above)),
+                _ => failed,
+            })
         });
         Ok(AndDelegated { result, lease })
     }
@@ -358,7 +363,12 @@ impl Inner {
         if request.name.is_some() && along.part.is_none() {
             self.take::<op::Savefh>(results)?;
         }
-        let ok = self.take::<op::Open>(results)?;
+        // Servers say so that they have no room for one more open file (ENFILE), and not that waiting may help.
+        let full = |failed: Error| match failed.status {
+            Status::ServerFault => Status::Resource.into(),
+            _ => failed,
+        };
+        let ok = self.take::<op::Open>(results).map_err(full)?;
         let handle = match request.name {
             Some(_) => self.take_handle(results)?,
             None => request.handle,
@@ -409,6 +419,9 @@ impl Inner {
             Some(_) => true,
         };
         let whole = directory.after.is_some();
+        if !created && !is_confirmed(ok.cinfo, directory.after.as_ref()) {
+            directory = Wcc::default();
+        }
         Ok(Half { id, handle, attributes, lease, directory, created, granted, whole })
     }
 

@@ -1,4 +1,5 @@
-//! Which cache belongs to which mount: a file per mount in a directory that does not outlive the machine's run.
+//! Which cache and which process belong to which mount: two files per mount in a directory that does not outlive
+//! the run of the machine.
 
 use std::path::{Path, PathBuf};
 
@@ -14,21 +15,36 @@ impl Drop for Place {
         // Another cache may have been mounted there since.
         if std::fs::read_to_string(path).is_ok_and(|written| Path::new(&written) == cache) {
             let _ = std::fs::remove_file(path);
+            let _ = std::fs::remove_file(beside(path));
         }
     }
 }
 
-/// Writes down that this cache is mounted there. That it cannot be is no reason not to mount.
+/// Writes down that this cache is mounted there, by this process. That it cannot be is no reason not to mount.
 pub fn remember(mounted: &Path, cache: &Path) -> Place {
     let write = || {
         let directory = directory()?;
         state::make(&directory).ok()?;
         let path = directory.join(name(mounted));
         let cache = std::path::absolute(cache).ok()?;
+        std::fs::write(beside(&path), std::process::id().to_string()).ok()?;
         std::fs::write(&path, cache.to_str()?).ok()?;
         Some((path, cache))
     };
     Place(write())
+}
+
+/// Where the process of an entry is written. No other mount has an entry of this name.
+fn beside(path: &Path) -> PathBuf {
+    let mut path = path.as_os_str().to_owned();
+    path.push("_process");
+    path.into()
+}
+
+/// The process of what is mounted there.
+pub fn process_of(mounted: &Path) -> Option<i32> {
+    let absolute = std::path::absolute(mounted).ok()?;
+    std::fs::read_to_string(beside(&directory()?.join(name(&absolute)))).ok()?.parse().ok()
 }
 
 /// The cache of what is mounted there.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use mount::How;
 
-use super::{KIND, places};
+use super::{KIND, guardian, places};
 use crate::departure::{Stage, Waiting};
 use crate::{Failure, cli, output};
 
@@ -17,6 +17,7 @@ pub async fn run(arguments: &cli::Umount) -> Result<(), Failure> {
     let directory = std::path::absolute(&arguments.directory)
         .map_err(|error| Failure(format!("cannot unmount {}: {error}", arguments.directory.display())))?;
     let at = directory.display();
+    guardian::stand_in(&directory);
     let waiting = match places::cache_of(&directory) {
         Some(cache) => Waiting::on(&cache).await?,
         None => None,
@@ -31,9 +32,11 @@ pub async fn run(arguments: &cli::Umount) -> Result<(), Failure> {
         };
     }
     let silent = waiting.is_none() && !mount::is_dead(&directory);
+    let connection = mount::mounted_at(&directory).map(|(_, connection)| connection);
     unmount(&directory, arguments)?;
     let Some(mut waiting) = waiting else {
-        if silent {
+        // A bind mount of one of ours has no process of its own, and leaves nothing to store.
+        if silent && !connection.is_some_and(mount::has_mounts) {
             output::tell(format_args!(
                 "{at} is unmounted; its process does not say what is left to store: wait until it has ended"
             ));

@@ -153,11 +153,8 @@ fn play(name: &str, start: Start, bytes: Option<u64>, fits: fn(&Way) -> bool, ac
     }
 }
 
-/// A mount beside a proxy of the same origin misses a branch that git packed just now. It is a known fault, and its cause is
-/// not: docs/operations.md says what to do. `LAB_WAY=2` plays it.
 fn play_git(name: &str, start: Start) {
-    let fits = |way: &Way| way.proxied != [false, true] || std::env::var("LAB_WAY").is_ok();
-    play(name, start, None, fits, |pair| git::play(pair, everyday::commits(COMMITS)));
+    play(name, start, None, |_| true, |pair| git::play(pair, everyday::commits(COMMITS)));
 }
 
 fn play_sqlite(name: &str, start: Start) {

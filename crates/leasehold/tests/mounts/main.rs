@@ -4,8 +4,10 @@
 
 mod close_to_open;
 mod departure;
+mod descriptors;
 mod full;
 mod kill;
+mod killed;
 mod locks;
 mod model;
 mod names;

@@ -92,13 +92,22 @@ impl Setting {
         })
     }
 
+    /// An empty directory, served by a process with no more than so many descriptors.
+    pub fn limited(descriptors: &str) -> Setting {
+        Setting::start(|_| (), Some(descriptors))
+    }
+
     fn with(prepare: impl FnOnce(&Path)) -> Setting {
+        Setting::start(prepare, None)
+    }
+
+    fn start(prepare: impl FnOnce(&Path), descriptors: Option<&str>) -> Setting {
         // A test that failed is over too.
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let directory = tempfile::tempdir().unwrap();
         fs::create_dir(directory.path().join("served")).unwrap();
         prepare(&directory.path().join("served"));
-        let server = serve(directory.path());
+        let server = serve(directory.path(), descriptors);
         Setting { directory, server, mounts: Vec::new(), _alone: alone }
     }
 
@@ -265,9 +274,18 @@ impl Setting {
 
     /// The same, with an option in the URL.
     pub fn proxy_with(&self, listen: &str, option: &str) -> Prepared {
+        self.proxy_limited(listen, option, None)
+    }
+
+    /// The same of one that has no more than so many descriptors.
+    pub fn limited_proxy(&self, descriptors: &str) -> Prepared {
+        self.proxy_limited("127.0.0.1:0", "hard", Some(descriptors))
+    }
+
+    fn proxy_limited(&self, listen: &str, option: &str, descriptors: Option<&str>) -> Prepared {
         let url = format!("nfs://{}/export?noresvport&vers=4.2&{option}", self.server.address);
-        let mut command = Command::new("sh");
-        command.args(["-c", "read go; exec \"$@\"", "sh", PROGRAM, "proxy", &url]);
+        let mut command = descriptors.map_or_else(|| Command::new("env"), limited);
+        command.args(["sh", "-c", "read go; exec \"$@\"", "sh", PROGRAM, "proxy", &url]);
         command.args(["--min-free", "0", "--insecure", "--no-root-squash", "--no-rpcbind"]);
         command.args(["--listen", listen, "--cache"]).arg(self.cache("proxy"));
         Prepared(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap())
@@ -312,9 +330,20 @@ fn is_mounted(at: &Path) -> bool {
     table.lines().any(|line| line.split(' ').nth(1) == at.to_str())
 }
 
-fn serve(directory: &Path) -> Running {
-    let mut command = Command::new(PROGRAM);
-    command.arg("serve").arg(directory.join("served")).args(["--export", "/export", "--insecure"]);
+/// What runs the program behind it, with no more than so many descriptors.
+fn limited(descriptors: &str) -> Command {
+    let mut command = Command::new("prlimit");
+    command.arg(format!("--nofile={descriptors}:{descriptors}"));
+    command
+}
+
+fn serve(directory: &Path, descriptors: Option<&str>) -> Running {
+    let mut command = descriptors.map_or_else(|| Command::new("env"), limited);
+    command.arg(PROGRAM).arg("serve").arg(directory.join("served")).args([
+        "--export",
+        "/export",
+        "--insecure",
+    ]);
     command.args(["--no-root-squash", "--no-rpcbind", "--async", "--listen", "127.0.0.1:0", "--state"]);
     Running::start(command.arg(directory.join("state")))
 }

@@ -7,7 +7,7 @@
 //! overdue. `LAB_SEED` makes a failure again (as far as a seed can), `LAB_SECONDS` plays for longer.
 
 mod player;
-mod watch;
+pub mod watch;
 
 use std::fmt::Write;
 use std::fs;

@@ -5,7 +5,7 @@ mod object;
 mod pseudo;
 
 use protocol::nfs4::{Attr, Bitmap, Fattr, Status};
-use vfs::{Attributes, Features, FsLimits};
+use vfs::{Attributes, Features, Freshness, FsLimits};
 
 use super::compound::{Compound, File};
 pub(crate) use object::Asked;
@@ -126,8 +126,22 @@ pub(crate) async fn read(
         File::Pseudo(node) => pseudo::fattr(compound, *node, asked),
         File::Absent(export) => absent::fattr(compound, export, asked),
         File::Object(export, handle) => {
-            let object = Asked::new(compound, export, asked).await?;
+            let freshness = freshness(compound);
+            let object = Asked::new(compound, export, asked).await?.with_freshness(freshness);
             object.read(handle, attributes).await
         }
+    }
+}
+
+/// How old attributes may be. A GETATTR alone is how a client opens a directory, or confirms names. A cache asks for a
+/// directory along with a LOOKUP or READDIR, and takes the answer for a confirmation of other names too. Of a directory that
+/// goes with an OPEN, `change_info4` tells.
+fn freshness(compound: &Compound<'_>) -> Freshness {
+    if compound.is_question() && compound.is_last() {
+        Freshness::Directory
+    } else if compound.precedes_names() {
+        Freshness::Recent
+    } else {
+        Freshness::Timeout
     }
 }

@@ -50,6 +50,10 @@ pub(crate) struct Compound<'c> {
     /// The results of an earlier compound that this one is a retry of, from the compound's status on: they are the
     /// answer.
     pub(crate) replay: Option<Message>,
+    /// Where the current handle was given by the client, and not found by an operation.
+    put_at: Option<u32>,
+    /// The operation behind the one that is being answered, if there is one.
+    upcoming: Option<Operation>,
     holder: Option<HolderId>,
     /// The caller at the export used last: most compounds use one.
     caller: Option<(ExportId, Caller)>,
@@ -88,6 +92,8 @@ impl<'c> Compound<'c> {
             saved: None,
             slot: None,
             replay: None,
+            put_at: None,
+            upcoming: None,
             holder: if header.minorversion == 0 { front.state.peers.of(call.peer) } else { None },
             caller: None,
             room: room::UNNEGOTIATED_BYTES,
@@ -103,12 +109,6 @@ impl<'c> Compound<'c> {
     /// Is the operation being answered the last one?
     pub(crate) fn is_last(&self) -> bool {
         self.position + 1 == self.operations
-    }
-
-    /// Is the operation being answered the first one about a file?
-    pub(crate) fn is_first(&self) -> bool {
-        // Behind PUTFH, and from minor version 1 on behind SEQUENCE.
-        self.position == if self.minor == 0 { 1 } else { 2 }
     }
 
     /// In whose name this compound asks, as far as that is known.
@@ -157,6 +157,23 @@ impl<'c> Compound<'c> {
     /// Sets the current handle, and forgets the current state id.
     pub(crate) fn set_file(&mut self, file: File) {
         self.current = Some(Current { file, stateid: None });
+        self.put_at = None;
+    }
+
+    /// The client has named the current handle.
+    pub(crate) fn note_put(&mut self) {
+        self.put_at = Some(self.position);
+    }
+
+    /// Does an operation on names in the directory that the client has named come next?
+    pub(crate) fn precedes_names(&self) -> bool {
+        let names = [Operation::Lookup, Operation::Lookupp, Operation::Readdir];
+        self.put_at.is_some() && self.upcoming.is_some_and(|upcoming| names.contains(&upcoming))
+    }
+
+    /// Is the operation being answered the first one about the handle that the client has named?
+    pub(crate) fn is_question(&self) -> bool {
+        self.put_at.is_some_and(|at| at + 1 == self.position)
     }
 
     /// Sets the current state id.
@@ -326,6 +343,7 @@ pub(super) async fn answer(front: &Arc<Front>, call: &Call) -> Outcome {
     while status.is_ok()
         && let Some(next) = header.next(&mut decoder)
     {
+        compound.upcoming = decoder.clone().u32().ok().and_then(Operation::from_number);
         let result = compound.run(next).await;
         if let Some(replay) = compound.replay.take() {
             return replayed(call, replay);

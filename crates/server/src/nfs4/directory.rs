@@ -6,7 +6,7 @@ use std::sync::Arc;
 use protocol::nfs4::{
     Attr, Bitmap, Component, Entry, Fattr, Outcome, ReaddirArgs, ReaddirOk, Status, Verifier,
 };
-use vfs::{Handle, ReadDir};
+use vfs::{Freshness, Handle, ReadDir};
 use xdr::Chain;
 
 use super::attributes::{self, Asked};
@@ -132,7 +132,11 @@ pub(super) async fn of_export(
 ) -> Result<ReaddirOk, Status> {
     let node = walk::node_of(compound, export, handle).await?;
     let asked = Asked::new(compound, export, part.asked).await?;
-    let object = Object { export: export.clone(), handle: *handle, caller: compound.caller(export)? };
+    // From the beginning, and with no question before it: the client has just opened what it found.
+    let opens = part.cookie == 0 && compound.is_question();
+    let freshness = if opens { Freshness::Directory } else { Freshness::Timeout };
+    let caller = compound.caller(export)?.with_freshness(freshness);
+    let object = Object { export: export.clone(), handle: *handle, caller };
     let read = ReadDir {
         cookie: part.cookie,
         verifier: part.verifier,

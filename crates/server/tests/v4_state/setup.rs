@@ -48,7 +48,7 @@ pub struct Scarcity {
 
 impl Default for Scarcity {
     fn default() -> Scarcity {
-        Scarcity { opened_max: 1000, bounds: Bounds::default(), patience: PATIENCE }
+        Scarcity { opened_max: 1200, bounds: Bounds::default(), patience: PATIENCE }
     }
 }
 

@@ -6,7 +6,7 @@ use protocol::nfs4::{
     ACL4_SUPPORT_ALLOW_ACL, ACL4_SUPPORT_DENY_ACL, Ace, Acl, Attr, Bitmap, ChangeAttrType, FH4_PERSISTENT,
     Fattr, Limited, Nfstime, OpenArguments, Outcome, Status,
 };
-use vfs::{Attributes, Caller, Features, FsLimits, FsStat, Handle};
+use vfs::{Attributes, Caller, Features, Freshness, FsLimits, FsStat, Handle};
 
 use super::absent::fs_locations;
 use super::{NOT_EXCLUSIVE, SETTABLE, SPACE, supported};
@@ -55,6 +55,11 @@ impl<'c> Asked<'c> {
             Some(export.fs.fsstat(&caller, &known.root).await.map_err(convert::error)?)
         };
         Ok(Asked { front, export: export.clone(), caller, minor: compound.minor, known, wanted, space })
+    }
+
+    /// The same, for an answer that may be no older.
+    pub(crate) fn with_freshness(self, freshness: Freshness) -> Asked<'c> {
+        Asked { caller: self.caller.with_freshness(freshness), ..self }
     }
 
     /// Attributes of one object; `attributes` are given if they are known already.

@@ -29,9 +29,9 @@ pub(in crate::nfs4) async fn answer(
     if let File::Pseudo(_) = compound.file()? {
         return Ok(AccessOk { supported: args.access & PLAIN, access: args.access & PSEUDO });
     }
-    let is_open = compound.may_stand_for_open();
+    let freshness = freshness(compound, args.access);
     let Object { export, handle, caller } = compound.object()?;
-    let caller = if is_open { caller.with_freshness(Freshness::Open) } else { caller };
+    let caller = caller.with_freshness(freshness);
     let has_xattrs = args.access & XATTR != 0 && {
         let known = compound.front.known.of(&caller, &export).await.map_err(convert::error)?;
         known.limits.features.contains(Features::XATTR)
@@ -44,6 +44,18 @@ pub(in crate::nfs4) async fn answer(
         granted &= !(ACCESS4_MODIFY | ACCESS4_EXTEND | ACCESS4_DELETE | ACCESS4_XAWRITE);
     }
     Ok(AccessOk { supported, access: granted })
+}
+
+/// May the answer come by attribute timeouts? Kernels ask for all rights of a file at once, once; a cache that asks for no more
+/// than reading, as Leasehold does, confirms what it knows.
+fn freshness(compound: &Compound<'_>, access: u32) -> Freshness {
+    if !compound.is_question() {
+        Freshness::Timeout
+    } else if access == ACCESS4_READ || compound.may_stand_for_open() {
+        Freshness::Open
+    } else {
+        Freshness::Directory
+    }
 }
 
 /// What to ask for: extended attributes are read and written by those who may read and write.

@@ -7,7 +7,7 @@
 use protocol::nfs4::{
     Bitmap, Clientid, DirDelegation, GetDirDelegationArgs, GetDirDelegationOk, Stateid, Status,
 };
-use vfs::{AccessMask, Attributes, HolderId, Lease, LeaseKind, Recall};
+use vfs::{AccessMask, Attributes, Freshness, HolderId, Lease, LeaseKind, Recall};
 
 use crate::front::Object;
 use crate::nfs4::callback::{self, Said};
@@ -28,7 +28,11 @@ pub(in crate::nfs4) async fn answer(
     if let File::Pseudo(_) = compound.file()? {
         return Ok(NONE);
     }
-    let object = compound.object()?;
+    let mut object = compound.object()?;
+    if compound.is_question() {
+        // The GETATTR behind it is how the client opens the directory, or confirms names.
+        object.caller.freshness = Freshness::Directory;
+    }
     if compound.front.state.claim(compound.holder(), Claim::New).await.is_err() {
         return Ok(NONE);
     }

@@ -117,7 +117,7 @@ async fn open(
                 compound.set_stateid(entered.stateid);
                 return Ok(OpenOk {
                     stateid: entered.stateid,
-                    cinfo: name.map_or(ChangeInfo::default(), |_| convert::change_info(&opened.directory)),
+                    cinfo: name.map_or(ChangeInfo::default(), |_| change_info(&request, &opened)),
                     rflags: rflags(compound.minor, confirmed),
                     attrset: creation.map(|creation| creation.attrset(opened.created)).unwrap_or_default(),
                     delegation: delegation::answer(compound.minor, args, entered.delegation.as_ref()),
@@ -131,6 +131,18 @@ async fn open(
         }
     }
     Err(Status::Delay)
+}
+
+/// What became of the directory. Of an OPEN that may make a file, clients tell by it whether one was made; of another one,
+/// whether the directory is in the state that they have seen.
+fn change_info(request: &OpenRequest, opened: &Opened) -> ChangeInfo {
+    match opened.directory.after.map(|after| after.change) {
+        _ if opened.created => convert::change_info(&opened.directory),
+        Some(change) => ChangeInfo { atomic: false, before: change, after: change },
+        None if request.create.is_some() => ChangeInfo::default(),
+        // Nobody has looked.
+        None => convert::change_info(&opened.directory),
+    }
 }
 
 fn rflags(minor: u32, confirmed: bool) -> u32 {
@@ -192,6 +204,10 @@ async fn opened(compound: &Compound<'_>, object: &Object, request: &OpenRequest)
     {
         let again = export.fs.open(caller, request).await;
         return again.map_err(convert::error);
+    }
+    if error.status == vfs::Status::Resource && compound.holds_most() {
+        // It would wait for itself. The kernel's server says the same where it has no room for open files (ENFILE).
+        return Err(Status::ServerFault);
     }
     Err(failure(compound.minor, object, request, error).await)
 }

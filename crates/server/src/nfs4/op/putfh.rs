@@ -19,5 +19,6 @@ pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: PutfhArgs
     let file =
         if export.is_absent() { File::Absent(export.clone()) } else { File::Object(export.clone(), handle) };
     compound.set_file(file);
+    compound.note_put();
     Ok(())
 }

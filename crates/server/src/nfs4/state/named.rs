@@ -80,7 +80,7 @@ impl Compound<'_> {
         };
         let is_open = |held: &Held| held.holder == holder && matches!(held.kind, Kind::Open { .. });
         let file = FileKey { export: export.id, handle: *handle };
-        self.is_first() && self.front.state.tables().stateids.of_file(&file).any(is_open)
+        self.front.state.tables().stateids.of_file(&file).any(is_open)
     }
 
     fn held_by(&self, stateid: Stateid, is_it: impl Fn(&Kind) -> bool) -> Result<Held, Status> {

@@ -7,6 +7,9 @@
 //! nothing but delegations that it does not use: these are recalled, and the asker is held until something has come back,
 //! as for any recall.
 //!
+//! A client that holds nearly all state is told SERVERFAULT when the patience ends, and others DELAY: a program that opens
+//! files until it may not would wait for itself for ever.
+//!
 //! Nobody is held whose client could then not give anything back: in minor version 0, where an owner's CLOSE waits for its
 //! OPEN, and in a session of whose slots half are in use.
 
@@ -169,6 +172,13 @@ impl Compound<'_> {
         let made = object.export.fs.make_room(&Caller { deadline, ..object.caller.clone() }).await;
         let now = Instant::now();
         now < limit && (made || until.is_some_and(|until| until <= now))
+    }
+
+    /// Does the asker hold nearly all that is held? Then room will come of his own closes, or not at all.
+    pub(crate) fn holds_most(&self) -> bool {
+        let tables = self.front.state.tables();
+        let client = tables.client_of(self).map(|client| client.id);
+        client.is_some_and(|client| tables.stateids.is_most(client))
     }
 
     /// Until when the asker is held before it is looked again: no longer than until another client falls silent. `None` if

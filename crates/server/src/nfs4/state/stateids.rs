@@ -245,6 +245,12 @@ impl Stateids {
         self.files.get(file).into_iter().flatten().filter_map(|key| self.held.get(key))
     }
 
+    /// Does the client hold at least seven eighths of all?
+    pub(crate) fn is_most(&self, client: Clientid) -> bool {
+        let count = self.counts.get(&self.number(client)).copied().unwrap_or_default();
+        8 * count.states >= 7 * self.held.len()
+    }
+
     /// Has the client any state that is not revoked?
     pub(crate) fn has(&self, client: Clientid) -> bool {
         self.counts.get(&self.number(client)).is_some_and(|count| count.states > count.revoked)

@@ -1,0 +1,191 @@
+//! A mount that is killed while a thread of it waits in the kernel: it tells the kernel of a name, for which it needs the lock
+//! of the directory, which a program holds that waits for the mount's reply. Nobody can answer any more, and nobody hangs.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::setting::{Setting, may_mount, output, wait_until};
+use crate::stress::watch::Connection;
+
+/// The program that waits is told within this time.
+const BOUND: Duration = Duration::from_secs(20);
+
+/// A way to the server on which requests can be held back, and the server's own calls go through.
+struct Way {
+    address: SocketAddr,
+    gate: Arc<(Mutex<bool>, Condvar)>,
+}
+
+impl Way {
+    fn to(server: &str) -> Way {
+        let (listener, server) = (TcpListener::bind("127.0.0.1:0").unwrap(), server.to_owned());
+        let (address, gate) = (listener.local_addr().unwrap(), <Arc<(Mutex<bool>, Condvar)>>::default());
+        let shared = gate.clone();
+        std::thread::spawn(move || {
+            while let Ok((client, _)) = listener.accept() {
+                let server = TcpStream::connect(&server).unwrap();
+                let (up, down) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+                let gate = shared.clone();
+                std::thread::spawn(move || copy(up, server, || drop(open(&gate))));
+                std::thread::spawn(move || copy(down, client, || ()));
+            }
+        });
+        Way { address, gate }
+    }
+
+    fn hold_requests(&self) {
+        *self.gate.0.lock().unwrap() = true;
+    }
+}
+
+/// Waits until requests are not held back.
+fn open(gate: &(Mutex<bool>, Condvar)) -> std::sync::MutexGuard<'_, bool> {
+    gate.1.wait_while(gate.0.lock().unwrap(), |held| *held).unwrap()
+}
+
+fn copy(mut from: TcpStream, mut to: TcpStream, may_go_on: impl Fn()) {
+    let mut bytes = vec![0; 64 << 10];
+    while let Ok(read @ 1..) = from.read(&mut bytes) {
+        may_go_on();
+        if to.write_all(&bytes[..read]).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(Shutdown::Both);
+}
+
+/// Does a thread of the process wait in the kernel for what nobody can interrupt?
+fn is_stuck(process: Pid) -> bool {
+    let tasks =
+        fs::read_dir(format!("/proc/{}/task", process.as_raw_nonzero())).into_iter().flatten().flatten();
+    let status = |task: fs::DirEntry| fs::read_to_string(task.path().join("status")).unwrap_or_default();
+    tasks.map(status).any(|status| status.contains("\nState:\tD"))
+}
+
+/// Leases on files that the server has given.
+fn file_leases(setting: &Setting) -> u64 {
+    let mut status = Command::new(env!("CARGO_BIN_EXE_leasehold"));
+    let status = output(status.args(["status", "--json"]).arg(setting.place("state")));
+    let held = &serde_json::from_str::<serde_json::Value>(&status).unwrap()["held"]["/export"];
+    ["read_leases", "write_leases"].iter().filter_map(|kind| held[kind].as_u64()).sum()
+}
+
+/// The process that a mount has started to outlive it.
+fn guardian_of(process: Pid) -> Option<Pid> {
+    let parent = format!("\nPPid:\t{}\n", process.as_raw_nonzero());
+    let of = |entry: fs::DirEntry| {
+        let pid = Pid::from_raw(entry.file_name().to_str()?.parse().ok()?)?;
+        let read = |file: &str| fs::read_to_string(entry.path().join(file)).unwrap_or_default();
+        (read("status").contains(&parent) && read("cmdline").contains("\0guard\0")).then_some(pid)
+    };
+    fs::read_dir("/proc").unwrap().flatten().find_map(of)
+}
+
+/// Has the guardian got hold of the connection?
+fn is_armed(guardian: Pid) -> bool {
+    let opened =
+        fs::read_dir(format!("/proc/{}/fd", guardian.as_raw_nonzero())).into_iter().flatten().flatten();
+    opened.filter_map(|entry| fs::read_link(entry.path()).ok()).any(|path| path.ends_with("abort"))
+}
+
+fn has_ended(child: &mut Child, bound: Duration) -> bool {
+    let end = Instant::now() + bound;
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() > end {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    true
+}
+
+/// A mount with a thread that waits for a program that waits for the server. The program, and another one, at whose writing the
+/// server has called the mount.
+fn stuck(setting: &mut Setting, way: &Way) -> (Child, Child) {
+    setting.mount_from(&way.address.to_string(), "a", "vers=4.2");
+    setting.mount("b", "vers=4.2");
+    fs::create_dir(setting.at("a", "d")).unwrap();
+    fs::write(setting.at("a", "d/f"), "text").unwrap();
+    let process = setting.pid_of("a").unwrap();
+    wait_until(|| guardian_of(process).is_some_and(is_armed));
+    // Of a lease on the file the mount is told, and then it tells the kernel of the name.
+    wait_until(|| {
+        assert_eq!(fs::read(setting.at("a", "d/f")).unwrap(), b"text");
+        file_leases(setting) > 0
+    });
+    way.hold_requests();
+    let waiting = Command::new("mkdir").arg(setting.at("a", "d/new")).stderr(Stdio::null()).spawn().unwrap();
+    // The kernel has the directory locked for it, and the name in it has been asked for.
+    wait_until(|| {
+        let at = fs::read_to_string(format!("/proc/{}/wchan", waiting.id())).unwrap_or_default();
+        at == "request_wait_answer"
+    });
+    let write = "for n in 1 2 3; do echo other > \"$0.$n\"; mv \"$0.$n\" \"$0\"; done";
+    let other = Command::new("sh")
+        .args(["-c", write])
+        .arg(setting.at("b", "d/f"))
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    wait_until(|| is_stuck(process));
+    (waiting, other)
+}
+
+fn kill(guarded: bool) {
+    let mut setting = Setting::new();
+    let way = Way::to(&setting.address());
+    let (mut waiting, mut other) = stuck(&mut setting, &way);
+    let (process, connection) = (setting.pid_of("a").unwrap(), Connection::of(&setting.at("a", "")));
+    if !guarded {
+        kill_process(guardian_of(process).unwrap(), Signal::KILL).unwrap();
+    }
+    kill_process(process, Signal::KILL).unwrap();
+    if !guarded {
+        wait_until(|| {
+            fs::read_to_string(format!("/proc/{}/status", process.as_raw_nonzero()))
+                .is_ok_and(|status| status.contains("\nState:\tZ"))
+        });
+        let mut unmounting = Command::new(env!("CARGO_BIN_EXE_leasehold"));
+        unmounting
+            .args(["umount", "--lazy"])
+            .arg(setting.at("a", ""))
+            .stderr(Stdio::null())
+            .status()
+            .unwrap();
+    }
+    let ended = has_ended(&mut waiting, BOUND);
+    if !ended {
+        // Nothing else would end it, and all of the machine would feel it.
+        connection.abort();
+        waiting.wait().unwrap();
+    }
+    setting.kill("a");
+    let looked = fs::read_dir(setting.at("a", "")).map(|_| ()).map_err(|error| error.raw_os_error());
+    let _ = other.kill();
+    let _ = other.wait();
+    assert!(ended, "who waited for the mount that was killed waits for ever");
+    assert!(!waiting.wait().unwrap().success(), "mkdir was never answered");
+    let told = if guarded { Err(Some(Errno::NOTCONN.raw_os_error())) } else { Ok(()) };
+    assert_eq!(looked, told, "guarded: {guarded}");
+}
+
+#[test]
+fn a_mount_that_is_killed_while_it_notifies_the_kernel_leaves_nobody_waiting() {
+    if may_mount() {
+        kill(true);
+    }
+}
+
+#[test]
+fn umount_ends_what_a_mount_without_its_guardian_has_left() {
+    if may_mount() {
+        kill(false);
+    }
+}
