@@ -1,9 +1,17 @@
-//! The body of the fuzz target of RPC: any bytes as a stream of records, and as one datagram.
+//! The bodies of the fuzz targets of RPC: any bytes as a stream of records and as one datagram, and as a sequence of calls
+//! before the reply cache.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use bytes::Bytes;
+use xdr::Message;
 
-use crate::message::{Incoming, parse_reply};
+use crate::ReplyCache;
+use crate::auth::{AuthSys, Credential};
+use crate::message::{CallHeader, Incoming, parse_reply};
 use crate::record::Assembler;
+use crate::replay::{Admission, Lasting, Sender, Slot};
 
 /// The bound on records: small, so that the fuzzer finds it.
 const BOUND: usize = 1 << 16;
@@ -27,8 +35,118 @@ fn message(record: Bytes) {
     }
 }
 
+/// A call, as far as the reply cache may tell calls apart: host, xid, user and arguments.
+type Same = (u8, u8, u8, u8);
+
+/// What must be known of a call.
+enum Known {
+    Running(Slot, Sender, Lasting),
+    /// Given up: it may have taken effect.
+    Unanswered,
+    Answered {
+        reply: Bytes,
+        from: Sender,
+        lasting: Lasting,
+        heard: bool,
+    },
+}
+
+/// Two bytes are one step: a call of one of two hosts over one of four connections, the end of one that is under way, or
+/// that of a connection. Each call is carried out once as long as its reply is owed, and nobody gets the reply to another.
+pub fn replies(input: &[u8]) {
+    let cache = ReplyCache::volatile();
+    let mut model: BTreeMap<Same, Known> = BTreeMap::new();
+    for (step, pair) in input.chunks_exact(2).enumerate().take(4096) {
+        let (what, bits) = (pair[0], pair[1]);
+        let same: Same = (bits & 1, bits >> 1 & 3, bits >> 3 & 1, bits >> 4 & 3);
+        match (what % 8, model.remove(&same)) {
+            (0..4, known) => {
+                let lasting = if what & 8 == 0 { Lasting::Kept } else { Lasting::UntilHeard };
+                let known = called(&cache, known, same, (sender(same, bits >> 6), lasting));
+                model.insert(same, known);
+            }
+            (4, Some(Known::Running(slot, from, lasting))) => {
+                let reply = reply(same, step, what >> 3 & 1);
+                slot.complete(&Message { first: reply.clone(), more: Vec::new() });
+                model.insert(same, Known::Answered { reply, from, lasting, heard: false });
+            }
+            (5, Some(Known::Running(slot, ..))) => slot.forget(),
+            (6, Some(Known::Running(slot, ..))) => {
+                drop(slot);
+                model.insert(same, Known::Unanswered);
+            }
+            (7, known) => {
+                known.into_iter().for_each(|known| drop(model.insert(same, known)));
+                let connection = u64::from(bits & 7);
+                cache.heard(connection);
+                for known in model.values_mut() {
+                    if let Known::Answered { from, lasting: Lasting::UntilHeard, heard, .. } = known {
+                        *heard |= from.connection == Some(connection);
+                    }
+                }
+            }
+            (_, known) => known.into_iter().for_each(|known| drop(model.insert(same, known))),
+        }
+    }
+}
+
+/// A call came: what is known of it afterwards.
+fn called(
+    cache: &std::sync::Arc<ReplyCache>,
+    known: Option<Known>,
+    same: Same,
+    (from, lasting): (Sender, Lasting),
+) -> Known {
+    let (_, xid, uid, argument) = same;
+    let credential = Credential::Sys(AuthSys { uid: uid.into(), ..AuthSys::default() });
+    let header = CallHeader { xid: xid.into(), program: 100_003, version: 3, procedure: 8, credential };
+    match (cache.admit(from, &header, &[argument], lasting), known) {
+        (Admission::Running(done), Some(running @ Known::Running(..))) => {
+            assert!(done.borrow().is_none(), "it has not been answered");
+            running
+        }
+        (Admission::Answered(message), Some(Known::Answered { reply, from: first, lasting, heard })) => {
+            assert_eq!(message.first, reply, "the reply to another call");
+            assert!(!heard || first.address.port() == from.address.port(), "it has been heard elsewhere");
+            Known::Answered { reply, from: first, lasting, heard }
+        }
+        (Admission::Execute { slot, resent }, known) => {
+            match known {
+                None => assert!(!resent),
+                Some(Known::Unanswered) => assert!(resent),
+                Some(Known::Answered { reply, from: first, heard, .. }) => {
+                    assert!(heard && first.address.port() != from.address.port(), "carried out twice");
+                    assert_eq!(resent, reply.get(24..28) == Some(&[0; 4]));
+                }
+                Some(Known::Running(..)) => unreachable!("carried out twice at once"),
+            }
+            Known::Running(slot, from, lasting)
+        }
+        (admission, _) => unreachable!("{admission:?} of what is not known"),
+    }
+}
+
+/// One of four connections of a host, each from a port of its own.
+fn sender((host, ..): Same, connection: u8) -> Sender {
+    let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, host)), 700 + u16::from(connection));
+    Sender { address, connection: Some(u64::from(host) * 4 + u64::from(connection)) }
+}
+
+/// Another reply each time, of success or failure.
+fn reply(same: Same, step: usize, failed: u8) -> Bytes {
+    let mut bytes = vec![0; 24];
+    bytes.extend([0, 0, 0, failed, same.0, same.1, same.2, same.3]);
+    bytes.extend((step as u64).to_be_bytes());
+    bytes.into()
+}
+
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn nothing_is_carried_out_twice_or_answered_for_another() {
+        protocol::fuzzing::over_corpus("replies", super::replies);
+    }
+
     #[test]
     fn the_body_holds() {
         protocol::fuzzing::over_corpus("rpc", super::rpc);

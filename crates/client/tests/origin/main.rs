@@ -10,6 +10,7 @@ mod everything;
 mod farewell4;
 mod ganesha;
 mod ganesha4;
+mod hostile4;
 mod nonsense;
 mod operations;
 mod resends;

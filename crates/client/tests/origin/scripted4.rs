@@ -74,6 +74,8 @@ struct Kept {
     forgets: bool,
     /// The next SEQUENCE is on a connection that is not bound.
     refuse: Option<Arc<AtomicBool>>,
+    /// What is made of the next answer to SEQUENCE.
+    lie: Option<fn(&mut SequenceOk)>,
 }
 
 impl Kept {
@@ -137,6 +139,16 @@ impl Origin4 {
         self.service.kept.lock().refuse = Some(refused);
     }
 
+    /// Lies in the next answer to SEQUENCE.
+    pub fn lie(&self, lie: fn(&mut SequenceOk)) {
+        self.service.kept.lock().lie = Some(lie);
+    }
+
+    /// Has it been told?
+    pub fn has_lied(&self) -> bool {
+        self.service.kept.lock().lie.is_none()
+    }
+
     /// Ends all connections and listens again.
     pub async fn reconnect(&mut self) {
         self.server = None;
@@ -194,10 +206,19 @@ impl Origin4 {
     /// Calls back, with CB_SEQUENCE in front, and gives what was answered behind that. `again` is a call that was made
     /// before.
     pub async fn call_back(&self, operation: CbArgOp, again: bool) -> CbCompoundRes {
+        self.service.kept.lock().callbacks += u32::from(!again);
+        self.call_back_as(operation, |_| ()).await
+    }
+
+    /// The same, under another CB_SEQUENCE than the session has come to, which does not count.
+    pub async fn call_back_as(
+        &self,
+        operation: CbArgOp,
+        change: impl FnOnce(&mut CbSequenceArgs),
+    ) -> CbCompoundRes {
         let (connection, sequence) = {
-            let mut kept = self.service.kept.lock();
-            kept.callbacks += u32::from(!again);
-            let sequence = CbSequenceArgs {
+            let kept = self.service.kept.lock();
+            let mut sequence = CbSequenceArgs {
                 sessionid: kept.session.unwrap(),
                 sequenceid: kept.callbacks,
                 slotid: 0,
@@ -205,6 +226,7 @@ impl Origin4 {
                 cachethis: true,
                 referring_call_lists: List::default(),
             };
+            change(&mut sequence);
             (kept.back.clone().unwrap(), sequence)
         };
         let args = CbCompoundArgs {
@@ -328,7 +350,11 @@ impl Scripted {
             slot = Some((args.slotid, args.sequenceid));
             kept.used.insert(args.slotid, (args.sequenceid, behind.to_vec()));
             kept.cached_last = args.cachethis;
-            results.push(ResOp::Sequence(Ok(sequenced(args, &kept))));
+            let mut ok = sequenced(args, &kept);
+            if let Some(lie) = kept.lie.take() {
+                lie(&mut ok);
+            }
+            results.push(ResOp::Sequence(Ok(ok)));
             operations.remove(0);
         }
         let mut hang_up = false;

@@ -1,0 +1,151 @@
+//! An origin of version 4.1 that means it ill: it lies about sessions, calls back about what it never gave and in places that
+//! are not there, grants what nobody wanted, and sends more than was asked. The call concerned fails or is mended, nothing
+//! of one file is taken for another's, and the next honest answer is as good as ever.
+
+use bytes::Bytes;
+use protocol::nfs4::callback::{CbArgOp, CbRecallArgs};
+use protocol::nfs4::{self, ArgOp, ReadOk, ResOp, SequenceOk, Status as Wire};
+use vfs::{By, FileSystem, Want};
+
+use crate::directories4::granted;
+use crate::riding4::directory;
+use crate::scripted::{caller, handle, name};
+use crate::scripted4::{Origin4, Say, opened, say};
+use crate::state4::{delegated, granting, open, read, read_delegation, recall, request, soon, until, usual};
+
+#[tokio::test]
+async fn sessions_that_answer_for_another_call_are_left() {
+    let lies: [fn(&mut SequenceOk); 4] = [
+        |ok| ok.sessionid = [0xee; 16],
+        |ok| ok.slotid += 1,
+        |ok| ok.sequenceid = ok.sequenceid.wrapping_add(1),
+        |ok| (ok.highest_slotid, ok.target_highest_slotid) = (0, 0),
+    ];
+    for lie in lies {
+        let origin = Origin4::start(usual).await;
+        let fs = origin.mount("").await;
+        origin.lie(lie);
+        // The call fails, or is made again: it never takes the answer of another.
+        if let Ok(attributes) = soon(fs.getattr(&caller(), &handle(b"file"))).await {
+            assert_eq!(attributes.size, 4);
+        }
+        assert!(origin.has_lied());
+        for _ in 0..20 {
+            assert_eq!(read(&fs, By::Anonymous).await.unwrap().to_bytes().unwrap(), "data");
+        }
+        assert_eq!(origin.mistaken(), 0, "each slot goes on from where it was");
+    }
+}
+
+#[tokio::test]
+async fn callbacks_in_the_name_of_another_session_slot_or_turn_do_nothing() {
+    let origin = Origin4::start(granting(read_delegation)).await;
+    let (fs, mut callbacks, _, lease) = delegated(&origin).await;
+    let refused = async |change: fn(&mut nfs4::callback::CbSequenceArgs)| {
+        soon(origin.call_back_as(recall(), change)).await.status
+    };
+    assert_eq!(refused(|args| args.sessionid = [0xee; 16]).await, Err(Wire::BadSession));
+    assert_eq!(refused(|args| args.slotid = u32::MAX).await, Err(Wire::BadSlot));
+    assert_eq!(refused(|args| args.sequenceid = 77).await, Err(Wire::SeqMisordered));
+    assert!(callbacks.try_recv().is_err(), "nothing was recalled");
+    assert_eq!(origin.operations("DELEGRETURN").len(), 0);
+    // The honest one is heard, and heard once.
+    assert_eq!(soon(origin.call_back(recall(), false)).await.status, Ok(()));
+    assert_eq!(soon(origin.call_back(recall(), true)).await.status, Ok(()));
+    assert!(matches!(soon(callbacks.recv()).await, Some(vfs::Callback::Recall(told)) if told.id == lease.id));
+    assert!(callbacks.try_recv().is_err(), "a repetition is one");
+    soon(fs.returned(&caller(), lease.id)).await.unwrap();
+}
+
+#[tokio::test]
+async fn recalls_of_what_was_never_given_are_refused_and_take_nothing_else() {
+    let origin = Origin4::start(granting(read_delegation)).await;
+    let (_fs, mut callbacks, _, lease) = delegated(&origin).await;
+    for number in 0..100_u8 {
+        let fh = nfs4::Handle::new(&[number; 128]).unwrap();
+        let stateid = nfs4::Stateid { seqid: 1, other: [number; 12] };
+        let made_up = CbArgOp::Recall(CbRecallArgs { stateid, truncate: true, fh });
+        let status = soon(origin.call_back(made_up, false)).await.status;
+        assert!(matches!(status, Err(Wire::BadStateid | Wire::BadHandle)), "{status:?}");
+    }
+    assert!(callbacks.try_recv().is_err());
+    assert_eq!(soon(origin.call_back(recall(), false)).await.status, Ok(()));
+    assert!(matches!(soon(callbacks.recv()).await, Some(vfs::Callback::Recall(told)) if told.id == lease.id));
+}
+
+#[tokio::test]
+async fn a_delegation_that_nobody_wanted_goes_back() {
+    let origin = Origin4::start(granting(read_delegation)).await;
+    let fs = origin.mount("").await;
+    let _callbacks = fs.callbacks().unwrap();
+    let opened = soon(fs.open(&caller(), &request(Want::None))).await.unwrap();
+    assert!(opened.lease.is_none());
+    until(|| origin.operations("DELEGRETURN").len() == 1).await;
+    assert_eq!(read(&fs, By::Open(opened.id)).await.unwrap().to_bytes().unwrap(), "data");
+}
+
+#[tokio::test]
+async fn more_than_was_asked_is_an_error_of_that_read() {
+    for eof in [true, false] {
+        let mut honest = false;
+        let origin = Origin4::start(move |operation, _| match operation {
+            ArgOp::Read(_) if !std::mem::replace(&mut honest, true) => {
+                say(ResOp::Read(Ok(ReadOk { eof, data: Bytes::from(vec![b'x'; 5000]).into() })))
+            }
+            _ => Say::Usual,
+        })
+        .await;
+        let fs = origin.mount("").await;
+        read(&fs, By::Anonymous).await.unwrap_err();
+        assert_eq!(fs.nonsense_heard(), 1);
+        assert_eq!(read(&fs, By::Anonymous).await.unwrap().to_bytes().unwrap(), "data");
+    }
+}
+
+/// The longest handles that there may be, which differ in the last byte alone: what is asked of one is asked of no other.
+#[tokio::test]
+async fn the_longest_handles_are_kept_apart() {
+    let long = |last: u8| {
+        let mut bytes = [7; 128];
+        bytes[127] = last;
+        bytes
+    };
+    let (mut last, mut rest) = (0, directory(granted));
+    let origin = Origin4::start(move |operation, all| match operation {
+        ArgOp::Getfh(()) => {
+            last += 1;
+            say(ResOp::Getfh(Ok(nfs4::GetfhOk { object: nfs4::Handle::new(&long(last)).unwrap() })))
+        }
+        _ => rest(operation, all),
+    })
+    .await;
+    let fs = origin.mount("").await;
+    let mut found = Vec::new();
+    for text in [&b"one"[..], b"two"] {
+        found.push(soon(fs.lookup(&caller(), &handle(b"dir"), &name(text))).await.unwrap().node.handle);
+    }
+    assert!(found[0] != found[1] && found.iter().all(|handle| handle.as_bytes().len() == 128));
+    for handle in &found {
+        soon(fs.read(&caller(), handle, By::Anonymous, 0, 10)).await.unwrap();
+        let Some(ArgOp::Putfh(asked)) = origin.operations("PUTFH").pop() else { panic!() };
+        assert_eq!(&asked.object[..], handle.as_bytes());
+    }
+}
+
+/// A state id that it gives to two files does not let one be read by the other's open.
+#[tokio::test]
+async fn an_open_is_good_for_its_own_file_whatever_state_id_it_has() {
+    let origin = Origin4::start(move |operation, _| match operation {
+        ArgOp::Open(_) => {
+            let stateid = nfs4::Stateid { seqid: 1, other: [1; 12] };
+            say(ResOp::Open(Ok(opened(stateid, nfs4::OpenDelegation::None))))
+        }
+        _ => Say::Usual,
+    })
+    .await;
+    let fs = origin.mount("").await;
+    let first = open(&fs).await;
+    let other = soon(fs.read(&caller(), &handle(b"other"), By::Open(first.id), 0, 10)).await;
+    assert_eq!(other.unwrap_err().status, vfs::Status::BadStateId);
+    assert_eq!(read(&fs, By::Open(first.id)).await.unwrap().to_bytes().unwrap(), "data");
+}
