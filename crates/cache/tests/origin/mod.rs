@@ -447,12 +447,8 @@ impl FileSystem for Origin {
 
     async fn fsstat(&self, _: &Caller, _: &Handle) -> Result<FsStat> {
         let available_bytes = self.durability.free_bytes(&self.tree());
-        Ok(FsStat {
-            total_bytes: u64::MAX,
-            free_bytes: available_bytes,
-            available_bytes,
-            ..FsStat::default()
-        })
+        let free_bytes = available_bytes;
+        Ok(FsStat { total_bytes: u64::MAX, free_bytes, available_bytes, ..FsStat::default() })
     }
 
     async fn limits(&self, _: &Caller, _: &Handle) -> Result<FsLimits> {
