@@ -187,7 +187,8 @@ fn a_bind_mount_of_it_ends_without_a_word() {
     let setting = Setting::new();
     assert!(setting.mount("vers=4.2").status.success());
     fs::create_dir(setting.at("elsewhere")).unwrap();
-    let bind = Command::new("mount").arg("--bind").args([setting.at("mnt"), setting.at("elsewhere")]).status();
+    let bind =
+        Command::new("mount").arg("--bind").args([setting.at("mnt"), setting.at("elsewhere")]).status();
     assert!(bind.unwrap().success());
     let unmount = |name: &str| Command::new(PROGRAM).arg("umount").arg(setting.at(name)).output().unwrap();
     let ended = unmount("elsewhere");
