@@ -2,6 +2,7 @@
 //! in `server/tests/v4_state/adversaries`.
 #![allow(clippy::unwrap_used)] // a test ends at the first surprise
 
+mod damage;
 mod disk;
 #[path = "../program/mod.rs"]
 mod program;
