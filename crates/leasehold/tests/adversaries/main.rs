@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // a test ends at the first surprise
 
 mod bounds;
+mod damage;
 mod disk;
 #[path = "../program/mod.rs"]
 mod program;
