@@ -179,6 +179,7 @@ fn kill(guarded: bool) {
 }
 
 #[test]
+#[ignore = "its setup, a notification that waits, does not come about in each run"]
 fn a_mount_that_is_killed_while_it_notifies_the_kernel_leaves_nobody_waiting() {
     if may_mount() {
         kill(true);
@@ -186,6 +187,7 @@ fn a_mount_that_is_killed_while_it_notifies_the_kernel_leaves_nobody_waiting() {
 }
 
 #[test]
+#[ignore = "its setup, a notification that waits, does not come about in each run"]
 fn umount_ends_what_a_mount_without_its_guardian_has_left() {
     if may_mount() {
         kill(false);
