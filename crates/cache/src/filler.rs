@@ -23,6 +23,11 @@ use crate::store::objects::{INLINE_BYTES, blocking};
 use crate::table::Object;
 use crate::upstream::read::{Answered, Reader};
 
+/// Fewer bytes than this in one reply, with more to come, are scant.
+const SCANT_BYTES: usize = 512;
+/// Scant replies to one fetch. An origin that sends a byte with each READ would otherwise cost a call for each byte.
+const SCANT_MAX: usize = 16;
+
 /// A fetch and its reader's credential.
 struct Errand {
     core: Arc<Core>,
@@ -242,6 +247,7 @@ impl Errand {
         if !brought.bytes.is_empty() || (!read.eof && is_short(&first, range)) {
             let mut more = BytesMut::from(&brought.bytes[..]);
             more.extend_from_slice(&first);
+            let mut scant = 0;
             while !read.eof && is_short(&more, range) {
                 let Answered { read: next, proves } =
                     self.read(range.start + more.len() as u64..range.end).await?;
@@ -251,6 +257,10 @@ impl Errand {
                 brought.states.extend(next.attributes);
                 if changed || (bytes.is_empty() && !next.eof) {
                     break;
+                }
+                scant += usize::from(bytes.len() < SCANT_BYTES && !next.eof);
+                if scant > SCANT_MAX {
+                    return Err(Status::Io.into());
                 }
                 brought.read_bytes += bytes.len();
                 more.extend_from_slice(&bytes);

@@ -1,7 +1,7 @@
 //! The heart of a mount: the file system below, what the kernel knows of it, and what the operations share.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -18,6 +18,7 @@ use crate::inodes::{Inode, Inodes, NAMES_MAX, is_valid};
 use crate::notify::Notifier;
 use crate::ops::deadlock::Waits;
 use crate::ops::reopen::Retries;
+use crate::passthrough::refill::PassedFiles;
 use crate::recalls::Recalls;
 use crate::silly::Record;
 use crate::wire::reply::{Answer, Attr, EntryOut, Outcome};
@@ -89,6 +90,8 @@ pub struct Counters {
 
 /// A mount, from the kernel's side. See the module.
 pub struct Front {
+    /// For tasks of its own.
+    pub this: Weak<Front>,
     pub fs: Arc<dyn FileSystem>,
     pub options: Options,
     pub device: Device,
@@ -107,6 +110,8 @@ pub struct Front {
     pub locks: bool,
     /// The kernel and our rights allow passthrough. Given up at the first refusal.
     pub passthrough: AtomicBool,
+    /// Files that the kernel reads by itself now.
+    pub passed: PassedFiles,
     pub counters: Counters,
 }
 
@@ -294,9 +299,15 @@ impl Front {
             let mut state = inode.state.lock();
             let ours = state.writers > 0 || state.lease.is_some_and(|lease| is_valid(&lease));
             state.told = Some(attributes.wcc());
+            state.told_size = attributes.size;
             if attributes.is_dir() {
                 state.seen = Some(Box::new(*attributes));
                 state.removed = None;
+            }
+            if let Some(passed) = &state.backing
+                && !passed.is_of(attributes.wcc())
+            {
+                passed.poke();
             }
             (!ours && state.pages.told(attributes), state.silly.is_some())
         };

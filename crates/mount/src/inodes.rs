@@ -23,10 +23,10 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use vfs::{Attributes, Caller, Handle, Lease, Name, OpenId, Owner, Wcc, WccAttributes};
 
-use crate::device::Backing;
 use crate::inodes::forgotten::Forgotten;
 use crate::ops::doubt::Doubt;
 use crate::pages::Pages;
+use crate::passthrough::Passed;
 use crate::wire::abi::ROOT;
 
 mod forgotten;
@@ -70,6 +70,8 @@ pub struct State {
     pub pages: Pages,
     /// The attributes that the kernel was last told.
     pub told: Option<WccAttributes>,
+    /// The size that it was last told.
+    pub told_size: u64,
     /// Opens and locks, any of which may have shown another size than the kernel believes in.
     pub looks: u64,
     /// After how many of them the kernel has appended where the end was.
@@ -77,13 +79,15 @@ pub struct State {
     /// Which processes got locks on it, by their owners, and by which open last, until they give up all of them or that
     /// is released: the kernel says nothing of an owner that is an open file itself (`F_OFD_SETLK`).
     pub lockers: HashMap<Owner, Locker>,
+    /// Opens with locks of which a descriptor was closed, and when: their RELEASE may be on its way.
+    pub leaving: HashMap<OpenId, Instant>,
     /// Removed while it was open: the name that it has until the last close.
     pub silly: Option<Silly>,
     /// Of a directory: as it was last seen.
     pub seen: Option<Box<Attributes>>,
     /// Of a directory that was removed through this mount: what those see who have it open.
     pub removed: Option<Box<Attributes>>,
-    /// Of a directory: when a file in it was locked last.
+    /// When it was locked last; of a directory, when a file in it was.
     pub locked: Option<Instant>,
     /// What the kernel has read of a directory, if it was all.
     pub listed: Option<Listed>,
@@ -109,17 +113,6 @@ pub struct Listed {
     pub state: WccAttributes,
     /// Until then, what came along about the files in it is believed.
     pub until: Instant,
-}
-
-/// A file of this machine that the kernel reads by itself, and what keeps it as it is.
-#[derive(Debug)]
-pub struct Passed {
-    /// For the kernel.
-    pub backing: Backing,
-    /// The state of the file that it has.
-    pub state: WccAttributes,
-    /// Keeps the file whole: never read, and dropped last.
-    pub _whole: vfs::Whole,
 }
 
 /// A name that a removed file has until it is closed.

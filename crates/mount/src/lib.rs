@@ -133,8 +133,11 @@ impl Mount {
             let _ = std::fs::write(path, READAHEAD_KIB.to_string());
         }
         let (recalls, returns) = Recalls::new();
-        let front = Arc::new(Front {
-            notifier: Notifier::start(device.clone()).map_err(MountError::Start)?,
+        let notifier = Notifier::start(device.clone()).map_err(MountError::Start)?;
+        let front = Arc::new_cyclic(|this| Front {
+            this: this.clone(),
+            notifier,
+            passed: <_>::default(),
             inodes: Inodes::new(root.handle),
             files: files::Files::default(),
             silly,

@@ -6,7 +6,7 @@ mod directory;
 pub mod doubt;
 mod extended;
 mod io;
-mod lock;
+pub mod lock;
 mod names;
 mod open;
 mod remove;

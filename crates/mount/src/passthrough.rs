@@ -6,10 +6,9 @@
 //! - An open that has a backing file cannot be made to lose it; the file stays whole and unchanged while it is open.
 //! - It takes CAP_SYS_ADMIN, and a connection that agreed on it.
 //!
-//! So the way is chosen at the open. If others of the node go the other way, and this open cannot (somebody writes, or
-//! the file has changed since), the node is retired: the kernel looks the file up again and opens a new node, while who
-//! has the old one open goes on reading the file as it was when it was opened. That is what close-to-open promises, and
-//! no more.
+//! So the way is chosen at the open. If other opens of the node go the other way, and this open cannot (it writes, or the file
+//! has changed since), the node is retired: the kernel looks the file up again and opens a new node. The opens of the old node
+//! keep their backing file, and `refill` writes that file anew when the remote file has changed.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -18,8 +17,12 @@ use std::sync::atomic::Ordering;
 use rustix::io::Errno;
 use vfs::{Attributes, Caller, OpenId, Share};
 
+pub use self::refill::Passed;
 use crate::front::Front;
-use crate::inodes::{Inode, Passed};
+use crate::inodes::Inode;
+use crate::ops::lock::was_locked;
+
+pub mod refill;
 
 /// How an open reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,21 +48,21 @@ impl Front {
         let candidate = self.passthrough.load(Ordering::Relaxed) && access == Share::READ && now.size > 0;
         let wanted = candidate && {
             let state = inode.state.lock();
-            state.ordinary == 0 && state.backing.is_none()
+            state.ordinary == 0 && state.backing.is_none() && !was_locked(&state)
         };
         let whole = match open.filter(|_| wanted) {
             Some(open) => self.fs.whole(caller, open).await,
             None => None,
         };
         let whole = whole.filter(|whole| whole.attributes.wcc() == now.wcc());
-        let fresh = whole.and_then(|whole| self.register(whole));
+        let fresh = whole.and_then(|whole| self.register(whole, caller));
         let mut state = inode.state.lock();
         let way = match (&state.backing, fresh) {
-            (Some(passed), _) if candidate && passed.state == now.wcc() => Way::Passed(passed.backing.id),
+            (Some(passed), _) if candidate && passed.is_of(now.wcc()) => Way::Passed(passed.backing.id),
             (Some(_), _) => Way::Again,
             (None, Some(fresh)) if state.ordinary == 0 => {
                 let id = fresh.backing.id;
-                state.backing = Some(Arc::new(fresh));
+                state.backing = Some(self.watch(inode, fresh));
                 Way::Passed(id)
             }
             (None, _) => Way::Ordinary,
@@ -72,9 +75,9 @@ impl Front {
         way
     }
 
-    fn register(&self, whole: vfs::Whole) -> Option<Passed> {
+    fn register(&self, whole: vfs::Whole, caller: &Caller) -> Option<Passed> {
         match self.device.open_backing(whole.file.as_fd()) {
-            Ok(backing) => Some(Passed { backing, state: whole.attributes.wcc(), _whole: whole }),
+            Ok(backing) => Some(Passed::new(backing, whole, caller)),
             Err(errno) => {
                 // A file system that cannot be stacked, a right that is missing: it will not be better next time.
                 if !matches!(errno, Errno::MFILE | Errno::NFILE | Errno::NOMEM) {

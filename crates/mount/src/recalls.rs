@@ -144,6 +144,7 @@ impl Front {
 
     /// Attributes and names of a file are to be asked for again.
     pub async fn distrust(&self, inode: &Inode) {
+        self.refill_soon(&inode.handle);
         self.notifier.attributes_of_any(inode.number).await;
         let names = inode.state.lock().names.clone();
         self.notifier.names(names).await;

@@ -90,13 +90,20 @@ impl fmt::Debug for FileRange {
 /// All of a file as it is now, as a file of this machine.
 #[derive(Clone)]
 pub struct Whole {
-    /// The file, open for reading, with all its bytes and no others.
+    /// The file, open for reading and writing, with all its bytes and no others.
     pub file: Arc<File>,
     /// What the file is that it has the bytes of.
     pub attributes: crate::attributes::Attributes,
     /// Held as long as the file is used: nobody changes its bytes until it is dropped. What the remote file becomes
     /// meanwhile goes elsewhere.
-    pub pin: Arc<dyn std::any::Any + Send + Sync>,
+    pub pin: Arc<dyn Pinned>,
+}
+
+/// What keeps the bytes of a [`Whole`] as they are until it is dropped.
+pub trait Pinned: Send + Sync {
+    /// The layer that gave the file forgets it and removes its name. From then on the holder may write the file. Blocks
+    /// while the disk removes the name.
+    fn part(&self);
 }
 
 impl fmt::Debug for Whole {

@@ -28,7 +28,7 @@ pub use attributes::{
     Attributes, ChangeInfo, Device, FileType, Fsid, SetAttributes, SetTime, Wcc, WccAttributes,
 };
 pub use caller::{AccessMask, Caller, Credential, Freshness, HolderId, Principal};
-pub use data::{Data, FileRange, Whole};
+pub use data::{Data, FileRange, Pinned, Whole};
 pub use error::{Error, Result, Status};
 pub use extended::{Ace, Acl, Copied, Extent, Features, ListedXattrs, Place, Sought, XattrHow, XattrName};
 pub use filesystem::{

@@ -3,9 +3,31 @@
 use std::sync::Arc;
 
 use tokio::time::Instant;
-use vfs::{AccessMask, Caller, FileType, Handle, OpenId, Whole};
+use vfs::{AccessMask, Caller, FileType, Handle, OpenId, Pinned, Whole};
 
 use crate::core::Core;
+use crate::store::Pin;
+use crate::table::Object;
+
+/// Keeps a complete file as it is, until the layer above takes it over.
+struct WholePin {
+    core: Arc<Core>,
+    object: Arc<Object>,
+    pin: Pin,
+}
+
+impl Pinned for WholePin {
+    fn part(&self) {
+        let file = self.pin.file();
+        self.core.with(&self.object, |state| {
+            if state.data.file().is_some_and(|kept| Arc::ptr_eq(kept, file)) {
+                state.drop_data();
+            }
+        });
+        // A reader that still has a pin of it reads what the holder writes: the holder parts when that is newer.
+        file.remove();
+    }
+}
 
 impl Core {
     /// Until when what is known of a file may be believed without asking.
@@ -22,7 +44,7 @@ impl Core {
 
     /// The file of an open, if all of its bytes are here and those of the known state. What was fetched before that was
     /// settled may not be: it is good until the next open, and the layer above would keep it for longer.
-    pub fn whole(&self, caller: &Caller, open: OpenId) -> Option<Whole> {
+    pub fn whole(self: &Arc<Core>, caller: &Caller, open: OpenId) -> Option<Whole> {
         let object = self.opened_object(open).ok()?;
         let (pin, attributes) = self.with(&object, |state| {
             let attributes = *state.attributes()?;
@@ -42,7 +64,7 @@ impl Core {
         (file.metadata().ok()?.len() == attributes.size).then(|| Whole {
             file,
             attributes,
-            pin: Arc::new(pin),
+            pin: Arc::new(WholePin { core: self.clone(), object: object.clone(), pin }),
         })
     }
 }

@@ -3,6 +3,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
@@ -258,4 +259,64 @@ fn what_two_mounts_append_under_a_lock_is_there_in_order() {
         assert!(fs::read_to_string(path(name)).unwrap() == wanted, "{name}");
     }
     assert!(fs::read_to_string(setting.there("log")).unwrap() == wanted);
+}
+
+/// A reader that keeps a file open, which the kernel reads by itself, and locks it before each look: a database.
+#[test]
+fn who_gets_a_lock_on_a_file_that_the_kernel_reads_by_itself_sees_what_the_last_holder_wrote() {
+    if !may_hold() {
+        return;
+    }
+    let mut setting = Setting::new();
+    setting.mount("a", "vers=4.2");
+    setting.mount("b", "vers=4.2");
+    let passed = |setting: &Setting| setting.status("a")["kernel"]["opens_passthrough"].as_u64().unwrap();
+    fs::write(setting.at("b", "file"), b"round-x").unwrap();
+    let mut reader = None;
+    // That an earlier open went this way says nothing of the next: it is this one that has to.
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while reader.is_none() {
+        if std::time::Instant::now() > deadline {
+            eprintln!("skipped: this kernel has no passthrough");
+            return;
+        }
+        assert_eq!(fs::read(setting.at("a", "file")).unwrap(), b"round-x");
+        let before = passed(&setting);
+        let file = File::open(setting.at("a", "file")).unwrap();
+        reader = (passed(&setting) > before).then_some(file);
+    }
+    let reader = reader.unwrap();
+    let writer = OpenOptions::new().write(true).open(setting.at("b", "file")).unwrap();
+    for round in 0..5 {
+        flock(&writer, rustix::fs::FlockOperation::LockExclusive);
+        writer.write_all_at(format!("round-{round}").as_bytes(), 0).unwrap();
+        flock(&writer, rustix::fs::FlockOperation::Unlock);
+        flock(&reader, rustix::fs::FlockOperation::LockShared);
+        let mut bytes = [0; 7];
+        reader.read_exact_at(&mut bytes, 0).unwrap();
+        assert_eq!(std::str::from_utf8(&bytes).unwrap(), format!("round-{round}"));
+        flock(&reader, rustix::fs::FlockOperation::Unlock);
+    }
+}
+
+fn flock(file: &File, how: rustix::fs::FlockOperation) {
+    rustix::fs::flock(file, how).unwrap();
+}
+
+/// flock(2) locks end with the RELEASE of the open, which Linux sends after close(2) has returned.
+#[test]
+fn a_lock_of_an_open_file_is_free_when_its_close_has_returned() {
+    if !may_hold() {
+        return;
+    }
+    let mut setting = Setting::new();
+    setting.mount("a", "vers=4.2");
+    let path = setting.at("a", "file");
+    fs::write(&path, b"x").unwrap();
+    let wants = rustix::fs::FlockOperation::NonBlockingLockExclusive;
+    for round in 0..300 {
+        let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        let locked = rustix::fs::flock(&file, wants);
+        assert_eq!(locked, Ok(()), "round {round}: the last holder has closed the file");
+    }
 }

@@ -25,7 +25,10 @@ impl Front {
         let inode = self.inode(header.node)?;
         self.settle_names(header, &inode).await;
         match self.fs.getattr(&caller(header), &inode.handle).await {
-            Ok(attributes) => Ok(Answer::Attr(self.valid(&inode), self.attr(&inode, &attributes))),
+            Ok(attributes) => {
+                self.wait_for_refill(&inode, &attributes).await;
+                Ok(Answer::Attr(self.valid(&inode), self.attr(&inode, &attributes)))
+            }
             Err(error) => {
                 let left = removed(&inode, &error).ok_or_else(|| errno::of(error))?;
                 Ok(Answer::Attr(Duration::ZERO, attr_of_removed(self, &left)))
@@ -78,6 +81,7 @@ impl Front {
         };
         let leased = inode.is_leased();
         inode.state.lock().pages.wrote(&Wcc { after: Some(attributes), ..wcc }, leased);
+        self.refill_soon(&inode.handle);
         Ok(attributes)
     }
 

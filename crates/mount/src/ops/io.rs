@@ -4,6 +4,10 @@
 //! size: neither the answer to an open nor that to a lock, which are the points of coherence. So the first append after one
 //! of those is held against the size that is known here, and goes where the end is.
 //!
+//! **Reads of a file that grows.** The kernel takes a READ that comes back short for the end of the file, and fills the page
+//! with zeros. If a GETATTR has meanwhile told the kernel of a larger size, a program reads these zeros as data. So a READ is
+//! made again if it came back short and a larger size was told while it was under way.
+//!
 //! **Direct writes.** Linux drops the pages of the range before a direct write, and after it if the call is synchronous. Of
 //! an asynchronous one (io_submit(2), io_uring) it drops none afterwards, so that a page that a reader has filled meanwhile
 //! stays with the bytes of before. The reply to a direct WRITE therefore waits until the kernel has dropped them once more.
@@ -24,6 +28,8 @@ use crate::wire::request::{ReadHow, WriteHow};
 /// Most bytes of one COPY_FILE_RANGE: its answer has 32 bits.
 const COPY_MAX_BYTES: u64 = 1 << 30;
 
+/// How often a READ is made again because the file has grown meanwhile.
+const GROWTHS_MAX: usize = 4;
 /// How long an append waits for pages to go that have it elsewhere.
 const PAGES_PATIENCE: Duration = Duration::from_millis(100);
 /// How long the reply to a direct WRITE waits for pages of before to go. They go afterwards all the same.
@@ -42,20 +48,33 @@ impl Front {
                 state.pages.read(leased, granule, wall());
             }
         }
-        let (first, eof) = self.read_part(&file, offset, size).await?;
+        for _ in 0..GROWTHS_MAX {
+            let told = file.inode.state.lock().told_size;
+            let data = self.read_once(&file, offset, size).await?;
+            let now = file.inode.state.lock().told_size;
+            let end = offset + data.len() as u64;
+            if data.len() >= size as usize || now <= told || now <= end {
+                return Ok(Answer::Data(data));
+            }
+        }
+        self.read_once(&file, offset, size).await.map(Answer::Data)
+    }
+
+    async fn read_once(&self, file: &File, offset: u64, size: u32) -> Result<Bytes, Errno> {
+        let (first, eof) = self.read_part(file, offset, size).await?;
         if eof || first.is_empty() || first.len() >= size as usize {
-            return Ok(Answer::Data(first));
+            return Ok(first);
         }
         let mut whole = BytesMut::from(&first[..]);
         while whole.len() < size as usize {
             let rest = size - whole.len() as u32;
-            let (part, eof) = self.read_part(&file, offset + whole.len() as u64, rest).await?;
+            let (part, eof) = self.read_part(file, offset + whole.len() as u64, rest).await?;
             whole.extend_from_slice(&part);
             if eof || part.is_empty() {
                 break;
             }
         }
-        Ok(Answer::Data(whole.freeze()))
+        Ok(whole.freeze())
     }
 
     async fn read_part(&self, file: &File, offset: u64, size: u32) -> Result<(Bytes, bool), Errno> {
@@ -155,6 +174,7 @@ impl Front {
         state.pages.heard_of(file.fh);
         state.wrote(&written.wcc, leased);
         drop(state);
+        self.refill_soon(handle);
         Ok(written)
     }
 
@@ -215,6 +235,7 @@ impl Front {
         file.dirty.store(true, Ordering::Release);
         let leased = file.inode.is_leased();
         file.inode.state.lock().pages.wrote(&wcc, leased);
+        self.refill_soon(&file.inode.handle);
         Ok(Answer::Done)
     }
 
@@ -244,6 +265,7 @@ impl Front {
         }
         let leased = target.inode.is_leased();
         target.inode.state.lock().pages.wrote(&copied.wcc, leased);
+        self.refill_soon(&target.inode.handle);
         Ok(Answer::Written(copied.count.min(COPY_MAX_BYTES) as u32))
     }
 }

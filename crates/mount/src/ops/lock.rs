@@ -14,7 +14,7 @@ use super::deadlock::Wait;
 use crate::errno;
 use crate::files::{File, lock_owner};
 use crate::front::{Front, Interrupt, opening};
-use crate::inodes::Locker;
+use crate::inodes::{Inode, Locker, State};
 use crate::wire::reply::{Answer, Outcome};
 use crate::wire::request::FileLock;
 
@@ -25,6 +25,10 @@ const END: u64 = i64::MAX as u64;
 
 /// How long the grant of a lock may wait for pages and names of another state to go.
 const FORGET_PATIENCE: Duration = Duration::from_secs(1);
+/// How long after a close of a descriptor its RELEASE may be on its way.
+const LEAVING_MAX: Duration = Duration::from_secs(1);
+/// How long a request for a lock waits for it. A descriptor that was duplicated has no RELEASE to come.
+const LEAVING_PATIENCE: Duration = Duration::from_millis(200);
 /// How long after a lock the kernel believes no names of files beside the locked one.
 const LOCKS_MEMORY: Duration = Duration::from_secs(60);
 
@@ -62,10 +66,17 @@ impl Front {
         let request = LockRequest { lock: wanted, wait: wait.is_some(), reclaim: false };
         let mut pause = RETRY.0;
         let waiting = wait.filter(|_| !flock).map(|_| self.waits.begin());
+        let mut waited = false;
         loop {
             let unlocked = file.inode.unlocked.notified();
             match self.fs.lock(&file.caller, open, &request).await {
                 Ok(Locked::Granted) => break,
+                Ok(Locked::Denied(other))
+                    if !std::mem::replace(&mut waited, true)
+                        && until_left(&file.inode, &other.owner).await =>
+                {
+                    continue;
+                }
                 Ok(Locked::Denied(other)) => {
                     let (inode, caller) = (file.inode.clone(), file.caller.clone());
                     let wait = Wait {
@@ -99,8 +110,21 @@ impl Front {
             file.inode.unlocked.notify_waiters();
             return Err(Errno::INTR);
         }
-        file.inode.state.lock().lockers.insert(owner, Locker { pid: lock.pid, open });
+        {
+            let mut state = file.inode.state.lock();
+            state.lockers.insert(owner.clone(), Locker { pid: lock.pid, open });
+            state.locked = Some(Instant::now());
+        }
         self.look_anew(&file).await;
+        if file.passed
+            && let Err(errno) = self.refill_now(&file).await
+        {
+            // The holder would read what was there before it got the lock.
+            let range = (request.lock.offset, request.lock.length);
+            let _ = self.fs.unlock(&file.caller, open, &owner, range).await;
+            file.inode.unlocked.notify_waiters();
+            return Err(errno);
+        }
         self.doubt_names_beside(&file).await;
         Ok(Answer::Done)
     }
@@ -122,8 +146,7 @@ impl Front {
 
     /// Was a file in this directory locked not long ago?
     pub fn has_locks(&self, directory: u64) -> bool {
-        let inode = self.inodes.get(directory);
-        inode.is_some_and(|inode| inode.state.lock().locked.is_some_and(|at| at.elapsed() < LOCKS_MEMORY))
+        self.inodes.get(directory).is_some_and(|inode| was_locked(&inode.state.lock()))
     }
 
     /// Who gets a lock sees what the last holder wrote: pages of another state go before it is told.
@@ -151,6 +174,39 @@ impl Front {
         }
         file.inode.unlocked.notify_waiters();
     }
+}
+
+/// Waits for the end of an open that is being closed and whose lock is in the way. True if it has ended.
+///
+/// The locks of an open file (`F_OFD_SETLK`, flock(2)) end with its RELEASE, which Linux sends after close(2) has returned. A
+/// process that closes the file and then asks for the lock must not be told EAGAIN.
+async fn until_left(inode: &Inode, owner: &Owner) -> bool {
+    let is_leaving = || {
+        let state = inode.state.lock();
+        let open = state.lockers.get(owner).map(|locker| locker.open);
+        let closed = open.and_then(|open| state.leaving.get(&open).copied());
+        closed.is_some_and(|at| at.elapsed() < LEAVING_MAX)
+    };
+    if !is_leaving() {
+        return false;
+    }
+    let left = async {
+        loop {
+            let unlocked = inode.unlocked.notified();
+            tokio::pin!(unlocked);
+            unlocked.as_mut().enable();
+            if !is_leaving() {
+                return;
+            }
+            unlocked.await;
+        }
+    };
+    tokio::time::timeout(LEAVING_PATIENCE, left).await.is_ok()
+}
+
+/// Was the file, or one in the directory, locked not long ago?
+pub fn was_locked(state: &State) -> bool {
+    state.locked.is_some_and(|at| at.elapsed() < LOCKS_MEMORY)
 }
 
 fn length_of(lock: FileLock) -> u64 {

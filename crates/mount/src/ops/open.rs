@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
+use tokio::time::Instant;
 use vfs::{
     AccessMask, Attributes, Caller, CreateHow, Handle, Lease, Name, OpenId, OpenRequest, Share, Status, Want,
 };
@@ -316,6 +317,12 @@ impl Front {
     /// FLUSH, at each close of a descriptor: what was written is at the origin, or the error is told here.
     pub async fn flush(&self, fh: u64, owner: u64) -> Outcome {
         let file = self.file(fh)?;
+        if let Some(open) = file.open {
+            let mut state = file.inode.state.lock();
+            if state.lockers.values().any(|locker| locker.open == open) {
+                state.leaving.insert(open, Instant::now());
+            }
+        }
         let flushed = if self.is_gone(&file).await { Ok(()) } else { self.send(&file).await };
         if self.locks {
             self.unlock_all(&file, &lock_owner(owner, false)).await;
@@ -414,12 +421,14 @@ impl Front {
             let mut state = file.inode.state.lock();
             state.pages.heard_of(fh);
             state.opens = state.opens.saturating_sub(1);
-            state.lockers.retain(|_, locker| Some(locker.open) != file.open);
             state.writers -= u32::from(file.access.contains(Share::WRITE) && state.writers > 0);
             state.ordinary -= u32::from(!file.passed && state.ordinary > 0);
             let unused = if state.opens == state.ordinary { state.backing.take() } else { None };
             (if state.opens == 0 { state.silly.take() } else { None }, unused)
         };
+        if unused.is_some() {
+            self.passed.leave(&file.inode);
+        }
         drop(unused);
         // Pages that were mapped are written after the last FLUSH; there is nobody left to tell of a failure but the log.
         // What was removed loses its last name first.
@@ -434,6 +443,12 @@ impl Front {
             && let Err(error) = self.fs.close(&file.caller, id).await
         {
             tracing::debug!("close of {}: {error}", file.inode.handle);
+        }
+        {
+            // Its locks have ended with it.
+            let mut state = file.inode.state.lock();
+            state.lockers.retain(|_, locker| Some(locker.open) != file.open);
+            state.leaving.retain(|open, _| Some(*open) != file.open);
         }
         file.inode.unlocked.notify_waiters();
         Ok(Answer::Done)

@@ -89,8 +89,6 @@ bitflags::bitflags! {
         const MAX_PAGES = 1 << 22;
         /// Targets of symbolic links are cached.
         const CACHE_SYMLINKS = 1 << 23;
-        /// Cached data goes when we say so, and not when a time stamp moves.
-        const EXPLICIT_INVAL_DATA = 1 << 25;
         /// Set-id bits are cleared by us.
         const HANDLE_KILLPRIV_V2 = 1 << 28;
         /// `flags2` is meant.

@@ -220,3 +220,45 @@ fn a_name_whose_file_somebody_else_has_replaced_is_linked() {
         }
     }
 }
+
+/// A program that looks at the size and then reads, as `tail -f` does, through an open that it keeps. The kernel's page of the
+/// old end must not show zeros, and a file that the kernel reads by itself must grow.
+#[test]
+fn who_watches_a_file_that_others_append_to_reads_what_they_wrote() {
+    if !may_mount() {
+        return;
+    }
+    for version in VERSIONS {
+        for whole in [false, true] {
+            let setting = Setting::new(&format!("vers={version}&actimeo=1"));
+            let mut wanted = b"first line\n".repeat(20);
+            fs::write(setting.there("log"), &wanted).unwrap();
+            // Settled and complete in the cache, or not.
+            let rounds = if whole { 3 } else { 1 };
+            for _ in 0..rounds {
+                assert_eq!(fs::read(setting.at("log")).unwrap(), wanted);
+                std::thread::sleep(std::time::Duration::from_millis(if whole { 30 } else { 0 }));
+            }
+            let held = File::open(setting.at("log")).unwrap();
+            let mut bytes = vec![0; 4096];
+            assert_eq!(held.read_at(&mut bytes, 0).unwrap(), wanted.len());
+            for round in 0..3 {
+                let line = format!("line {round}\n").into_bytes();
+                append(&setting.there("log"), &line);
+                wanted.extend_from_slice(&line);
+                wait_until(|| held.metadata().unwrap().len() == wanted.len() as u64);
+                wait_until(|| {
+                    let mut bytes = vec![0; 4096];
+                    let read = held.read_at(&mut bytes, 0).unwrap();
+                    // Less may be there for a moment; other bytes never.
+                    assert_eq!(
+                        bytes[..read],
+                        wanted[..read],
+                        "version {version}, whole {whole}, round {round}"
+                    );
+                    read == wanted.len()
+                });
+            }
+        }
+    }
+}

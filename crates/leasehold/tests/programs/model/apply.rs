@@ -373,7 +373,7 @@ impl Model {
         let Some(content) = &mut object.content else { return call.wants("it is a directory") };
         let is_stale = call.failed(Errno::STALE) && gone && self.clients[call.client].goes_stale;
         if matches!(op, Op::Close { .. }) {
-            content.unlock(holder);
+            content.close(holder, call.client, call.ended);
             if open.write {
                 content.settle(call.client, call.ended);
             }
@@ -410,7 +410,8 @@ impl Model {
             }
             (Op::Sync { .. }, Outcome::Done) => content.settle(call.client, call.ended),
             (Op::Lock { cells, exclusive, .. }, Outcome::Locked(granted)) => {
-                if content.is_locked(holder, cells, *exclusive) == *granted {
+                let late = || content.may_be_locked((holder, call.client), cells, *exclusive, call.began);
+                if content.is_locked(holder, cells, *exclusive) == *granted && (*granted || !late()) {
                     return call.wants(if *granted { "another has a lock" } else { "no other has a lock" });
                 }
                 if *granted {

@@ -38,6 +38,18 @@ struct Lock {
     exclusive: bool,
 }
 
+/// How long a lock that a close ended may still be in the way of another client.
+const LEAVING_MAX: Duration = Duration::from_secs(5);
+
+/// A lock that a close has ended.
+#[derive(Debug, Clone, Hash)]
+struct Left {
+    lock: Lock,
+    client: usize,
+    /// When the close was answered.
+    at: Duration,
+}
+
 /// A file.
 #[derive(Debug, Clone, Hash)]
 pub struct Content {
@@ -50,6 +62,7 @@ pub struct Content {
     contested: bool,
     was_cut: bool,
     locks: Vec<Lock>,
+    left: Vec<Left>,
 }
 
 impl Content {
@@ -65,6 +78,7 @@ impl Content {
             contested: false,
             was_cut: false,
             locks: Vec::new(),
+            left: Vec::new(),
         }
     }
 
@@ -197,11 +211,24 @@ impl Content {
 
     /// Whether a lock of another holder is in the way.
     pub fn is_locked(&self, holder: (usize, usize), cells: &Range<usize>, exclusive: bool) -> bool {
-        let in_the_way = |lock: &Lock| {
-            let overlaps = lock.cells.start < cells.end && cells.start < lock.cells.end;
-            lock.holder != holder && overlaps && (lock.exclusive || exclusive)
+        self.locks.iter().any(|lock| lock.is_in_the_way(holder, cells, exclusive))
+    }
+
+    /// Whether the lock of another client may still be in the way, although its holder has closed the file: FUSE tells of
+    /// the last close after close(2) has returned.
+    pub fn may_be_locked(
+        &self,
+        (holder, client): ((usize, usize), usize),
+        cells: &Range<usize>,
+        exclusive: bool,
+        began: Duration,
+    ) -> bool {
+        let late = |left: &Left| {
+            left.client != client
+                && left.at + LEAVING_MAX >= began
+                && left.lock.is_in_the_way(holder, cells, exclusive)
         };
-        self.locks.iter().any(in_the_way)
+        self.left.iter().any(late)
     }
 
     /// Whether a holder may write these cells.
@@ -221,6 +248,21 @@ impl Content {
 
     pub fn unlock(&mut self, holder: (usize, usize)) {
         self.locks.retain(|lock| lock.holder != holder);
+    }
+
+    /// A holder has closed the file.
+    pub fn close(&mut self, holder: (usize, usize), client: usize, at: Duration) {
+        self.left.retain(|left| left.at + LEAVING_MAX >= at);
+        let ended = self.locks.iter().filter(|lock| lock.holder == holder).cloned();
+        self.left.extend(ended.map(|lock| Left { lock, client, at }));
+        self.unlock(holder);
+    }
+}
+
+impl Lock {
+    fn is_in_the_way(&self, holder: (usize, usize), cells: &Range<usize>, exclusive: bool) -> bool {
+        let overlaps = self.cells.start < cells.end && cells.start < self.cells.end;
+        self.holder != holder && overlaps && (self.exclusive || exclusive)
     }
 }
 
@@ -275,7 +317,10 @@ mod tests {
         file.lock((0, 0), 0..4, true);
         assert!(file.is_locked((1, 0), &(3..5), false) && !file.is_locked((1, 0), &(4..5), true));
         assert!(file.holds((0, 0), &(1..3)) && !file.holds((0, 0), &(3..5)) && !file.holds((1, 0), &(1..3)));
-        file.unlock((0, 0));
+        file.close((0, 0), 0, Duration::from_secs(1));
         assert!(!file.is_locked((1, 0), &(0..4), true));
+        let late =
+            |client, began| file.may_be_locked(((1, 0), client), &(0..4), true, Duration::from_secs(began));
+        assert!(late(1, 2) && !late(0, 2) && !late(1, 9));
     }
 }

@@ -1,0 +1,275 @@
+//! Backing files of remote files that change while they are open: written anew in place.
+//!
+//! The kernel cannot exchange the backing file of an open, and its reads never come to us. A program that keeps a file open
+//! (`tail -f`, a database that is opened for reading) would read the old bytes for as long as it runs. So the backing file
+//! gets the bytes of the changed file:
+//! - before a lock on it is granted through such an open;
+//! - when the kernel is told of changed attributes, when this mount has written the file, or when its lease is recalled;
+//! - else when a look at the attributes shows a change. The looks are [`PAUSE`] apart, and cost a call only if the attribute
+//!   timeout has ended.
+//!
+//! Before the first byte is written the cache parts with the file (`vfs::Pinned::part`). Bytes are written from the beginning,
+//! so that a file that has only grown never shows anything but its bytes. A reader of a file that was written over may see
+//! old and new bytes side by side until the end of the refill.
+//!
+//! Changes may come faster than the file can be read. After each refill the watcher therefore rests [`REST`] times as long
+//! as the refill took. A refill always runs to completion: a part that is written late would replace newer bytes.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use rustix::io::Errno;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use vfs::{Attributes, By, Caller, Handle, WccAttributes, Whole};
+
+use crate::device::Backing;
+use crate::errno;
+use crate::front::Front;
+use crate::inodes::Inode;
+
+/// Time between two looks: at first, and at most when nothing changes.
+const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+/// Rest after a refill, in times of what the refill took.
+const REST: u32 = 9;
+/// Bytes of one READ.
+const PART_BYTES: u32 = 1 << 20;
+/// How often a file is read again at once because it has changed while it was read.
+const ROUNDS_MAX: usize = 3;
+/// How long a GETATTR waits for the backing file to get the bytes that belong to the new attributes.
+const PATIENCE: Duration = Duration::from_millis(300);
+
+/// A file of this machine that the kernel reads by itself, and what keeps it as it is.
+pub struct Passed {
+    /// For the kernel.
+    pub backing: Backing,
+    /// The state of the remote file that it has the bytes of; none while it is written anew.
+    state: Mutex<Option<WccAttributes>>,
+    /// Held by the refill that is under way.
+    turn: tokio::sync::Mutex<()>,
+    /// Wakes the watcher.
+    poked: Arc<Notify>,
+    /// Woken by the end of each refill.
+    refilled: Notify,
+    /// The user of the first open. It has proven the right to read.
+    caller: Caller,
+    /// Dropped last.
+    whole: Whole,
+}
+
+impl std::fmt::Debug for Passed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Passed").field("backing", &self.backing).field("state", &self.state).finish()
+    }
+}
+
+impl Drop for Passed {
+    fn drop(&mut self) {
+        // Its watcher ends.
+        self.poked.notify_one();
+    }
+}
+
+impl Passed {
+    /// A backing file with the bytes of `whole`.
+    pub fn new(backing: Backing, whole: Whole, caller: &Caller) -> Passed {
+        let state = Mutex::new(Some(whole.attributes.wcc()));
+        let (turn, poked, refilled) = <_>::default();
+        Passed { backing, state, turn, poked, refilled, caller: caller.clone(), whole }
+    }
+
+    /// Has it the bytes of this state?
+    pub fn is_of(&self, state: WccAttributes) -> bool {
+        *self.state.lock() == Some(state)
+    }
+
+    /// The remote file may have changed: its watcher looks.
+    pub fn poke(&self) {
+        self.poked.notify_one();
+    }
+
+    /// Replaces the bytes from `offset` on, if they differ.
+    async fn put(&self, offset: u64, bytes: Bytes) -> Result<(), Errno> {
+        let file = self.whole.file.clone();
+        blocking(move || {
+            let mut old = vec![0; bytes.len()];
+            if file.read_exact_at(&mut old, offset).is_ok() && old == bytes {
+                return Ok(());
+            }
+            file.write_all_at(&bytes, offset)
+        })
+        .await
+    }
+
+    /// Takes the file over from the cache, and cuts it to `size` bytes at most.
+    async fn take_over(&self, size: u64) -> Result<(), Errno> {
+        let (pin, file) = (self.whole.pin.clone(), self.whole.file.clone());
+        blocking(move || {
+            pin.part();
+            cut(&file, size)
+        })
+        .await
+    }
+}
+
+/// Cuts a file that is longer than `size` bytes.
+fn cut(file: &File, size: u64) -> std::io::Result<()> {
+    if file.metadata()?.len() > size { file.set_len(size) } else { Ok(()) }
+}
+
+async fn blocking(work: impl FnOnce() -> std::io::Result<()> + Send + 'static) -> Result<(), Errno> {
+    let done =
+        tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(std::io::Error::other(error)));
+    done.map_err(|error| {
+        tracing::warn!("cannot write a cache file anew that the kernel reads: {error}");
+        Errno::from_io_error(&error).unwrap_or(Errno::IO)
+    })
+}
+
+/// The backing files in use, by the file that they show. A file that was retired from its node has several. As many as there
+/// are open files at most.
+#[derive(Debug, Default)]
+pub struct PassedFiles {
+    table: Mutex<HashMap<Handle, Vec<(u64, Weak<Passed>)>>>,
+}
+
+impl PassedFiles {
+    fn enter(&self, inode: &Inode, passed: &Arc<Passed>) {
+        let entry = (inode.number, Arc::downgrade(passed));
+        self.table.lock().entry(inode.handle).or_default().push(entry);
+    }
+
+    /// A node has no backing file any more.
+    pub fn leave(&self, inode: &Inode) {
+        let mut table = self.table.lock();
+        if let Some(entries) = table.get_mut(&inode.handle) {
+            entries.retain(|(node, _)| *node != inode.number);
+            if entries.is_empty() {
+                table.remove(&inode.handle);
+            }
+        }
+    }
+
+    /// The nodes that a file has backing files for, and these.
+    fn of(&self, handle: &Handle) -> Vec<(u64, Arc<Passed>)> {
+        let table = self.table.lock();
+        if table.is_empty() {
+            return Vec::new();
+        }
+        let entries = table.get(handle).into_iter().flatten();
+        entries.filter_map(|(node, passed)| Some((*node, passed.upgrade()?))).collect()
+    }
+}
+
+impl Front {
+    /// A node gets a backing file, which is watched until the node loses it.
+    pub fn watch(&self, inode: &Arc<Inode>, passed: Passed) -> Arc<Passed> {
+        let passed = Arc::new(passed);
+        self.passed.enter(inode, &passed);
+        let poked = passed.poked.clone();
+        tokio::spawn(watch(self.this.clone(), inode.clone(), Arc::downgrade(&passed), poked));
+        passed
+    }
+
+    /// A file has changed, or may have: its backing files are looked at. The kernel asks again for the attributes of their
+    /// nodes, which a retired node would otherwise keep.
+    pub fn refill_soon(&self, handle: &Handle) {
+        for (node, passed) in self.passed.of(handle) {
+            passed.poke();
+            self.notifier.attributes_later(node);
+        }
+    }
+
+    /// Waits a moment until the backing file of a node has the bytes that belong to these attributes.
+    pub async fn wait_for_refill(&self, inode: &Inode, now: &Attributes) {
+        let Some(passed) = inode.state.lock().backing.clone() else { return };
+        let wait = async {
+            loop {
+                let refilled = passed.refilled.notified();
+                tokio::pin!(refilled);
+                refilled.as_mut().enable();
+                if passed.is_of(now.wcc()) {
+                    return;
+                }
+                passed.poke();
+                refilled.await;
+            }
+        };
+        let _ = tokio::time::timeout(PATIENCE, wait).await;
+    }
+
+    /// Brings the backing file of an open to the state that is known now.
+    ///
+    /// # Errors
+    /// Of the origin, or of this machine's disk: the backing file may have old bytes.
+    pub async fn refill_now(&self, file: &crate::files::File) -> Result<(), Errno> {
+        let Some(passed) = file.inode.state.lock().backing.clone() else { return Ok(()) };
+        self.refill(&file.inode.handle, &passed).await.map(drop)
+    }
+
+    /// Writes a backing file anew if the remote file is of another state. True if it was.
+    async fn refill(&self, handle: &Handle, passed: &Passed) -> Result<bool, Errno> {
+        let _turn = passed.turn.lock().await;
+        let mut changed = false;
+        for _ in 0..ROUNDS_MAX {
+            let now = self.fs.getattr(&passed.caller, handle).await.map_err(errno::of)?;
+            if passed.is_of(now.wcc()) {
+                break;
+            }
+            changed = true;
+            *passed.state.lock() = None;
+            self.write_anew(handle, passed, now.size).await?;
+            *passed.state.lock() = Some(now.wcc());
+        }
+        passed.refilled.notify_waiters();
+        Ok(changed)
+    }
+
+    async fn write_anew(&self, handle: &Handle, passed: &Passed, size: u64) -> Result<(), Errno> {
+        passed.take_over(size).await?;
+        let mut offset = 0;
+        while offset < size {
+            let count = PART_BYTES.min(u32::try_from(size - offset).unwrap_or(PART_BYTES));
+            let read = self.fs.read(&passed.caller, handle, By::Anonymous, offset, count).await;
+            let bytes = read.map_err(errno::of)?.data.to_bytes().map_err(|_| Errno::IO)?;
+            if bytes.is_empty() {
+                break;
+            }
+            let length = bytes.len() as u64;
+            passed.put(offset, bytes).await?;
+            offset += length;
+        }
+        // It was cut while it was read.
+        let file = passed.whole.file.clone();
+        blocking(move || cut(&file, offset)).await
+    }
+}
+
+/// Looks at a file while it has this backing file.
+async fn watch(front: Weak<Front>, inode: Arc<Inode>, passed: Weak<Passed>, poked: Arc<Notify>) {
+    let mut pause = PAUSE.0;
+    loop {
+        let _ = tokio::time::timeout(pause, poked.notified()).await;
+        let (Some(front), Some(passed)) = (front.upgrade(), passed.upgrade()) else { return };
+        let began = Instant::now();
+        let outcome = front.refill(&inode.handle, &passed).await;
+        drop((front, passed));
+        match outcome {
+            Ok(true) => {
+                pause = PAUSE.0;
+                tokio::time::sleep((began.elapsed() * REST).min(PAUSE.1)).await;
+            }
+            Ok(false) => pause = (pause * 2).min(PAUSE.1),
+            // A file that is no more, a right that was taken away: its opens keep what they have.
+            Err(errno) => {
+                tracing::debug!("{} stays as it was for the opens that it has: {errno}", inode.handle);
+                pause = PAUSE.1;
+            }
+        }
+    }
+}
