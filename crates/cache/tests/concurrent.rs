@@ -123,6 +123,26 @@ async fn partial_reads_cache_partially_and_join() {
     assert_eq!(bench.origin.calls(), []);
 }
 
+/// A byte with each READ would cost a call for each byte.
+#[tokio::test]
+async fn an_origin_that_sends_a_few_bytes_with_each_read_is_an_error_after_a_few_calls() {
+    let (bench, cache, file) = opened(&pattern(100_000)).await;
+    bench.origin.read_max.store(7, std::sync::atomic::Ordering::Relaxed);
+    let read = cache.read(&opener(0), &file, By::Anonymous, 0, 65_536).await;
+    assert_eq!(read.map(drop).unwrap_err().status, Status::Io);
+    let reads: u64 =
+        bench.origin.calls().iter().filter(|(call, _)| *call == "READ").map(|(_, calls)| calls).sum();
+    assert!(reads < 100, "{reads} calls");
+    // An honest answer again.
+    bench.origin.read_max.store(1 << 20, std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(read_all(&cache, &file).await, pattern(100_000));
+}
+
+async fn read_all(cache: &Cache, file: &Handle) -> Vec<u8> {
+    let read = cache.read(&opener(0), file, By::Anonymous, 0, 1 << 20).await.unwrap();
+    read.data.to_bytes().unwrap().to_vec()
+}
+
 #[tokio::test]
 async fn an_origin_with_small_reads_is_read_in_small_reads() {
     let data = pattern(300_000);

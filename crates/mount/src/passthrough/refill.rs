@@ -64,7 +64,10 @@ pub struct Passed {
 
 impl std::fmt::Debug for Passed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Passed").field("backing", &self.backing).field("state", &self.state).finish()
+        f.debug_struct("Passed")
+            .field("backing", &self.backing)
+            .field("state", &self.state)
+            .finish_non_exhaustive()
     }
 }
 
@@ -135,8 +138,11 @@ async fn blocking(work: impl FnOnce() -> std::io::Result<()> + Send + 'static) -
 /// are open files at most.
 #[derive(Debug, Default)]
 pub struct PassedFiles {
-    table: Mutex<HashMap<Handle, Vec<(u64, Weak<Passed>)>>>,
+    table: Mutex<HashMap<Handle, Vec<Entry>>>,
 }
+
+/// A node, and its backing file.
+type Entry = (u64, Weak<Passed>);
 
 impl PassedFiles {
     fn enter(&self, inode: &Inode, passed: &Arc<Passed>) {
