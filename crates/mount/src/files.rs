@@ -191,6 +191,11 @@ impl Files {
         self.regular.lock().len()
     }
 
+    /// An open of this node that the kernel reads by itself.
+    pub fn passed_of(&self, inode: &Arc<Inode>) -> Option<Arc<File>> {
+        self.all().into_iter().find(|file| file.passed && Arc::ptr_eq(&file.inode, inode))
+    }
+
     /// All open files.
     pub fn all(&self) -> Vec<Arc<File>> {
         self.regular.lock().values().cloned().collect()

@@ -3,12 +3,14 @@
 //! An open for reading alone, of a file that is whole and valid in the cache, is told the descriptor of the cache file;
 //! its reads never come to us. The rules are the kernel's:
 //! - All opens of a node go one way: through the page cache, or through one and the same backing file.
-//! - An open that has a backing file cannot be made to lose it; the file stays whole and unchanged while it is open.
+//! - An open cannot lose its backing file, nor get another one.
 //! - It takes CAP_SYS_ADMIN, and a connection that agreed on it.
 //!
-//! So the way is chosen at the open. If other opens of the node go the other way, and this open cannot (it writes, or the file
-//! has changed since), the node is retired: the kernel looks the file up again and opens a new node. The opens of the old node
-//! keep their backing file, and `refill` writes that file anew when the remote file has changed.
+//! So the way is chosen at the open. If this open writes, or the file has changed, it cannot go the way of the node's other
+//! opens. Then the node is retired: the kernel looks the file up again and opens a new node. The opens of the old node keep
+//! their backing file, and `refill` writes that file anew when the remote file has changed.
+//!
+//! A file that was locked not long ago is not passed through: each grant of a lock would have to look at the backing file.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -55,7 +57,7 @@ impl Front {
             None => None,
         };
         let whole = whole.filter(|whole| whole.attributes.wcc() == now.wcc());
-        let fresh = whole.and_then(|whole| self.register(whole, caller));
+        let fresh = whole.and_then(|whole| self.register(whole));
         let mut state = inode.state.lock();
         let way = match (&state.backing, fresh) {
             (Some(passed), _) if candidate && passed.is_of(now.wcc()) => Way::Passed(passed.backing.id),
@@ -75,9 +77,9 @@ impl Front {
         way
     }
 
-    fn register(&self, whole: vfs::Whole, caller: &Caller) -> Option<Passed> {
+    fn register(&self, whole: vfs::Whole) -> Option<Passed> {
         match self.device.open_backing(whole.file.as_fd()) {
-            Ok(backing) => Some(Passed::new(backing, whole, caller)),
+            Ok(backing) => Some(Passed::new(backing, whole)),
             Err(errno) => {
                 // A file system that cannot be stacked, a right that is missing: it will not be better next time.
                 if !matches!(errno, Errno::MFILE | Errno::NFILE | Errno::NOMEM) {

@@ -2,18 +2,20 @@
 //!
 //! The kernel cannot exchange the backing file of an open, and its reads never come to us. A program that keeps a file open
 //! (`tail -f`, a database that is opened for reading) would read the old bytes for as long as it runs. So the backing file
-//! gets the bytes of the changed file:
-//! - before a lock on it is granted through such an open;
-//! - when the kernel is told of changed attributes, when this mount has written the file, or when its lease is recalled;
-//! - else when a look at the attributes shows a change. The looks are [`PAUSE`] apart, and cost a call only if the attribute
-//!   timeout has ended.
+//! gets the bytes of the changed file. This happens on four occasions:
+//! - A lock on the file is about to be granted through such an open.
+//! - This mount has written the file, or its lease is recalled.
+//! - The kernel is told of changed attributes.
+//! - A look at the attributes shows a change. The looks are [`PAUSE`] apart, and cost a call only if the attribute timeout has
+//!   ended.
 //!
 //! Before the first byte is written the cache parts with the file (`vfs::Pinned::part`). Bytes are written from the beginning,
 //! so that a file that has only grown never shows anything but its bytes. A reader of a file that was written over may see
 //! old and new bytes side by side until the end of the refill.
 //!
-//! Changes may come faster than the file can be read. After each refill the watcher therefore rests [`REST`] times as long
-//! as the refill took. A refill always runs to completion: a part that is written late would replace newer bytes.
+//! A large file may change all the time. After each refill the watcher therefore rests: it reads [`BYTES_PER_SECOND`] on
+//! average, or rests for [`PAUSE`]'s longer time. A refill always runs to completion: a part that is written late would
+//! replace newer bytes.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -25,18 +27,18 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use tokio::sync::Notify;
-use tokio::time::Instant;
-use vfs::{Attributes, By, Caller, Handle, WccAttributes, Whole};
+use vfs::{Attributes, Handle, WccAttributes, Whole};
 
 use crate::device::Backing;
 use crate::errno;
+use crate::files::File as OpenFile;
 use crate::front::Front;
 use crate::inodes::Inode;
 
 /// Time between two looks: at first, and at most when nothing changes.
 const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
-/// Rest after a refill, in times of what the refill took.
-const REST: u32 = 9;
+/// Bytes that are read of one file on average while it changes all the time.
+const BYTES_PER_SECOND: u64 = 16 << 20;
 /// Bytes of one READ.
 const PART_BYTES: u32 = 1 << 20;
 /// How often a file is read again at once because it has changed while it was read.
@@ -56,8 +58,6 @@ pub struct Passed {
     poked: Arc<Notify>,
     /// Woken by the end of each refill.
     refilled: Notify,
-    /// The user of the first open. It has proven the right to read.
-    caller: Caller,
     /// Dropped last.
     whole: Whole,
 }
@@ -80,10 +80,10 @@ impl Drop for Passed {
 
 impl Passed {
     /// A backing file with the bytes of `whole`.
-    pub fn new(backing: Backing, whole: Whole, caller: &Caller) -> Passed {
+    pub fn new(backing: Backing, whole: Whole) -> Passed {
         let state = Mutex::new(Some(whole.attributes.wcc()));
         let (turn, poked, refilled) = <_>::default();
-        Passed { backing, state, turn, poked, refilled, caller: caller.clone(), whole }
+        Passed { backing, state, turn, poked, refilled, whole }
     }
 
     /// Has it the bytes of this state?
@@ -213,35 +213,39 @@ impl Front {
     ///
     /// # Errors
     /// Of the origin, or of this machine's disk: the backing file may have old bytes.
-    pub async fn refill_now(&self, file: &crate::files::File) -> Result<(), Errno> {
+    pub async fn refill_now(&self, file: &OpenFile) -> Result<(), Errno> {
         let Some(passed) = file.inode.state.lock().backing.clone() else { return Ok(()) };
-        self.refill(&file.inode.handle, &passed).await.map(drop)
+        self.refill(&file.inode, &passed).await.map(drop)
     }
 
-    /// Writes a backing file anew if the remote file is of another state. True if it was.
-    async fn refill(&self, handle: &Handle, passed: &Passed) -> Result<bool, Errno> {
+    /// Writes a backing file anew if the remote file is of another state. How many bytes were read, or 1 of an empty file.
+    ///
+    /// The bytes are read under one of the node's opens. A READ without one might bring a lease that no open of ours has, and
+    /// nobody would tell the kernel of its recall.
+    async fn refill(&self, inode: &Arc<Inode>, passed: &Passed) -> Result<u64, Errno> {
         let _turn = passed.turn.lock().await;
-        let mut changed = false;
+        let Some(open) = self.files.passed_of(inode) else { return Ok(0) };
+        let mut bytes = 0;
         for _ in 0..ROUNDS_MAX {
-            let now = self.fs.getattr(&passed.caller, handle).await.map_err(errno::of)?;
+            let now = self.fs.getattr(&open.caller, &inode.handle).await.map_err(errno::of)?;
             if passed.is_of(now.wcc()) {
                 break;
             }
-            changed = true;
+            bytes += now.size.max(1);
             *passed.state.lock() = None;
-            self.write_anew(handle, passed, now.size).await?;
+            self.write_anew(&open, passed, now.size).await?;
             *passed.state.lock() = Some(now.wcc());
         }
         passed.refilled.notify_waiters();
-        Ok(changed)
+        Ok(bytes)
     }
 
-    async fn write_anew(&self, handle: &Handle, passed: &Passed, size: u64) -> Result<(), Errno> {
+    async fn write_anew(&self, open: &OpenFile, passed: &Passed, size: u64) -> Result<(), Errno> {
         passed.take_over(size).await?;
         let mut offset = 0;
         while offset < size {
             let count = PART_BYTES.min(u32::try_from(size - offset).unwrap_or(PART_BYTES));
-            let read = self.fs.read(&passed.caller, handle, By::Anonymous, offset, count).await;
+            let read = self.fs.read(&open.caller, &open.inode.handle, open.by(), offset, count).await;
             let bytes = read.map_err(errno::of)?.data.to_bytes().map_err(|_| Errno::IO)?;
             if bytes.is_empty() {
                 break;
@@ -262,19 +266,19 @@ async fn watch(front: Weak<Front>, inode: Arc<Inode>, passed: Weak<Passed>, poke
     loop {
         let _ = tokio::time::timeout(pause, poked.notified()).await;
         let (Some(front), Some(passed)) = (front.upgrade(), passed.upgrade()) else { return };
-        let began = Instant::now();
-        let outcome = front.refill(&inode.handle, &passed).await;
+        let outcome = front.refill(&inode, &passed).await;
         drop((front, passed));
+        pause = (pause * 2).min(PAUSE.1);
         match outcome {
-            Ok(true) => {
+            Ok(0) => {}
+            Ok(bytes) => {
                 pause = PAUSE.0;
-                tokio::time::sleep((began.elapsed() * REST).min(PAUSE.1)).await;
+                let rest = Duration::from_millis(bytes.saturating_mul(1000) / BYTES_PER_SECOND);
+                tokio::time::sleep(rest.min(PAUSE.1)).await;
             }
-            Ok(false) => pause = (pause * 2).min(PAUSE.1),
             // A file that is no more, a right that was taken away: its opens keep what they have.
             Err(errno) => {
                 tracing::debug!("{} stays as it was for the opens that it has: {errno}", inode.handle);
-                pause = PAUSE.1;
             }
         }
     }
