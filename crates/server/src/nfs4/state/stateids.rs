@@ -91,7 +91,7 @@ impl Held {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asker {
     pub(crate) minor: u32,
-    /// The client of the session; unknown in minor version 0.
+    /// The client of the session; unknown in minor version 0, and if the session has ended while its compound runs.
     pub(crate) client: Option<Clientid>,
 }
 
@@ -183,7 +183,8 @@ impl Stateids {
             let expired = minor0 && key.client != 0 && !client_lives(key.client);
             return Err(if expired { Status::Expired } else { Status::BadStateid });
         };
-        if asker.client.is_some_and(|client| client != held.client) {
+        // Without its session a compound has no client any more, and no right to any state.
+        if !minor0 && asker.client != Some(held.client) {
             return Err(Status::BadStateid);
         }
         match stateid.seqid {

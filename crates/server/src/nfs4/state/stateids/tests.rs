@@ -48,15 +48,17 @@ fn a_state_id_is_good_for_its_client_at_its_seqid_in_its_life() {
         |table: &Stateids, stateid, minor, client| table.find(stateid, asker(minor, client), ALIVE).err();
     assert_eq!(status(&table, now, 0, None), None);
     assert_eq!(status(&table, now, 1, Some(held.client)), None);
+    // The session has ended while its compound runs.
+    assert_eq!(status(&table, now, 1, None), Some(Status::BadStateid));
     assert_eq!(status(&table, now, 1, Some(held.client + 1)), Some(Status::BadStateid));
     let current = Stateid { seqid: 0, ..now };
-    assert_eq!(status(&table, current, 1, None), None);
+    assert_eq!(status(&table, current, 1, Some(held.client)), None);
     assert_eq!(status(&table, current, 0, None), Some(Status::OldStateid));
     assert_eq!(status(&table, Stateid { seqid: 2, ..now }, 0, None), Some(Status::BadStateid));
     let then = now;
     let now = table.change(held.key, |_| {}).unwrap();
     assert_eq!(now.seqid, 2);
-    assert_eq!(status(&table, then, 1, None), Some(Status::OldStateid));
+    assert_eq!(status(&table, then, 1, Some(held.client)), Some(Status::OldStateid));
     for special in [Stateid::ANONYMOUS, Stateid::BYPASS, Stateid::INVALID, Stateid::CURRENT] {
         assert_eq!(status(&table, special, 1, None), Some(Status::BadStateid));
     }
@@ -90,12 +92,12 @@ fn a_revoked_delegation_stays_until_it_is_freed() {
     let stateid = table.wire(&held);
     assert!(table.has(held.client) && !table.has_revoked(held.client));
     table.set_standing(held.key, Standing::Recalled);
-    assert!(table.find(stateid, asker(1, None), ALIVE).is_ok());
+    assert!(table.find(stateid, asker(1, Some(held.client)), ALIVE).is_ok());
     table.set_standing(held.key, Standing::Revoked);
     table.set_standing(held.key, Standing::Revoked);
-    assert_eq!(table.find(stateid, asker(1, None), ALIVE).err(), Some(Status::DelegRevoked));
+    assert_eq!(table.find(stateid, asker(1, Some(held.client)), ALIVE).err(), Some(Status::DelegRevoked));
     assert_eq!(table.find(stateid, asker(0, None), ALIVE).err(), Some(Status::BadStateid));
-    assert!(table.find_any(stateid, asker(1, None), ALIVE).is_ok());
+    assert!(table.find_any(stateid, asker(1, Some(held.client)), ALIVE).is_ok());
     assert!(!table.has(held.client) && table.has_revoked(held.client));
     table.remove(held.key).unwrap();
     assert!(!table.has_revoked(held.client) && table.delegation(ExportId(1), LeaseId(5)).is_none());
