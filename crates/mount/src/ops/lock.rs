@@ -122,6 +122,9 @@ impl Front {
             // The holder would read what was there before it got the lock.
             let range = (request.lock.offset, request.lock.length);
             let _ = self.fs.unlock(&file.caller, open, &owner, range).await;
+            if !self.fs.holds_locks(open, &owner) {
+                file.inode.state.lock().lockers.remove(&owner);
+            }
             file.inode.unlocked.notify_waiters();
             return Err(errno);
         }
