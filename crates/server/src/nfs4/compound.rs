@@ -346,7 +346,7 @@ pub(super) async fn answer(front: &Arc<Front>, call: &Call) -> Outcome {
         compound.upcoming = decoder.clone().u32().ok().and_then(Operation::from_number);
         let result = compound.run(next).await;
         if let Some(replay) = compound.replay.take() {
-            return replayed(call, replay);
+            return replayed(call, &header.tag, &replay);
         }
         if compound.position == 0 {
             compound.room = room::negotiated(compound.slot.as_ref()).saturating_sub(encoder.len());
@@ -392,9 +392,9 @@ fn body(reply: &Message) -> Message {
     Message { first: reply.first.slice(RPC_HEADER_BYTES..), more: reply.more.clone() }
 }
 
-/// The reply that was given before, under this call's xid.
-fn replayed(call: &Call, body: Message) -> Outcome {
+/// The reply that was given before, under this call's xid and tag.
+fn replayed(call: &Call, tag: &Tag, kept: &Message) -> Outcome {
     let mut encoder = call.reply();
-    encoder.message(body);
+    state::retagged(kept, tag, &mut encoder);
     Outcome::Reply(encoder.finish())
 }

@@ -50,7 +50,7 @@ use sessions::Sessions;
 use stateids::{Asker, FileKey, Kind, Stateids};
 use stateless::Stateless;
 
-pub(crate) use slot::Slot;
+pub(crate) use slot::{Slot, retagged};
 
 /// Clients of version 4, in numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

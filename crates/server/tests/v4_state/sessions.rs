@@ -28,7 +28,7 @@ async fn a_retry_gets_the_reply_and_does_nothing() {
     // On another connection, as after a loss, and with another tag.
     let mut elsewhere = life.client(1).await;
     let again = elsewhere.send(&tagged(1, b"again", make(&session, true))).await;
-    assert_eq!(again.resarray, first.resarray);
+    assert_eq!((again.resarray, &again.tag[..]), (first.resarray, b"again".as_slice()));
     assert!(!home.tree().join("dir").exists());
     let other = elsewhere.status(vec![session.sequence(2, 0, true), ROOT, mkdir(b"other")]).await;
     assert_eq!(other, Err(Status::SeqFalseRetry));

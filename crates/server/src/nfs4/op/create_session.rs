@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::nfs4::callback::Channel;
 use crate::nfs4::compound::Compound;
-use crate::nfs4::state::clients::SessionConfirm;
+use crate::nfs4::state::clients::{Gone, SessionConfirm};
 use crate::nfs4::state::maker::Maker;
 use crate::nfs4::state::sessions::{CallbackTerms, negotiated_back, negotiated_fore};
 use crate::nfs4::state::{Scarce, Tables};
@@ -28,28 +28,39 @@ pub(in crate::nfs4) async fn answer(
     let front = compound.front.clone();
     // Without room, creating it says so.
     front.room_for(Scarce::Sessions).await;
-    let (created, replaced) = {
-        let mut tables = front.state.tables();
-        let maker = compound.maker();
-        let by = maker.principal;
-        match tables.clients.session_sequence(args.clientid, args.sequence, &maker)? {
-            SessionConfirm::Replay(created) => return Ok(created),
-            // Over a connection of the session it tells nothing new.
-            SessionConfirm::OfAnother(created) if is_bound(compound, &tables, created.sessionid) => {
-                return Ok(created);
-            }
-            SessionConfirm::OfAnother(_) => return Err(Status::ClidInuse),
-            SessionConfirm::Next => {}
-        }
-        let created = create(compound, &mut tables, &args, channels, maker)?;
-        let replaced = tables.clients.confirm_by_session(args.clientid, Instant::now());
-        tables.clients.session_created(args.clientid, created, by);
-        (created, replaced)
-    };
+    let mut attempt = confirm(compound, &args, channels);
+    if matches!(attempt, Err(Status::Delay)) && front.room_for(Scarce::Clients).await {
+        attempt = confirm(compound, &args, channels);
+    }
+    let (created, replaced) = attempt?;
     if let Some(replaced) = replaced {
         front.release(replaced).await;
     }
     Ok(created)
+}
+
+/// Makes the session, which confirms its client; or gives what was made before. Also the incarnation that is no more.
+fn confirm(
+    compound: &Compound<'_>,
+    args: &CreateSessionArgs,
+    channels: (ChannelAttrs, ChannelAttrs),
+) -> Result<(CreateSessionOk, Option<Gone>), Status> {
+    let mut tables = compound.front.state.tables();
+    let maker = compound.maker();
+    let by = maker.principal;
+    match tables.clients.session_sequence(args.clientid, args.sequence, &maker)? {
+        SessionConfirm::Replay(created) => return Ok((created, None)),
+        // Over a connection of the session it tells nothing new.
+        SessionConfirm::OfAnother(created) if is_bound(compound, &tables, created.sessionid) => {
+            return Ok((created, None));
+        }
+        SessionConfirm::OfAnother(_) => return Err(Status::ClidInuse),
+        SessionConfirm::Next => {}
+    }
+    let created = create(compound, &mut tables, args, channels, maker)?;
+    let replaced = tables.clients.confirm_by_session(args.clientid, Instant::now());
+    tables.clients.session_created(args.clientid, created, by);
+    Ok((created, replaced))
 }
 
 fn is_bound(compound: &Compound<'_>, tables: &Tables, id: Sessionid) -> bool {

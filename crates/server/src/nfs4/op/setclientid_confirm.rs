@@ -5,18 +5,24 @@ use tokio::time::Instant;
 
 use crate::nfs4::callback;
 use crate::nfs4::compound::Compound;
+use crate::nfs4::state::{Scarce, Tables};
 
 pub(in crate::nfs4) async fn answer(
     compound: &mut Compound<'_>,
     args: SetclientidConfirmArgs,
 ) -> Result<(), Status> {
     let maker = compound.maker();
-    let confirmed = compound.front.state.tables().clients.setclientid_confirm(
-        args.clientid,
-        args.setclientid_confirm,
-        &maker,
-        Instant::now(),
-    )?;
+    let confirm = || {
+        let mut tables = compound.front.state.tables();
+        let Tables { clients, stateids, .. } = &mut *tables;
+        let given = (args.clientid, args.setclientid_confirm);
+        clients.setclientid_confirm(given, &maker, Instant::now(), |client| stateids.has(client))
+    };
+    let mut confirmed = confirm();
+    if matches!(confirmed, Err(Status::Resource)) && compound.front.room_for(Scarce::Clients).await {
+        confirmed = confirm();
+    }
+    let confirmed = confirmed?;
     if let Some(gone) = confirmed.replaced {
         compound.front.release(gone).await;
     }

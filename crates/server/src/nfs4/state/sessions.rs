@@ -197,14 +197,13 @@ impl<C: Bond> Sessions<C> {
         maker: Maker,
         connection: Option<(C, bool)>,
     ) -> Result<Sessionid, Status> {
-        let room = self.has_room();
-        let of_client = self.clients.entry(client).or_default();
-        if of_client.len() >= SESSIONS_PER_CLIENT_MAX || !room {
+        let of_client = self.clients.get(&client).map_or(0, Vec::len);
+        if of_client >= SESSIONS_PER_CLIENT_MAX || !self.has_room() {
             return Err(Status::Delay);
         }
         let id = self.ids_by.session(self.next);
         self.next += 1;
-        of_client.push(id);
+        self.clients.entry(client).or_default().push(id);
         let slots = Slots::new(fore.maxrequests);
         self.promises.add(Peer::from(maker.address), promised(&fore));
         let mut session = Session {

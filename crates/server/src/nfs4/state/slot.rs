@@ -4,10 +4,13 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use protocol::nfs4::{CompoundResHeader, Operation, ResOp, Sessionid, Status};
+use protocol::nfs4::{CompoundResHeader, Operation, ResOp, Sessionid, Status, Tag};
 use xdr::{Decode, Decoder, Encode, Encoder, Message};
 
 use crate::front::Front;
+
+/// Of the compound's status, which precedes its tag.
+const STATUS_BYTES: usize = 4;
 
 /// A slot of a session with a request running.
 pub(crate) struct Slot {
@@ -30,7 +33,7 @@ impl fmt::Debug for Slot {
 impl Slot {
     /// The reply is made: its results from the compound's status on.
     pub(crate) fn complete(mut self, body: &Message) {
-        let reply = if self.cached_bytes_max.is_some() { copied(body) } else { uncached(body) };
+        let reply = if self.cached_bytes_max.is_some() { untagged(body) } else { uncached(body) };
         self.completed = true;
         self.front.state.tables().sessions.complete(self.session, self.number, reply);
     }
@@ -45,10 +48,15 @@ impl Drop for Slot {
     }
 }
 
-/// The reply in a buffer of its size: the one that it was made in may be twice as large.
-fn copied(body: &Message) -> Option<Message> {
-    let first =
-        if body.more.is_empty() { Bytes::copy_from_slice(&body.first) } else { body.to_bytes().ok()? };
+/// What is kept of a reply: the status, and from the count of results on. A retry brings the tag again. It is in a buffer of
+/// its size: the one that the reply was made in may be twice as large.
+fn untagged(body: &Message) -> Option<Message> {
+    let whole = if body.more.is_empty() { body.first.clone() } else { body.to_bytes().ok()? };
+    let (status, behind) = whole.split_first_chunk::<STATUS_BYTES>()?;
+    let mut decoder = Decoder::new(whole.slice(STATUS_BYTES..));
+    Tag::decode(&mut decoder).ok()?;
+    let results = behind.get(behind.len() - decoder.remaining()..)?;
+    let first = Bytes::from([status.as_slice(), results].concat());
     Some(Message { first, more: Vec::new() })
 }
 
@@ -56,16 +64,53 @@ fn copied(body: &Message) -> Option<Message> {
 /// always worth keeping.
 fn uncached(body: &Message) -> Option<Message> {
     let mut decoder = Decoder::new(body.first.clone());
-    let CompoundResHeader { tag, results, .. } = CompoundResHeader::decode(&mut decoder).ok()?;
+    let CompoundResHeader { results, .. } = CompoundResHeader::decode(&mut decoder).ok()?;
     if results == 1 {
-        return Some(body.clone());
+        return untagged(body);
     }
     let sequence = ResOp::decode(&mut decoder).ok()?;
     let next = Operation::from_number(decoder.u32().ok()?)?;
     let status = Status::RetryUncachedRep;
     let mut encoder = Encoder::with_capacity(96);
-    CompoundResHeader { status: Err(status), tag, results: 2 }.encode(&mut encoder);
+    CompoundResHeader { status: Err(status), tag: Tag::default(), results: 2 }.encode(&mut encoder);
     sequence.encode(&mut encoder);
     ResOp::failed(next, status).encode(&mut encoder);
-    Some(encoder.finish())
+    untagged(&encoder.finish())
+}
+
+/// A reply that was kept, with the tag of the retry that asks for it.
+pub(crate) fn retagged(kept: &Message, tag: &Tag, encoder: &mut Encoder) {
+    let (status, results) = kept.first.split_at(kept.first.len().min(STATUS_BYTES));
+    encoder.raw(status);
+    tag.encode(encoder);
+    encoder.raw(results);
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::nfs4::{CompoundRes, TAG_MAX};
+    use xdr::List;
+
+    use super::*;
+
+    /// From the compound's status on.
+    fn reply(tag: &Tag, results: Vec<ResOp>) -> Message {
+        let status = results.last().map_or(Ok(()), ResOp::status);
+        let reply = CompoundRes { status, tag: tag.clone(), resarray: List::new(results).unwrap() };
+        let mut encoder = Encoder::with_capacity(1 << 16);
+        reply.encode(&mut encoder);
+        encoder.finish()
+    }
+
+    #[test]
+    fn a_reply_is_kept_without_its_tag_and_given_with_that_of_the_retry() {
+        let results = vec![ResOp::Putfh(Ok(())), ResOp::failed(Operation::Getfh, Status::Stale)];
+        let long = Tag::new(Bytes::from(vec![b'a'; TAG_MAX])).unwrap();
+        let kept = untagged(&reply(&long, results.clone())).unwrap();
+        assert_eq!(kept.first.len(), 4 + 4 + 2 * 8);
+        let tag = Tag::new(Bytes::from_static(b"again")).unwrap();
+        let mut encoder = Encoder::with_capacity(96);
+        retagged(&kept, &tag, &mut encoder);
+        assert_eq!(encoder.finish().to_bytes().unwrap(), reply(&tag, results).to_bytes().unwrap());
+    }
 }

@@ -273,12 +273,11 @@ impl Stateids {
         kind: Kind,
     ) -> Result<&Held, Status> {
         let number = self.number(client);
-        let room = self.has_room();
-        let count = self.counts.entry(number).or_default();
-        if count.states >= STATES_PER_CLIENT_MAX || !room {
+        let states = self.counts.get(&number).map_or(0, |count| count.states);
+        if states >= STATES_PER_CLIENT_MAX || !self.has_room() {
             return Err(Status::Delay);
         }
-        count.states += 1;
+        self.counts.entry(number).or_default().states += 1;
         let key = self.free_key(number);
         match &kind {
             Kind::Open { owner, .. } => drop(self.opens.insert((number, file, owner.clone()), key)),

@@ -96,7 +96,7 @@ impl Clients {
     ///
     /// # Errors
     /// `StaleClientid`, also if the peer does not reach the record; `SeqMisordered`; `ClidInuse` if the record is
-    /// unconfirmed and another principal's.
+    /// unconfirmed and another principal's; `Delay` if it would be one client too many.
     pub(crate) fn session_sequence(
         &self,
         id: Clientid,
@@ -118,6 +118,10 @@ impl Clients {
         }
         if !confirmed && client.maker.principal != maker.principal {
             return Err(Status::ClidInuse);
+        }
+        // It may replace another of its name.
+        if !confirmed && self.named(&client.name).0.is_none() && !self.has_room() {
+            return Err(Status::Delay);
         }
         Ok(SessionConfirm::Next)
     }

@@ -91,13 +91,14 @@ impl Clients {
     ///
     /// # Errors
     /// `StaleClientid` if no record that the peer reaches has this id and verifier; `ClidInuse` if it is another
-    /// principal's.
+    /// principal's, or would take the name from one who has got state under it since SETCLIENTID; `Resource` if there
+    /// are too many.
     pub(crate) fn setclientid_confirm(
         &mut self,
-        id: Clientid,
-        confirm: Verifier,
+        (id, confirm): (Clientid, Verifier),
         maker: &Maker,
         now: Instant,
+        has_state: impl Fn(Clientid) -> bool,
     ) -> Result<Confirmed, Status> {
         let name = self.ids.get(&id).cloned().ok_or(Status::StaleClientid)?;
         let (confirmed, unconfirmed) = self.named(&name);
@@ -115,6 +116,13 @@ impl Clients {
         if unconfirmed.is_none() {
             self.renew(id, now); // said again
             return Ok(Confirmed::default());
+        }
+        match confirmed {
+            Some(other) if !other.maker.is(maker) && has_state(other.id) && !self.is_silent(other.id, now) => {
+                return Err(Status::ClidInuse);
+            }
+            None if !self.has_room() => return Err(Status::Resource),
+            _ => {}
         }
         let updates = confirmed.is_some_and(|confirmed| confirmed.id == id);
         if updates {

@@ -67,11 +67,11 @@ fn setclientid_is_confirmed_once_and_again() {
     let (mut clients, now) = (clients(), Instant::now());
     let (id, confirm) = clients.setclientid(request(1, 0, 5), now, |_| true).unwrap();
     assert_eq!(clients.of_minor0(id).err(), Some(Status::Expired), "unconfirmed");
-    assert_eq!(clients.setclientid_confirm(id, [9; 8], &user(0), now), Err(Status::StaleClientid));
-    assert_eq!(clients.setclientid_confirm(id, confirm, &user(1), now), Err(Status::ClidInuse));
-    let done = clients.setclientid_confirm(id, confirm, &user(0), now).unwrap();
+    assert_eq!(clients.setclientid_confirm((id, [9; 8]), &user(0), now, |_| false), Err(Status::StaleClientid));
+    assert_eq!(clients.setclientid_confirm((id, confirm), &user(1), now, |_| false), Err(Status::ClidInuse));
+    let done = clients.setclientid_confirm((id, confirm), &user(0), now, |_| false).unwrap();
     assert_eq!(done, Confirmed { replaced: None, callback_changed: true });
-    let again = clients.setclientid_confirm(id, confirm, &user(0), now).unwrap();
+    let again = clients.setclientid_confirm((id, confirm), &user(0), now, |_| false).unwrap();
     assert_eq!(again, Confirmed::default());
     assert!(clients.of_minor0(id).is_ok());
     assert_eq!(clients.of_minor0(0).err(), Some(Status::StaleClientid));
@@ -81,7 +81,7 @@ fn setclientid_is_confirmed_once_and_again() {
 fn setclientid_of_the_same_incarnation_changes_the_callback_under_the_same_id() {
     let (mut clients, now) = (clients(), Instant::now());
     let (id, confirm) = clients.setclientid(request(1, 0, 5), now, |_| true).unwrap();
-    clients.setclientid_confirm(id, confirm, &user(0), now).unwrap();
+    clients.setclientid_confirm((id, confirm), &user(0), now, |_| false).unwrap();
     let (same, second) = clients.setclientid(request(1, 0, 6), now, |_| true).unwrap();
     assert_eq!(same, id);
     assert_ne!(second, confirm);
@@ -90,7 +90,7 @@ fn setclientid_of_the_same_incarnation_changes_the_callback_under_the_same_id() 
         Way::Sessions { .. } => 0,
     };
     assert_eq!(ident(&clients), 5);
-    clients.setclientid_confirm(id, second, &user(0), now).unwrap();
+    clients.setclientid_confirm((id, second), &user(0), now, |_| false).unwrap();
     assert_eq!(ident(&clients), 6);
 }
 
@@ -98,12 +98,12 @@ fn setclientid_of_the_same_incarnation_changes_the_callback_under_the_same_id() 
 fn setclientid_of_a_new_incarnation_replaces_the_old_one_when_confirmed() {
     let (mut clients, now) = (clients(), Instant::now());
     let (old, confirm) = clients.setclientid(request(1, 0, 5), now, |_| true).unwrap();
-    clients.setclientid_confirm(old, confirm, &user(0), now).unwrap();
+    clients.setclientid_confirm((old, confirm), &user(0), now, |_| false).unwrap();
     let holder = clients.of_minor0(old).unwrap().holder;
     let (lost, _) = clients.setclientid(request(2, 0, 5), now, |_| true).unwrap();
     let (new, confirm) = clients.setclientid(request(2, 0, 5), now, |_| true).unwrap();
     assert!(clients.of_minor0(old).is_ok() && clients.maker(lost).is_none());
-    let done = clients.setclientid_confirm(new, confirm, &user(0), now).unwrap();
+    let done = clients.setclientid_confirm((new, confirm), &user(0), now, |_| false).unwrap();
     assert_eq!(done.replaced, Some(Gone { id: old, holder, recorded: None }));
     assert_eq!(clients.of_minor0(old).err(), Some(Status::Expired));
     assert!(clients.holder(holder).is_none());
@@ -114,11 +114,44 @@ fn setclientid_of_a_new_incarnation_replaces_the_old_one_when_confirmed() {
 fn a_name_with_state_is_not_for_another_principal() {
     let (mut clients, now) = (clients(), Instant::now());
     let (id, confirm) = clients.setclientid(request(1, 0, 5), now, |_| true).unwrap();
-    clients.setclientid_confirm(id, confirm, &user(0), now).unwrap();
+    clients.setclientid_confirm((id, confirm), &user(0), now, |_| false).unwrap();
     let refused = clients.setclientid(request(1, 1, 5), now, |_| true).unwrap_err();
     assert_eq!(refused, (Status::ClidInuse, Some(Netaddr::default())));
     assert!(clients.setclientid(request(1, 1, 5), now, |_| false).is_ok());
     assert!(clients.setclientid(request(1, 1, 5), now + 2 * LEASE, |_| true).is_ok());
+}
+
+#[test]
+fn who_got_state_since_another_asked_for_its_name_keeps_it_for_its_lease() {
+    let (mut clients, now) = (clients(), Instant::now());
+    let (id, confirm) = clients.setclientid(request(1, 0, 5), now, |_| true).unwrap();
+    clients.setclientid_confirm((id, confirm), &user(0), now, |_| false).unwrap();
+    let other = clients.setclientid(request(1, 1, 5), now, |_| false).unwrap();
+    let refused = clients.setclientid_confirm(other, &user(1), now, |client| client == id);
+    assert_eq!(refused, Err(Status::ClidInuse));
+    assert!(clients.of_minor0(id).is_ok());
+    let later = now + 2 * LEASE;
+    let done = clients.setclientid_confirm(other, &user(1), later, |client| client == id).unwrap();
+    assert_eq!(done.replaced.map(|gone| gone.id), Some(id));
+}
+
+#[test]
+fn records_that_are_confirmed_late_are_no_more_than_there_may_be() {
+    let (mut table, now) = (clients().up_to(2), Instant::now());
+    let ask = |table: &mut Clients, name: &'static [u8]| {
+        let ownerid = Bytes::from_static(name);
+        table.setclientid(Setclientid { ownerid, ..request(1, 0, 5) }, now, |_| true).unwrap()
+    };
+    let (first, second) = (ask(&mut table, b"first"), ask(&mut table, b"second"));
+    table.setclientid_confirm(first, &user(0), now, |_| true).unwrap();
+    let third = ask(&mut table, b"third");
+    table.setclientid_confirm(second, &user(0), now, |_| true).unwrap();
+    assert_eq!(table.setclientid_confirm(third, &user(0), now, |_| true), Err(Status::Resource));
+    table.remove(first.0);
+    let with_sessions = exchange(&mut table, 1, 0, false, true).unwrap();
+    table.setclientid_confirm(third, &user(0), now, |_| true).unwrap();
+    let refused = table.session_sequence(with_sessions.id, 1, &user(0));
+    assert_eq!((refused, table.iter().count()), (Err(Status::Delay), 2));
 }
 
 #[test]
@@ -166,7 +199,7 @@ fn create_session_is_answered_from_its_slot() {
 fn silence_is_borne_for_a_day() {
     let (mut clients, now) = (clients(), Instant::now());
     let (id, confirm) = clients.setclientid(request(1, 0, 5), now, |_| true).unwrap();
-    clients.setclientid_confirm(id, confirm, &user(0), now).unwrap();
+    clients.setclientid_confirm((id, confirm), &user(0), now, |_| false).unwrap();
     assert!(!clients.is_silent(id, now + LEASE));
     assert!(clients.is_silent(id, now + 2 * LEASE));
     assert!(clients.overdue(now + 3 * LEASE, |_| true).is_empty());
@@ -225,10 +258,10 @@ fn records_that_nobody_confirms_push_out_those_of_the_peer_that_has_most() {
     // Of minor version 0, too, and whatever becomes of a record, it is counted once.
     let of_minor0 = Setclientid { maker: at(3), ..request(1, 0, 1) };
     let (id, confirm) = table.setclientid(of_minor0.clone(), now, |_| false).unwrap();
-    table.setclientid_confirm(id, confirm, &at(3), now).unwrap();
+    table.setclientid_confirm((id, confirm), &at(3), now, |_| false).unwrap();
     let (again, update) = table.setclientid(of_minor0, now, |_| false).unwrap();
     assert_eq!((again, table.unconfirmed.len()), (id, UNCONFIRMED_MAX));
-    table.setclientid_confirm(id, update, &at(3), now).unwrap();
+    table.setclientid_confirm((id, update), &at(3), now, |_| false).unwrap();
     table.confirm_by_session(modest, now);
     table.overdue(now + 2 * LEASE, |_| true);
     assert_eq!((table.unconfirmed.len(), table.ids.len(), table.iter().count()), (0, 2, 2));
@@ -306,8 +339,8 @@ fn a_record_is_for_peers_that_every_export_of_its_maker_admits() {
     let mut table = clients();
     let of = |maker: &Maker, verifier| Setclientid { maker: maker.clone(), ..request(verifier, 0, 5) };
     let (id, confirm) = table.setclientid(of(&user(0), 1), now, |_| false).unwrap();
-    assert_eq!(table.setclientid_confirm(id, confirm, &strange, now), Err(Status::StaleClientid));
-    table.setclientid_confirm(id, confirm, &wider, now).unwrap();
+    assert_eq!(table.setclientid_confirm((id, confirm), &strange, now, |_| false), Err(Status::StaleClientid));
+    table.setclientid_confirm((id, confirm), &wider, now, |_| false).unwrap();
     let refused = table.setclientid(of(&strange, 2), now, |_| false).unwrap_err();
     assert_eq!(refused, (Status::ClidInuse, Some(Netaddr::default())));
 }

@@ -45,6 +45,15 @@ fn with_one(slots: u32) -> (Sessions<Wire>, Sessionid) {
 }
 
 #[test]
+fn a_session_that_is_refused_leaves_nothing() {
+    let mut sessions = Sessions::new(IdKey::random()).up_to(0, 1 << 20);
+    let attributes = (attributes(1), attributes(1));
+    let refused = sessions.create(1, attributes, terms(), maker(), Some((FIRST, true)));
+    assert_eq!(refused, Err(Status::Delay));
+    assert!(sessions.clients.is_empty() && sessions.ids.is_empty());
+}
+
+#[test]
 fn requests_out_of_bounds_do_not_take_the_slot() {
     let (mut sessions, id) = with_one(2);
     let status = |begun: Result<Begun, Status>| begun.err();

@@ -40,6 +40,13 @@ fn delegation(lease: u64) -> Kind {
 }
 
 #[test]
+fn a_state_that_is_refused_leaves_nothing() {
+    let mut table = Stateids::new((7, KEY)).up_to(0);
+    assert_eq!(table.insert(client(1), file(1), open(b"o", 1)).err(), Some(Status::Delay));
+    assert!(table.counts.is_empty() && table.held.is_empty());
+}
+
+#[test]
 fn a_state_id_is_good_for_its_client_at_its_seqid_in_its_life() {
     let mut table = Stateids::new((7, KEY));
     let held = table.insert(client(1), file(1), open(b"o", 1)).unwrap().clone();
