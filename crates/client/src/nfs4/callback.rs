@@ -6,6 +6,7 @@
 pub(crate) mod slots;
 
 use std::collections::{BTreeSet, HashMap};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -21,12 +22,12 @@ use protocol::nfs4::{Attr, BadArguments, Fattr, Sessionid, Status as Wire};
 use rpc::message::Refusal;
 use rpc::service::Answering;
 use rpc::{Outcome, Remember, Service};
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
 use vfs::{Callback, Callbacks, Handle, HolderId, LeaseKind, Owner, Query, Times, Timestamp};
 use xdr::{Decode, Decoder, List};
 
-use super::establish::{BACK_SLOTS, CB_PROGRAM};
+use super::establish::{BACK_OPERATIONS_MAX, BACK_SLOTS, CB_PROGRAM};
 use super::opens::wire_owner;
 use super::{Inner, Phase, convert};
 use slots::{BackSlots, Begun};
@@ -39,8 +40,8 @@ const OVERTAKEN: Duration = Duration::from_secs(5);
 const ANSWER: Duration = Duration::from_secs(5);
 /// Denied locks that somebody waits for.
 const WAITING_MAX: usize = 4096;
-/// Operations in a callback.
-const OPERATIONS_MAX: usize = 8;
+/// Recalls of delegations that we do not know, and that are on their way back.
+const STRAYS_MAX: usize = 64;
 
 /// What the callbacks need to know, and what they are told by.
 #[derive(Debug)]
@@ -56,6 +57,8 @@ pub(crate) struct Back {
     opened: Notify,
     waiting: Mutex<HashMap<(Handle, Bytes), (HolderId, Owner)>>,
     owners: AtomicU64,
+    /// Room for recalls of delegations that we do not know.
+    strays: Arc<Semaphore>,
 }
 
 /// OPENs in flight, by the order in which they began.
@@ -92,6 +95,7 @@ impl Back {
             opened: Notify::new(),
             waiting: Mutex::default(),
             owners: AtomicU64::new(0),
+            strays: Arc::new(Semaphore::new(STRAYS_MAX)),
         })
     }
 
@@ -111,8 +115,8 @@ impl Back {
         self.taken.load(Ordering::Relaxed) && !self.upward.is_closed()
     }
 
-    /// Tells the layer above. If it is behind, what is to be told waits; there is never more of it than there are
-    /// delegations.
+    /// Tells the layer above. If it is behind, what is to be told waits: it is to be of a delegation or a denied lock, once,
+    /// so that there is never more of it than there are of those.
     pub(crate) fn tell(&self, callback: Callback) {
         if !self.listening() {
             return;
@@ -195,7 +199,7 @@ impl Back {
         if header.minorversion != inner.minor {
             return Ok(encoded(refused(Wire::MinorVersMismatch)));
         }
-        let tag = header.tag.clone();
+        let (tag, operations) = (header.tag.clone(), header.operations);
         let reply = |results: Vec<CbResOp>| {
             let status = results.last().map_or(Ok(()), CbResOp::status);
             let resarray = List::new(results).unwrap_or_default();
@@ -209,23 +213,26 @@ impl Back {
             }
             Some(Err(bad)) => return Ok(reply(vec![CbResOp::failed(bad.operation, Wire::BadXdr)])),
         };
-        let begun = self.slots.lock().begin(&sequence);
-        match begun {
+        let begun = if operations > BACK_OPERATIONS_MAX {
+            Begun::Refused(Wire::TooManyOps)
+        } else {
+            self.slots.lock().begin(&sequence, digest(&arguments.rest()))
+        };
+        let turn = match begun {
+            Begun::New(turn) => turn,
             Begun::Again(reply) => return Ok(reply),
             Begun::Refused(status) => {
                 return Ok(reply(vec![CbResOp::failed(CbOperation::Sequence, status)]));
             }
-            Begun::New => {}
-        }
+        };
         let mut results = vec![CbResOp::Sequence(Ok(sequenced(&sequence)))];
-        while results.len() < OPERATIONS_MAX
-            && results.last().is_some_and(|last| last.status().is_ok())
+        while results.last().is_some_and(|last| last.status().is_ok())
             && let Some(next) = header.next(&mut arguments)
         {
             results.push(self.operation(inner, next).await);
         }
         let answer = reply(results);
-        self.slots.lock().end(&sequence, answer.clone());
+        self.slots.lock().end(turn, answer.clone());
         Ok(answer)
     }
 
@@ -238,10 +245,7 @@ impl Back {
             Err(bad) => CbResOp::failed(bad.operation, Wire::BadXdr),
             Ok(CbArgOp::Recall(args)) => CbResOp::Recall(self.recall(inner, &args).await),
             Ok(CbArgOp::Getattr(args)) => CbResOp::Getattr(self.getattr(inner, &args).await),
-            Ok(CbArgOp::RecallAny(args)) => {
-                self.recall_any(args);
-                CbResOp::RecallAny(Ok(()))
-            }
+            Ok(CbArgOp::RecallAny(args)) => CbResOp::RecallAny(self.recall_any(args)),
             Ok(CbArgOp::RecallableObjAvail(_)) => CbResOp::RecallableObjAvail(Ok(())),
             Ok(CbArgOp::RecallSlot(args)) => {
                 if let Phase::Ready(session) = &*inner.phase.borrow() {
@@ -274,7 +278,10 @@ impl Back {
         match lease {
             Some(lease) => inner.recall(lease),
             // A grant to an earlier life that it did not live to hear of, or one whose answer was lost.
-            None if inner.strays.load(Ordering::Relaxed) => inner.return_stray(handle, args.stateid),
+            None if inner.strays.load(Ordering::Relaxed) => {
+                let permit = self.strays.clone().try_acquire_owned().map_err(|_| Wire::Delay)?;
+                inner.return_stray(handle, args.stateid, permit);
+            }
             None => return Err(Wire::BadStateid),
         }
         Ok(())
@@ -291,7 +298,9 @@ impl Back {
         let times = asked(Attr::TimeModify) && asked(Attr::TimeMetadata);
         let (answer, answered) = oneshot::channel();
         let deadline = Instant::now() + ANSWER;
-        self.tell(Callback::Getattr(Query { id, handle, change, times, answer, deadline }));
+        let query = Callback::Getattr(Query { id, handle, change, times, answer, deadline });
+        let asked_above = timeout_at(deadline, self.upward.send(query)).await.map_err(|_| Wire::Delay)?;
+        asked_above.map_err(|_| Wire::BadHandle)?;
         // Who cannot say is asked for the delegation instead: that is what the server makes of a failure.
         let answered = timeout_at(deadline, answered).await.map_err(|_| Wire::Delay)?;
         let held = answered.map_err(|_| Wire::BadHandle)?;
@@ -309,11 +318,14 @@ impl Back {
         Ok(CbGetattrOk { obj_attributes })
     }
 
-    fn recall_any(&self, args: CbRecallAnyArgs) {
+    /// Nothing waits if the layer above is behind: the origin asks again.
+    fn recall_any(&self, args: CbRecallAnyArgs) -> Result<(), Wire> {
         let meant = [RCA4_TYPE_MASK_RDATA_DLG, RCA4_TYPE_MASK_WDATA_DLG, RCA4_TYPE_MASK_DIR_DLG];
-        if meant.iter().any(|number| args.type_mask.contains_bit(*number)) {
-            self.tell(Callback::RecallAny { holder: None, keep: args.objects_to_keep });
+        if !meant.iter().any(|number| args.type_mask.contains_bit(*number)) || !self.listening() {
+            return Ok(());
         }
+        let asked = Callback::RecallAny { holder: None, keep: args.objects_to_keep };
+        self.upward.try_send(asked).map_err(|_| Wire::Delay)
     }
 
     fn notify_lock(&self, args: &CbNotifyLockArgs) {
@@ -323,6 +335,13 @@ impl Back {
             self.tell(Callback::NotifyLock { holder, owner, handle });
         }
     }
+}
+
+/// Tells one callback from another under the same sequence id.
+fn digest(operations: &Bytes) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    operations.hash(&mut hasher);
+    hasher.finish()
 }
 
 fn sequenced(args: &CbSequenceArgs) -> CbSequenceOk {

@@ -27,6 +27,8 @@ pub(crate) const CB_PROGRAM: u32 = 0x4000_0000;
 pub(crate) const SLOTS_MAX: u32 = 64;
 /// The most slots of the server's callbacks.
 pub(crate) const BACK_SLOTS: u32 = 16;
+/// Operations in a callback, CB_SEQUENCE counted.
+pub(crate) const BACK_OPERATIONS_MAX: u32 = 8;
 /// The most bytes in a request or reply: our largest transfer and what is around it.
 const MESSAGE_MAX_BYTES: u32 = (1 << 20) + (16 << 10);
 /// The most bytes in a reply that must be given again.
@@ -159,7 +161,7 @@ impl Inner {
             maxrequestsize: BACK_MESSAGE_MAX_BYTES,
             maxresponsesize: BACK_MESSAGE_MAX_BYTES,
             maxresponsesize_cached: BACK_MESSAGE_MAX_BYTES,
-            maxoperations: 8,
+            maxoperations: BACK_OPERATIONS_MAX,
             maxrequests: BACK_SLOTS,
             ..fore
         };

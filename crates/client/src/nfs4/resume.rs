@@ -20,6 +20,7 @@ use protocol::nfs4::{
     OPEN4_SHARE_ACCESS_WANT_NO_DELEG, Op, OpenClaim, Openflag, Operation, Stateid, Status as Wire,
     TestStateidArgs, op,
 };
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use vfs::{
@@ -438,7 +439,7 @@ impl Inner {
     }
 
     /// Returns a delegation that nobody knows of.
-    pub(super) fn return_stray(&self, handle: Handle, stateid: Stateid) {
+    pub(super) fn return_stray(&self, handle: Handle, stateid: Stateid, permit: OwnedSemaphorePermit) {
         let Some(inner) = self.myself() else { return };
         let held = Delegation {
             handle,
@@ -451,7 +452,11 @@ impl Inner {
         };
         // No name of ours is zero.
         let id = LeaseId(0);
-        tokio::spawn(async move { inner.delegreturn(&Caller::machine(), id, &held).await });
+        tokio::spawn(async move {
+            // Nothing is left to be done if it fails: the origin asks again.
+            let _ = inner.delegreturn(&Caller::machine(), id, &held).await;
+            drop(permit);
+        });
     }
 
     /// See [`super::Nfs4::keep_record`].

@@ -3,7 +3,7 @@
 //! of one file is taken for another's, and the next honest answer is as good as ever.
 
 use bytes::Bytes;
-use protocol::nfs4::callback::{CbArgOp, CbRecallArgs};
+use protocol::nfs4::callback::{CbArgOp, CbRecallArgs, CbRecallSlotArgs};
 use protocol::nfs4::{self, ArgOp, ReadOk, ResOp, SequenceOk, Status as Wire};
 use vfs::{By, FileSystem, Want};
 
@@ -52,6 +52,13 @@ async fn callbacks_in_the_name_of_another_session_slot_or_turn_do_nothing() {
     // The honest one is heard, and heard once.
     assert_eq!(soon(origin.call_back(recall(), false)).await.status, Ok(()));
     assert_eq!(soon(origin.call_back(recall(), true)).await.status, Ok(()));
+    let another = CbArgOp::RecallSlot(CbRecallSlotArgs { target_highest_slotid: 0 });
+    assert_eq!(soon(origin.call_back(another.clone(), true)).await.status, Err(Wire::SeqFalseRetry));
+    let many = vec![another; 8];
+    assert_eq!(
+        soon(origin.call_back_with(many, |args| args.sequenceid += 1)).await.status,
+        Err(Wire::TooManyOps)
+    );
     assert!(matches!(soon(callbacks.recv()).await, Some(vfs::Callback::Recall(told)) if told.id == lease.id));
     assert!(callbacks.try_recv().is_err(), "a repetition is one");
     soon(fs.returned(&caller(), lease.id)).await.unwrap();

@@ -216,6 +216,15 @@ impl Origin4 {
         operation: CbArgOp,
         change: impl FnOnce(&mut CbSequenceArgs),
     ) -> CbCompoundRes {
+        self.call_back_with(vec![operation], change).await
+    }
+
+    /// The same, with so many operations.
+    pub async fn call_back_with(
+        &self,
+        operations: Vec<CbArgOp>,
+        change: impl FnOnce(&mut CbSequenceArgs),
+    ) -> CbCompoundRes {
         let (connection, sequence) = {
             let kept = self.service.kept.lock();
             let mut sequence = CbSequenceArgs {
@@ -231,7 +240,7 @@ impl Origin4 {
         };
         let args = CbCompoundArgs {
             minorversion: 1,
-            argarray: List::new(vec![CbArgOp::Sequence(sequence), operation]).unwrap(),
+            argarray: List::new([vec![CbArgOp::Sequence(sequence)], operations].concat()).unwrap(),
             ..CbCompoundArgs::default()
         };
         let header = CallHeader {

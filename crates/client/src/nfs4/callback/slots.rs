@@ -11,13 +11,24 @@ use crate::nfs4::establish::BACK_SLOTS;
 #[derive(Debug, Default)]
 pub(crate) struct BackSlots {
     session: Option<Sessionid>,
+    /// Counts the sessions: an origin may give one the id of another.
+    sessions: u64,
     slots: Vec<BackSlot>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct BackSlot {
     sequence: u32,
+    /// Of what came with it.
+    digest: u64,
     reply: Reply,
+}
+
+/// A callback that is being carried out in its slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Turn {
+    sessions: u64,
+    slot: u32,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -35,7 +46,7 @@ enum Reply {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Begun {
     /// New: carry it out, and keep the reply.
-    New,
+    New(Turn),
     /// Answered before.
     Again(Bytes),
     /// No good.
@@ -46,6 +57,7 @@ impl BackSlots {
     /// Another session: nothing has come yet.
     pub(crate) fn start(&mut self, session: Sessionid) {
         self.session = Some(session);
+        self.sessions += 1;
         self.slots = vec![BackSlot::default(); BACK_SLOTS as usize];
     }
 
@@ -54,7 +66,8 @@ impl BackSlots {
         self.session.as_ref() == Some(session)
     }
 
-    pub(crate) fn begin(&mut self, args: &CbSequenceArgs) -> Begun {
+    /// A callback arrives. `digest` is of all that follows CB_SEQUENCE.
+    pub(crate) fn begin(&mut self, args: &CbSequenceArgs, digest: u64) -> Begun {
         if !self.is(&args.sessionid) {
             return Begun::Refused(Status::BadSession);
         }
@@ -64,25 +77,25 @@ impl BackSlots {
         let Some(slot) = self.slots.get_mut(args.slotid as usize) else {
             return Begun::Refused(Status::BadSlot);
         };
-        if args.sequenceid == slot.sequence.wrapping_add(1) {
-            slot.sequence = args.sequenceid;
-            slot.reply = Reply::Coming;
-            return Begun::New;
-        }
+        let next = args.sequenceid == slot.sequence.wrapping_add(1);
+        let again = args.sequenceid == slot.sequence;
         match &slot.reply {
-            Reply::Given(reply) if args.sequenceid == slot.sequence => Begun::Again(reply.clone()),
-            Reply::Coming if args.sequenceid == slot.sequence => Begun::Refused(Status::Delay),
+            // One at a time, even if the origin has given up the one before.
+            Reply::Coming if next || again => Begun::Refused(Status::Delay),
+            _ if next => {
+                *slot = BackSlot { sequence: args.sequenceid, digest, reply: Reply::Coming };
+                Begun::New(Turn { sessions: self.sessions, slot: args.slotid })
+            }
+            Reply::Given(_) if again && slot.digest != digest => Begun::Refused(Status::SeqFalseRetry),
+            Reply::Given(reply) if again => Begun::Again(reply.clone()),
             _ => Begun::Refused(Status::SeqMisordered),
         }
     }
 
     /// A new one was answered.
-    pub(crate) fn end(&mut self, args: &CbSequenceArgs, reply: Bytes) {
-        if !self.is(&args.sessionid) {
-            return;
-        }
-        if let Some(slot) = self.slots.get_mut(args.slotid as usize)
-            && slot.sequence == args.sequenceid
+    pub(crate) fn end(&mut self, turn: Turn, reply: Bytes) {
+        if let Some(slot) = self.slots.get_mut(turn.slot as usize)
+            && turn.sessions == self.sessions
         {
             slot.reply = Reply::Given(reply);
         }
@@ -105,40 +118,69 @@ mod tests {
         }
     }
 
+    fn new(begun: &Begun) -> Turn {
+        match begun {
+            Begun::New(turn) => *turn,
+            other => panic!("{other:?}"),
+        }
+    }
+
     #[test]
     fn what_comes_again_is_answered_as_before() {
         let mut slots = BackSlots::default();
-        assert_eq!(slots.begin(&args(0, 1)), Begun::Refused(Status::BadSession));
+        assert_eq!(slots.begin(&args(0, 1), 5), Begun::Refused(Status::BadSession));
         slots.start([7; 16]);
-        assert_eq!(slots.begin(&args(0, 1)), Begun::New);
-        assert_eq!(slots.begin(&args(0, 1)), Begun::Refused(Status::Delay));
-        slots.end(&args(0, 1), Bytes::from_static(b"reply"));
-        assert_eq!(slots.begin(&args(0, 1)), Begun::Again(Bytes::from_static(b"reply")));
-        assert_eq!(slots.begin(&args(0, 3)), Begun::Refused(Status::SeqMisordered));
-        assert_eq!(slots.begin(&args(1, 0)), Begun::Refused(Status::SeqMisordered));
-        assert_eq!(slots.begin(&args(BACK_SLOTS, 1)), Begun::Refused(Status::BadHighSlot));
+        let turn = new(&slots.begin(&args(0, 1), 5));
+        assert_eq!(slots.begin(&args(0, 1), 5), Begun::Refused(Status::Delay));
+        assert_eq!(slots.begin(&args(0, 2), 5), Begun::Refused(Status::Delay), "the first is not done");
+        slots.end(turn, Bytes::from_static(b"reply"));
+        assert_eq!(slots.begin(&args(0, 1), 5), Begun::Again(Bytes::from_static(b"reply")));
+        assert_eq!(slots.begin(&args(0, 1), 6), Begun::Refused(Status::SeqFalseRetry));
+        assert_eq!(slots.begin(&args(0, 3), 5), Begun::Refused(Status::SeqMisordered));
+        assert_eq!(slots.begin(&args(1, 0), 5), Begun::Refused(Status::SeqMisordered));
+        assert_eq!(slots.begin(&args(BACK_SLOTS, 1), 5), Begun::Refused(Status::BadHighSlot));
         slots.start([8; 16]);
-        assert_eq!(slots.begin(&args(0, 2)), Begun::Refused(Status::BadSession));
+        assert_eq!(slots.begin(&args(0, 2), 5), Begun::Refused(Status::BadSession));
+    }
+
+    #[test]
+    fn an_answer_of_an_earlier_session_of_the_same_id_is_not_kept() {
+        let mut slots = BackSlots::default();
+        slots.start([7; 16]);
+        let old = new(&slots.begin(&args(0, 1), 5));
+        slots.start([7; 16]);
+        let now = new(&slots.begin(&args(0, 1), 6));
+        slots.end(old, Bytes::from_static(b"old"));
+        assert_eq!(slots.begin(&args(0, 1), 6), Begun::Refused(Status::Delay));
+        slots.end(now, Bytes::from_static(b"now"));
+        assert_eq!(slots.begin(&args(0, 1), 6), Begun::Again(Bytes::from_static(b"now")));
     }
 
     proptest! {
-        /// However a server numbers its callbacks, each pair of slot and sequence id is carried out at most once.
+        /// However a server numbers its callbacks, each pair of slot and sequence id is carried out at most once, one of a
+        /// slot at a time, and nothing but a repetition gets an answer of before.
         #[test]
-        fn nothing_is_carried_out_twice(calls in proptest::collection::vec((0u32..4, 0u32..6, any::<bool>()), 0..100)) {
+        fn nothing_is_carried_out_twice(
+            calls in proptest::collection::vec((0u32..4, 0u32..6, 0u64..2, any::<bool>()), 0..100),
+        ) {
             let mut slots = BackSlots::default();
             slots.start([7; 16]);
-            let mut done = std::collections::BTreeSet::new();
-            for (slot, sequence, answer) in calls {
-                let args = args(slot, sequence);
-                match slots.begin(&args) {
-                    Begun::New => {
-                        prop_assert!(done.insert((slot, sequence)));
-                        if answer {
-                            slots.end(&args, Bytes::from(vec![slot as u8, sequence as u8]));
-                        }
+            let mut done = std::collections::BTreeMap::new();
+            let mut running = std::collections::BTreeMap::new();
+            for (slot, sequence, digest, answer) in calls {
+                match slots.begin(&args(slot, sequence), digest) {
+                    Begun::New(turn) => {
+                        prop_assert!(done.insert((slot, sequence), digest).is_none());
+                        prop_assert!(running.insert(slot, (turn, sequence)).is_none());
                     }
-                    Begun::Again(reply) => prop_assert_eq!(&reply[..], &[slot as u8, sequence as u8][..]),
+                    Begun::Again(reply) => {
+                        prop_assert_eq!(&reply[..], &[slot as u8, sequence as u8][..]);
+                        prop_assert_eq!(done.get(&(slot, sequence)), Some(&digest));
+                    }
                     Begun::Refused(_) => {}
+                }
+                if answer && let Some((turn, sequence)) = running.remove(&slot) {
+                    slots.end(turn, Bytes::from(vec![slot as u8, sequence as u8]));
                 }
             }
         }

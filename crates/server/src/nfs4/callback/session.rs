@@ -25,8 +25,17 @@ const DELAY: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(super) struct BackSlots {
     free: Arc<Semaphore>,
-    /// Of each slot, the next sequence id, and whether it is in use.
-    slots: Mutex<Vec<(u32, bool)>>,
+    slots: Mutex<Vec<BackSlot>>,
+}
+
+/// One of them, between two requests or with one running.
+#[derive(Clone, Copy, Debug)]
+struct BackSlot {
+    /// The next sequence id.
+    sequence: u32,
+    busy: bool,
+    /// A request with this sequence id was given up without an answer: the client may have carried it out.
+    in_doubt: bool,
 }
 
 /// The slots of a session, and whose it is.
@@ -41,24 +50,29 @@ struct Taken {
     slots: Arc<BackSlots>,
     number: u32,
     sequence: u32,
+    /// The sequence id may be used already, by a request of before.
+    in_doubt: bool,
+    /// A request is out, and there is no answer yet.
+    asked: bool,
     _permit: OwnedSemaphorePermit,
 }
 
 impl BackSlots {
     fn new(count: u32) -> BackSlots {
         let free = Arc::new(Semaphore::new(count as usize));
-        BackSlots { free, slots: Mutex::new(vec![(1, false); count as usize]) }
+        let unused = BackSlot { sequence: 1, busy: false, in_doubt: false };
+        BackSlots { free, slots: Mutex::new(vec![unused; count as usize]) }
     }
 
     async fn take(self: Arc<BackSlots>) -> Option<Taken> {
         let permit = self.free.clone().acquire_owned().await.ok()?;
-        let (number, sequence) = {
+        let (number, BackSlot { sequence, in_doubt, .. }) = {
             let mut slots = self.slots.lock();
-            let (number, slot) = slots.iter_mut().enumerate().find(|(_, (_, busy))| !busy)?;
-            slot.1 = true;
-            (number as u32, slot.0)
+            let (number, slot) = slots.iter_mut().enumerate().find(|(_, slot)| !slot.busy)?;
+            slot.busy = true;
+            (number as u32, *slot)
         };
-        Some(Taken { slots: self, number, sequence, _permit: permit })
+        Some(Taken { slots: self, number, sequence, in_doubt, asked: false, _permit: permit })
     }
 
     fn highest(&self) -> u32 {
@@ -73,17 +87,15 @@ impl Taken {
     }
 
     fn set(&mut self, sequence: u32) {
-        self.sequence = sequence;
-        if let Some(slot) = self.slots.slots.lock().get_mut(self.number as usize) {
-            slot.0 = sequence;
-        }
+        (self.sequence, self.in_doubt) = (sequence, false);
     }
 }
 
 impl Drop for Taken {
     fn drop(&mut self) {
         if let Some(slot) = self.slots.slots.lock().get_mut(self.number as usize) {
-            slot.1 = false;
+            let in_doubt = self.in_doubt || self.asked;
+            *slot = BackSlot { sequence: self.sequence, busy: false, in_doubt };
         }
     }
 }
@@ -145,13 +157,18 @@ pub(super) async fn call(
 async fn call_on(route: &Route, operation: &CbArgOp) -> Option<Results<CbResOp>> {
     let mut slot = route.slots.clone().take().await?;
     for connection in &route.connections {
-        while let Some(mut results) = send(route, &slot, connection, operation).await {
+        while let Some(mut results) = send(route, &mut slot, connection, operation).await {
             match results.take::<op::Sequence>().map_err(|error| error.status()) {
+                // That was CB_SEQUENCE alone.
+                Ok(_) if slot.in_doubt => slot.advance(),
                 Ok(_) => {
                     slot.advance();
                     return Some(results);
                 }
-                Err(Some(Status::Delay)) => sleep(DELAY).await,
+                Err(Some(Status::Delay)) => {
+                    slot.asked = true; // it may be carrying out what another connection brought
+                    sleep(DELAY).await;
+                }
                 // We and the client count differently: it is the client's count that counts, from its start.
                 Err(Some(Status::SeqMisordered)) if slot.sequence != 1 => slot.set(1),
                 Err(Some(Status::RetryUncachedRep | Status::SeqFalseRetry)) => slot.advance(),
@@ -162,10 +179,11 @@ async fn call_on(route: &Route, operation: &CbArgOp) -> Option<Results<CbResOp>>
     None
 }
 
-/// Sends the callback on one connection; nothing if that does not answer.
+/// Sends the callback on one connection; nothing if that does not answer. Under a sequence id that may be used already goes
+/// CB_SEQUENCE alone: the answer to the request of before must not be taken for that to this one.
 async fn send(
     route: &Route,
-    slot: &Taken,
+    slot: &mut Taken,
     connection: &Arc<Connection>,
     operation: &CbArgOp,
 ) -> Option<Results<CbResOp>> {
@@ -177,11 +195,13 @@ async fn send(
         cachethis: false,
         referring_call_lists: List::default(),
     };
+    let operations = (!slot.in_doubt).then(|| operation.clone());
+    let operations = std::iter::once(CbArgOp::Sequence(sequence)).chain(operations);
     let args = CbCompoundArgs {
         tag: Tag::default(),
         minorversion: route.terms.minor,
         callback_ident: 0,
-        argarray: List::new(vec![CbArgOp::Sequence(sequence), operation.clone()])?,
+        argarray: List::new(operations.collect())?,
     };
     let header = CallHeader {
         xid: connection.xid(),
@@ -192,7 +212,33 @@ async fn send(
     };
     let mut encoder = Encoder::new();
     args.encode(&mut encoder);
+    slot.asked = true;
     let reply = timeout(ANSWER_TIMEOUT, connection.call(header, encoder.finish())).await.ok()?;
     let mut decoder = reply.ok()?.ok()?;
-    Some(CbCompoundRes::decode(&mut decoder).ok()?.into_results())
+    let results = CbCompoundRes::decode(&mut decoder).ok()?.into_results();
+    slot.asked = false;
+    Some(results)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_sequence_id_of_a_callback_that_was_given_up_is_in_doubt_until_the_client_has_answered() {
+        let slots = Arc::new(BackSlots::new(1));
+        let mut first = slots.clone().take().await.unwrap();
+        assert_eq!((first.sequence, first.in_doubt), (1, false));
+        first.asked = true;
+        drop(first);
+        let second = slots.clone().take().await.unwrap();
+        assert_eq!((second.sequence, second.in_doubt), (1, true));
+        drop(second);
+        let mut third = slots.clone().take().await.unwrap();
+        assert!(third.in_doubt, "nothing was asked");
+        third.advance();
+        drop(third);
+        let fourth = slots.take().await.unwrap();
+        assert_eq!((fourth.sequence, fourth.in_doubt), (2, false));
+    }
 }

@@ -108,6 +108,8 @@ async fn first(
     }
     let name = OwnerName { client: by.held.client, kind: OwnerKind::Lock, name: owner };
     front.room_for(Scarce::Owners).await;
+    // Another open owner may ask in the name of the same lock owner.
+    let _turn = front.state.turns.take(&name).await;
     {
         let mut tables = front.state.tables();
         let Tables { owners, stateids, .. } = &mut *tables;

@@ -118,7 +118,9 @@ impl Clients {
             return Ok(Confirmed::default());
         }
         match confirmed {
-            Some(other) if !other.maker.is(maker) && has_state(other.id) && !self.is_silent(other.id, now) => {
+            Some(other)
+                if !other.maker.is(maker) && has_state(other.id) && !self.is_silent(other.id, now) =>
+            {
                 return Err(Status::ClidInuse);
             }
             None if !self.has_room() => return Err(Status::Resource),

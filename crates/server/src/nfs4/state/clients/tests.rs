@@ -67,7 +67,10 @@ fn setclientid_is_confirmed_once_and_again() {
     let (mut clients, now) = (clients(), Instant::now());
     let (id, confirm) = clients.setclientid(request(1, 0, 5), now, |_| true).unwrap();
     assert_eq!(clients.of_minor0(id).err(), Some(Status::Expired), "unconfirmed");
-    assert_eq!(clients.setclientid_confirm((id, [9; 8]), &user(0), now, |_| false), Err(Status::StaleClientid));
+    assert_eq!(
+        clients.setclientid_confirm((id, [9; 8]), &user(0), now, |_| false),
+        Err(Status::StaleClientid)
+    );
     assert_eq!(clients.setclientid_confirm((id, confirm), &user(1), now, |_| false), Err(Status::ClidInuse));
     let done = clients.setclientid_confirm((id, confirm), &user(0), now, |_| false).unwrap();
     assert_eq!(done, Confirmed { replaced: None, callback_changed: true });
@@ -339,7 +342,10 @@ fn a_record_is_for_peers_that_every_export_of_its_maker_admits() {
     let mut table = clients();
     let of = |maker: &Maker, verifier| Setclientid { maker: maker.clone(), ..request(verifier, 0, 5) };
     let (id, confirm) = table.setclientid(of(&user(0), 1), now, |_| false).unwrap();
-    assert_eq!(table.setclientid_confirm((id, confirm), &strange, now, |_| false), Err(Status::StaleClientid));
+    assert_eq!(
+        table.setclientid_confirm((id, confirm), &strange, now, |_| false),
+        Err(Status::StaleClientid)
+    );
     table.setclientid_confirm((id, confirm), &wider, now, |_| false).unwrap();
     let refused = table.setclientid(of(&strange, 2), now, |_| false).unwrap_err();
     assert_eq!(refused, (Status::ClidInuse, Some(Netaddr::default())));
