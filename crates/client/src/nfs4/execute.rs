@@ -127,7 +127,7 @@ impl Inner {
         let soft = self.channel.soft().map(|soft| started + soft);
         let mut again = caller.resent;
         let mut pause = PAUSE_MIN;
-        let mut mends = 0;
+        let (mut mends, mut lost) = (0, 0);
         let mut delayed = None;
         loop {
             let session = self.session(caller.deadline, soft).await?;
@@ -185,7 +185,7 @@ impl Inner {
                 Tried::Untold => {
                     again |= plan.once;
                     self.may_have_strays(&plan);
-                    continue;
+                    lost += 1;
                 }
                 Tried::NoSession(maybe) => {
                     again |= maybe && plan.once;
@@ -193,8 +193,13 @@ impl Inner {
                         self.may_have_strays(&plan);
                     }
                     self.session_lost(&session);
-                    continue;
+                    lost += 1;
                 }
+            }
+            // Once at once. An origin that gives sessions and refuses each is not asked as fast as it answers.
+            if lost == 1 {
+                lost += 1;
+                continue;
             }
             rest(pause, caller.deadline, soft).await?;
             pause = (pause * 2).min(PAUSE_MAX);
@@ -236,7 +241,7 @@ impl Inner {
                         return Ok(compound.into_results());
                     }
                 }
-                Tried::Untold => continue,
+                Tried::Untold => {}
                 Tried::Never(status) => return Err(NotMade::Status(status)),
                 Tried::NoSession(_) => return Err(NotMade::Status(Wire::BadSession)),
             }

@@ -38,6 +38,20 @@ async fn sessions_that_answer_for_another_call_are_left() {
 }
 
 #[tokio::test]
+async fn an_origin_that_grants_sessions_and_refuses_each_is_not_asked_as_fast_as_it_answers() {
+    let origin = Origin4::start(usual).await;
+    let fs = origin.mount("").await;
+    assert_eq!(soon(fs.getattr(&caller(), &handle(b"file"))).await.unwrap().size, 4);
+    origin.refuse_all();
+    let (caller, file) = (caller(), handle(b"file"));
+    let asked = tokio::time::timeout(std::time::Duration::from_secs(1), fs.getattr(&caller, &file)).await;
+    assert!(asked.is_err(), "{asked:?}");
+    // At once, once more, and then after pauses of 10, 20, 40 ms and so on.
+    let refused = origin.refused();
+    assert!((2..16).contains(&refused), "{refused} in a second");
+}
+
+#[tokio::test]
 async fn callbacks_in_the_name_of_another_session_slot_or_turn_do_nothing() {
     let origin = Origin4::start(granting(read_delegation)).await;
     let (fs, mut callbacks, _, lease) = delegated(&origin).await;

@@ -74,6 +74,8 @@ struct Kept {
     forgets: bool,
     /// The next SEQUENCE is on a connection that is not bound.
     refuse: Option<Arc<AtomicBool>>,
+    /// It grants sessions and refuses what is asked in them, so often already.
+    refused: Option<u32>,
     /// What is made of the next answer to SEQUENCE.
     lie: Option<fn(&mut SequenceOk)>,
 }
@@ -137,6 +139,16 @@ impl Origin4 {
     /// Says of one request that its connection is not of the session.
     pub fn refuse_connection(&self, refused: Arc<AtomicBool>) {
         self.service.kept.lock().refuse = Some(refused);
+    }
+
+    /// From now on each session is gone when something is asked in it.
+    pub fn refuse_all(&self) {
+        self.service.kept.lock().refused = Some(0);
+    }
+
+    /// How often something was refused for that.
+    pub fn refused(&self) -> u32 {
+        self.service.kept.lock().refused.unwrap_or(0)
     }
 
     /// Lies in the next answer to SEQUENCE.
@@ -322,6 +334,14 @@ impl Scripted {
             let mut kept = self.kept.lock();
             let refused = |status| Some((encode(Err(status), vec![ResOp::Sequence(Err(status))]), None));
             if kept.session != Some(args.sessionid) {
+                return refused(Status::BadSession);
+            }
+            if let Some(count) = &mut kept.refused
+                && !operations[1..].iter().any(|operation| matches!(operation, ArgOp::ReclaimComplete(_)))
+            {
+                *count += 1;
+                kept.session = None;
+                kept.forget_slots();
                 return refused(Status::BadSession);
             }
             if let Some(done) = kept.refuse.take() {
