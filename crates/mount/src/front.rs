@@ -236,7 +236,8 @@ impl Front {
         let Some(inode) = self.inodes.forget(node, count) else { return };
         let lease = inode.state.lock().lease.take();
         if let Some(lease) = lease {
-            self.give_back(lease.id);
+            // The file may have another node already.
+            self.give_back(lease.id, Some(&inode.handle));
         }
     }
 

@@ -6,8 +6,14 @@
 //! A lease is held by the node that the next lookup of its file gives, which is the one that a recall finds. A retired node
 //! leaves its lease with the layer below, which gives the same one to its successor's open. It does not return it: the
 //! return might come after that.
+//!
+//! The layer below grants the same lease to each open while it has it. The return of a lease (the kernel has forgotten the
+//! file) and the next grant may therefore overtake each other, and the layer below would take a lease for returned that a
+//! node believes in. So an open that was sent before a return has ended brings no lease: the layer below keeps it as given,
+//! which costs a recall later, at most.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
@@ -27,6 +33,7 @@ const RETURNS_MAX: usize = 1 << 16;
 /// What is known of leases on their way.
 #[derive(Debug)]
 pub struct Recalls {
+    /// Held while a node gets a lease or loses it to a recall: neither comes between the two steps of the other.
     flights: Mutex<Flights>,
     back: mpsc::Sender<LeaseId>,
 }
@@ -37,6 +44,46 @@ struct Flights {
     next: u64,
     /// Recalled before they came, and the first open that cannot bring them any more.
     early: HashMap<LeaseId, u64>,
+    leaving: HashMap<LeaseId, Leaving>,
+    /// Those whose return has ended, with the first open that was sent after that, in this order.
+    left: VecDeque<(u64, LeaseId)>,
+}
+
+/// A lease on its way back.
+#[derive(Debug, Default)]
+struct Leaving {
+    /// Returns that have not ended.
+    returns: usize,
+    /// The first open that was sent after the last return.
+    until: u64,
+}
+
+impl Flights {
+    /// The first open that is under way, or the next one.
+    fn first(&self) -> u64 {
+        self.under_way.first().copied().unwrap_or(self.next)
+    }
+
+    /// May this open bring the lease? Not if its return may come after the grant.
+    fn may_bring(&self, number: u64, id: LeaseId) -> bool {
+        let leaving = self.leaving.get(&id);
+        let is_gone = leaving.is_none_or(|leaving| leaving.returns == 0 && leaving.until <= number);
+        is_gone && !self.early.contains_key(&id)
+    }
+
+    /// Forgets what no open under way can bring.
+    fn forget_left(&mut self) {
+        let first = self.first();
+        while let Some((until, id)) = self.left.front().copied().filter(|(until, _)| *until <= first) {
+            self.left.pop_front();
+            if let Entry::Occupied(leaving) = self.leaving.entry(id)
+                && leaving.get().returns == 0
+                && leaving.get().until == until
+            {
+                leaving.remove();
+            }
+        }
+    }
 }
 
 impl Recalls {
@@ -55,52 +102,101 @@ impl Recalls {
         number
     }
 
-    /// It has been answered. False if the lease that it brought was recalled meanwhile; and what was recalled and cannot
-    /// be brought any more.
-    fn land(&self, number: u64, lease: Option<LeaseId>) -> (bool, Vec<LeaseId>) {
+    /// It has been answered. `keep` takes the lease that it brought, unless that was recalled or given back meanwhile. What
+    /// was recalled and cannot be brought any more.
+    fn land(&self, number: u64, lease: Option<LeaseId>, keep: impl FnOnce()) -> Vec<LeaseId> {
         let mut flights = self.flights.lock();
         flights.under_way.remove(&number);
-        let kept = lease.is_none_or(|id| !flights.early.contains_key(&id));
-        let first = flights.under_way.first().copied().unwrap_or(flights.next);
-        let over = flights.early.extract_if(|_, until| *until <= first).map(|(id, _)| id).collect();
-        (kept, over)
+        if lease.is_some_and(|id| flights.may_bring(number, id)) {
+            keep();
+        }
+        flights.forget_left();
+        let first = flights.first();
+        let over = |id: &LeaseId, until: &mut u64| *until <= first || lease == Some(*id);
+        flights.early.extract_if(over).map(|(id, _)| id).collect()
     }
 
-    fn is_early(&self, id: LeaseId) -> bool {
+    /// A lease is wanted back. `take` takes it from the node that has it.
+    fn recall(&self, id: LeaseId, take: impl FnOnce() -> Option<Arc<Inode>>) -> Wanted {
         let mut flights = self.flights.lock();
+        if let Some(inode) = take() {
+            flights.leaving.entry(id).or_default().returns += 1;
+            return Wanted::From(inode);
+        }
         if flights.under_way.is_empty() || flights.early.len() >= EARLY_MAX {
-            return false;
+            flights.leaving.entry(id).or_default().returns += 1;
+            return Wanted::FromNobody;
         }
         let until = flights.next;
         flights.early.insert(id, until);
-        true
+        Wanted::Early
+    }
+
+    /// A lease goes back, unless `stays` says that it does not.
+    fn leave(&self, id: LeaseId, stays: impl FnOnce() -> bool) -> bool {
+        let mut flights = self.flights.lock();
+        let leaves = !stays();
+        if leaves {
+            flights.leaving.entry(id).or_default().returns += 1;
+        }
+        leaves
+    }
+
+    /// A return has ended.
+    fn left(&self, id: LeaseId) {
+        let mut flights = self.flights.lock();
+        let until = flights.next;
+        if let Some(leaving) = flights.leaving.get_mut(&id) {
+            leaving.returns = leaving.returns.saturating_sub(1);
+            leaving.until = until;
+            flights.left.push_back((until, id));
+        }
+        flights.forget_left();
+    }
+
+    /// Returns a lease that leaves, soon. One that does not fit is revoked by the layer below when its time is over.
+    fn send_back(&self, id: LeaseId) {
+        if self.back.try_send(id).is_err() {
+            self.left(id);
+        }
     }
 }
 
+/// From whom a lease is wanted.
+#[derive(Debug)]
+enum Wanted {
+    /// It had it, and is to be told of.
+    From(Arc<Inode>),
+    FromNobody,
+    /// An open under way may bring it.
+    Early,
+}
+
 impl Front {
-    /// An open has been answered, and this is the lease that it brought.
+    /// An open has been answered, and this is the lease that it brought. One that may be on its way back is left with the
+    /// layer below, and comes with a later open.
     pub fn landed(&self, flight: u64, inode: &Inode, lease: Option<Lease>) {
-        let (kept, over) = self.recalls.land(flight, lease.map(|lease| lease.id));
-        over.into_iter().for_each(|id| self.give_back(id));
-        let Some(lease) = lease else { return };
-        if !kept {
-            return self.give_back(lease.id);
+        let mut holder = None;
+        let mut before = None;
+        let over = self.recalls.land(flight, lease.map(|lease| lease.id), || {
+            // The node may have been retired meanwhile.
+            holder = self.inodes.find(&inode.handle);
+            before =
+                holder.as_ref().and_then(|holder| std::mem::replace(&mut holder.state.lock().lease, lease));
+        });
+        over.into_iter().for_each(|id| self.give_back(id, None));
+        if let Some(before) = before.filter(|before| Some(before.id) != lease.map(|lease| lease.id)) {
+            self.give_back(before.id, None);
         }
-        // The node may have been retired meanwhile.
-        let Some(holder) = self.inodes.find(&inode.handle) else { return };
-        let before = holder.state.lock().lease.replace(lease);
-        if let Some(before) = before.filter(|before| before.id != lease.id) {
-            self.give_back(before.id);
-        }
-        if !self.inodes.is_current(&holder) {
+        if let Some(holder) = holder.filter(|holder| !self.inodes.is_current(holder)) {
             self.part(&holder);
         }
     }
 
     /// An open brought nothing.
     pub fn crashed(&self, flight: u64) {
-        let (_, over) = self.recalls.land(flight, None);
-        over.into_iter().for_each(|id| self.give_back(id));
+        let over = self.recalls.land(flight, None, || ());
+        over.into_iter().for_each(|id| self.give_back(id, None));
     }
 
     /// The next lookup of a file gives it another node. Whatever the kernel was told of this one under a lease it has to
@@ -121,25 +217,31 @@ impl Front {
         names.iter().for_each(|(parent, name)| self.notifier.name_later(*parent, name));
     }
 
-    /// Returns a lease, soon.
-    pub fn give_back(&self, id: LeaseId) {
-        // One that does not fit is revoked by the layer below when its time is over.
-        let _ = self.recalls.back.try_send(id);
+    /// Returns a lease, soon, unless the node of this file has it.
+    pub fn give_back(&self, id: LeaseId, of: Option<&Handle>) {
+        let is_held = || {
+            let node = of.and_then(|handle| self.inodes.find(handle));
+            node.is_some_and(|node| node.state.lock().lease.is_some_and(|lease| lease.id == id))
+        };
+        if self.recalls.leave(id, is_held) {
+            self.recalls.send_back(id);
+        }
     }
 
     /// The kernel must not believe any longer what a lease vouched for.
     async fn recall(&self, id: LeaseId, handle: &Handle) {
         self.counters.recalls.fetch_add(1, Ordering::Relaxed);
-        let inode = self.inodes.find(handle);
-        let mine = inode.filter(|inode| inode.state.lock().lease.take_if(|lease| lease.id == id).is_some());
-        let Some(inode) = mine else {
-            if !self.recalls.is_early(id) {
-                self.give_back(id);
-            }
-            return;
+        let take = || {
+            let inode = self.inodes.find(handle)?;
+            let mine = inode.state.lock().lease.take_if(|lease| lease.id == id).is_some();
+            mine.then_some(inode)
         };
-        self.distrust(&inode).await;
-        self.give_back(id);
+        match self.recalls.recall(id, take) {
+            Wanted::From(inode) => self.distrust(&inode).await,
+            Wanted::FromNobody => {}
+            Wanted::Early => return,
+        }
+        self.recalls.send_back(id);
     }
 
     /// Attributes and names of a file are to be asked for again.
@@ -155,9 +257,13 @@ impl Front {
 pub async fn returner(front: Weak<Front>, mut returns: mpsc::Receiver<LeaseId>) {
     while let Some(id) = returns.recv().await {
         let Some(fs) = front.upgrade().map(|front| front.fs.clone()) else { return };
+        let front = front.clone();
         tokio::spawn(async move {
             if let Err(error) = fs.returned(&credentials::machine(), id).await {
                 tracing::debug!("return of a lease: {error}");
+            }
+            if let Some(front) = front.upgrade() {
+                front.recalls.left(id);
             }
         });
     }
@@ -184,10 +290,11 @@ async fn on_callback(front: Arc<Front>, callback: Callback) {
             let inodes = front.inodes.all();
             let held = inodes.iter().filter(|inode| inode.is_leased());
             for inode in held.skip(keep as usize) {
-                let lease = inode.state.lock().lease.take();
-                if let Some(lease) = lease {
+                let Some(id) = inode.state.lock().lease.map(|lease| lease.id) else { continue };
+                let had_none = || inode.state.lock().lease.take_if(|lease| lease.id == id).is_none();
+                if front.recalls.leave(id, had_none) {
                     front.distrust(inode).await;
-                    front.give_back(lease.id);
+                    front.recalls.send_back(id);
                 }
             }
         }
@@ -200,20 +307,63 @@ async fn on_callback(front: Arc<Front>, callback: Callback) {
 mod tests {
     use super::*;
 
+    /// Is the lease that an open brings kept? And what goes back.
+    fn land(recalls: &Recalls, number: u64, lease: Option<u64>) -> (bool, Vec<u64>) {
+        let mut kept = false;
+        let over = recalls.land(number, lease.map(LeaseId), || kept = true);
+        (kept, over.into_iter().map(|id| id.0).collect())
+    }
+
+    fn is_early(recalls: &Recalls, id: u64) -> bool {
+        matches!(recalls.recall(LeaseId(id), || None), Wanted::Early)
+    }
+
     #[test]
     fn a_recall_that_overtakes_its_grant_is_kept_for_it() {
         let (recalls, _returns) = Recalls::new();
-        assert!(!recalls.is_early(LeaseId(1)), "no open is under way");
+        assert!(!is_early(&recalls, 1), "no open is under way");
         let (a, b) = (recalls.take_off(), recalls.take_off());
-        assert!(recalls.is_early(LeaseId(2)));
+        assert!(is_early(&recalls, 2));
         let c = recalls.take_off();
-        assert_eq!(recalls.land(b, Some(LeaseId(3))), (true, vec![]));
-        assert_eq!(recalls.land(a, Some(LeaseId(2))), (false, vec![LeaseId(2)]), "recalled on the way");
-        assert_eq!(recalls.land(c, Some(LeaseId(2))), (true, vec![]), "sent after: it is another grant");
+        assert_eq!(land(&recalls, b, Some(3)), (true, vec![]));
+        assert_eq!(land(&recalls, a, Some(2)), (false, vec![2]), "recalled on the way");
+        assert_eq!(land(&recalls, c, Some(2)), (true, vec![]), "sent after: it is another grant");
         assert!(recalls.flights.lock().early.is_empty());
         // Nobody brings it: whoever wants it back gets it all the same.
         let d = recalls.take_off();
-        assert!(recalls.is_early(LeaseId(4)));
-        assert_eq!(recalls.land(d, None), (true, vec![LeaseId(4)]));
+        assert!(is_early(&recalls, 4));
+        assert_eq!(land(&recalls, d, None), (false, vec![4]));
+    }
+
+    #[test]
+    fn an_open_that_was_sent_before_a_return_has_ended_brings_no_lease() {
+        let (recalls, mut returns) = Recalls::new();
+        let one = LeaseId(1);
+        let before = recalls.take_off();
+        assert!(recalls.leave(one, || false));
+        recalls.send_back(one);
+        let meanwhile = recalls.take_off();
+        assert_eq!(land(&recalls, before, Some(1)), (false, vec![]));
+        assert!(recalls.leave(one, || false), "once more");
+        recalls.send_back(one);
+        assert_eq!(returns.try_recv(), Ok(one));
+        recalls.left(one);
+        let between = recalls.take_off();
+        assert_eq!(returns.try_recv(), Ok(one));
+        recalls.left(one);
+        let after = recalls.take_off();
+        assert_eq!(land(&recalls, after, Some(1)), (true, vec![]));
+        assert_eq!(land(&recalls, between, Some(1)), (false, vec![]));
+        assert_eq!(land(&recalls, meanwhile, Some(1)), (false, vec![]));
+        let flights = recalls.flights.lock();
+        assert!(flights.leaving.is_empty() && flights.left.is_empty());
+    }
+
+    #[test]
+    fn a_lease_that_stays_does_not_leave() {
+        let (recalls, _returns) = Recalls::new();
+        assert!(!recalls.leave(LeaseId(1), || true));
+        let open = recalls.take_off();
+        assert_eq!(land(&recalls, open, Some(1)), (true, vec![]));
     }
 }

@@ -120,7 +120,10 @@ impl Front {
         match self.fs.open(&opening(caller), &request).await {
             Ok(opened) if opened.handle == inode.handle => Ok(Below::of(&opened)),
             Ok(other) => {
-                self.recalls_of_other(other.lease);
+                if let Some(lease) = other.lease {
+                    // Nobody would tell the kernel of its end, unless the other file has a node that has it.
+                    self.give_back(lease.id, Some(&other.handle));
+                }
                 let _ = self.fs.close(caller, other.id).await;
                 self.found_elsewhere(inode, at).await
             }
@@ -210,13 +213,6 @@ impl Front {
         }
         self.notifier.names(elsewhere).await;
         Err(Errno::STALE)
-    }
-
-    /// A lease on another file than the one that was meant is of no use: nobody would tell the kernel of its end.
-    fn recalls_of_other(&self, lease: Option<Lease>) {
-        if let Some(lease) = lease {
-            self.give_back(lease.id);
-        }
     }
 
     /// The file is open: what the kernel may keep, and how it reads.

@@ -6,8 +6,8 @@
 //! - A lock on the file is about to be granted through such an open.
 //! - This mount has written the file, or its lease is recalled.
 //! - The kernel is told of changed attributes.
-//! - A look at the attributes shows a change. The looks are [`PAUSE`] apart, and cost a call only if the attribute timeout has
-//!   ended.
+//! - A look at the attributes shows a change. The looks are [`PAUSE`] apart, and one is made when the attribute timeout ends,
+//!   if that is sooner. Only then does a look cost a call.
 //!
 //! Before the first byte is written the cache parts with the file (`vfs::Pinned::part`). Bytes are written from the beginning,
 //! so that a file that has only grown never shows anything but its bytes. A reader of a file that was written over may see
@@ -27,6 +27,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 use vfs::{Attributes, Handle, WccAttributes, Whole};
 
 use crate::device::Backing;
@@ -260,6 +261,13 @@ impl Front {
     }
 }
 
+/// When to look again after a look that showed nothing: longer each time, but not beyond the end of the attribute timeout.
+fn next_pause(last: Duration, believed_until: Option<Instant>) -> Duration {
+    let longer = (last * 2).min(PAUSE.1);
+    let left = believed_until.map(|until| until.saturating_duration_since(Instant::now()));
+    left.filter(|left| !left.is_zero()).map_or(longer, |left| left.clamp(PAUSE.0, longer))
+}
+
 /// Looks at a file while it has this backing file.
 async fn watch(front: Weak<Front>, inode: Arc<Inode>, passed: Weak<Passed>, poked: Arc<Notify>) {
     let mut pause = PAUSE.0;
@@ -267,8 +275,9 @@ async fn watch(front: Weak<Front>, inode: Arc<Inode>, passed: Weak<Passed>, poke
         let _ = tokio::time::timeout(pause, poked.notified()).await;
         let (Some(front), Some(passed)) = (front.upgrade(), passed.upgrade()) else { return };
         let outcome = front.refill(&inode, &passed).await;
+        let believed = front.fs.believed_until(&inode.handle);
         drop((front, passed));
-        pause = (pause * 2).min(PAUSE.1);
+        pause = next_pause(pause, believed);
         match outcome {
             Ok(0) => {}
             Ok(bytes) => {
@@ -281,5 +290,21 @@ async fn watch(front: Weak<Front>, inode: Arc<Inode>, passed: Weak<Passed>, poke
                 tracing::debug!("{} stays as it was for the opens that it has: {errno}", inode.handle);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn looks_are_further_apart_each_time_but_none_is_later_than_the_end_of_the_attribute_timeout() {
+        let seconds = Duration::from_secs;
+        let in_seconds = |number| Some(Instant::now() + seconds(number));
+        assert_eq!(next_pause(seconds(1), None), seconds(2));
+        assert_eq!(next_pause(seconds(16), None), seconds(30));
+        assert_eq!(next_pause(seconds(16), in_seconds(3)), seconds(3));
+        assert_eq!(next_pause(seconds(1), in_seconds(3)), seconds(2));
+        assert_eq!(next_pause(seconds(4), in_seconds(0)), seconds(8), "a lease, or nothing is known");
     }
 }
