@@ -17,6 +17,7 @@ use crate::files::{File, Files};
 use crate::inodes::{Inode, Inodes, NAMES_MAX, is_valid};
 use crate::notify::Notifier;
 use crate::ops::deadlock::Waits;
+use crate::ops::opening::Removals;
 use crate::ops::reopen::Retries;
 use crate::passthrough::refill::PassedFiles;
 use crate::recalls::Recalls;
@@ -100,6 +101,8 @@ pub struct Front {
     pub notifier: Notifier,
     pub silly: Record,
     pub recalls: Recalls,
+    /// Names that are being removed.
+    pub removals: Removals,
     /// Opens that the kernel tries again.
     pub retries: Retries,
     /// Processes that wait for locks.
@@ -237,7 +240,7 @@ impl Front {
         let lease = inode.state.lock().lease.take();
         if let Some(lease) = lease {
             // The file may have another node already.
-            self.give_back(lease.id, Some(&inode.handle));
+            self.give_back(lease.id, &inode.handle);
         }
     }
 
@@ -300,6 +303,7 @@ impl Front {
             let mut state = inode.state.lock();
             let ours = state.writers > 0 || state.lease.is_some_and(|lease| is_valid(&lease));
             state.told = Some(attributes.wcc());
+            state.gone.take_if(|_| attributes.nlink > 1);
             state.told_size = attributes.size;
             if attributes.is_dir() {
                 state.seen = Some(Box::new(*attributes));

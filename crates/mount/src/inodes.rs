@@ -58,6 +58,8 @@ pub struct State {
     pub names: Vec<(u64, Name)>,
     /// Opens of it.
     pub opens: u32,
+    /// Opens under way, which may fail yet.
+    pub opening: u32,
     /// Those of them that may write.
     pub writers: u32,
     /// Those of them that go through the page cache, or through us.
@@ -83,6 +85,8 @@ pub struct State {
     pub leaving: HashMap<OpenId, Instant>,
     /// Removed while it was open: the name that it has until the last close.
     pub silly: Option<Silly>,
+    /// It has lost that name too: where it was before. If it has another link, it is found by that.
+    pub gone: Option<(u64, Name)>,
     /// Of a directory: as it was last seen.
     pub seen: Option<Box<Attributes>>,
     /// Of a directory that was removed through this mount: what those see who have it open.
@@ -122,6 +126,8 @@ pub struct Silly {
     pub directory: Handle,
     /// `.nfs…`
     pub name: Name,
+    /// The name that was removed.
+    pub of: (u64, Name),
     /// Who removed it.
     pub caller: Caller,
 }
@@ -163,6 +169,20 @@ impl Inode {
 }
 
 impl State {
+    /// Is it open, or about to be?
+    pub fn is_open(&self) -> bool {
+        self.opens > 0 || self.opening > 0
+    }
+
+    /// The name that a removed file had for as long as it was open, which is to be removed now.
+    pub fn take_silly(&mut self) -> Option<Silly> {
+        let silly = if self.is_open() { None } else { self.silly.take() };
+        if let Some(silly) = &silly {
+            self.gone = Some(silly.of.clone());
+        }
+        silly
+    }
+
     /// Ends what `Inodes::remember_ordinary` began.
     pub fn leave_ordinary(&mut self) {
         self.ordinary = self.ordinary.saturating_sub(1);

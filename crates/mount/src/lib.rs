@@ -142,6 +142,7 @@ impl Mount {
             files: files::Files::default(),
             silly,
             recalls,
+            removals: <_>::default(),
             retries: <_>::default(),
             waits: <_>::default(),
             limits,

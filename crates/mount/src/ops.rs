@@ -9,5 +9,6 @@ mod io;
 pub mod lock;
 mod names;
 mod open;
+pub mod opening;
 mod remove;
 pub mod reopen;

@@ -35,15 +35,15 @@ const RETURNS_MAX: usize = 1 << 16;
 pub struct Recalls {
     /// Held while a node gets a lease or loses it to a recall: neither comes between the two steps of the other.
     flights: Mutex<Flights>,
-    back: mpsc::Sender<LeaseId>,
+    back: mpsc::Sender<(LeaseId, Handle)>,
 }
 
 #[derive(Debug, Default)]
 struct Flights {
     under_way: BTreeSet<u64>,
     next: u64,
-    /// Recalled before they came, and the first open that cannot bring them any more.
-    early: HashMap<LeaseId, u64>,
+    /// Recalled before they came: of which file, and the first open that cannot bring them any more.
+    early: HashMap<LeaseId, (Handle, u64)>,
     leaving: HashMap<LeaseId, Leaving>,
     /// Those whose return has ended, with the first open that was sent after that, in this order.
     left: VecDeque<(u64, LeaseId)>,
@@ -88,7 +88,7 @@ impl Flights {
 
 impl Recalls {
     /// None, and where those go that are returned.
-    pub fn new() -> (Recalls, mpsc::Receiver<LeaseId>) {
+    pub fn new() -> (Recalls, mpsc::Receiver<(LeaseId, Handle)>) {
         let (back, returns) = mpsc::channel(RETURNS_MAX);
         (Recalls { flights: Mutex::default(), back }, returns)
     }
@@ -104,7 +104,7 @@ impl Recalls {
 
     /// It has been answered. `keep` takes the lease that it brought, unless that was recalled or given back meanwhile. What
     /// was recalled and cannot be brought any more.
-    fn land(&self, number: u64, lease: Option<LeaseId>, keep: impl FnOnce()) -> Vec<LeaseId> {
+    fn land(&self, number: u64, lease: Option<LeaseId>, keep: impl FnOnce()) -> Vec<(LeaseId, Handle)> {
         let mut flights = self.flights.lock();
         flights.under_way.remove(&number);
         if lease.is_some_and(|id| flights.may_bring(number, id)) {
@@ -112,12 +112,12 @@ impl Recalls {
         }
         flights.forget_left();
         let first = flights.first();
-        let over = |id: &LeaseId, until: &mut u64| *until <= first || lease == Some(*id);
-        flights.early.extract_if(over).map(|(id, _)| id).collect()
+        let over = flights.early.extract_if(|id, (_, until)| *until <= first || lease == Some(*id));
+        over.map(|(id, (handle, _))| (id, handle)).collect()
     }
 
     /// A lease is wanted back. `take` takes it from the node that has it.
-    fn recall(&self, id: LeaseId, take: impl FnOnce() -> Option<Arc<Inode>>) -> Wanted {
+    fn recall(&self, id: LeaseId, of: &Handle, take: impl FnOnce() -> Option<Arc<Inode>>) -> Wanted {
         let mut flights = self.flights.lock();
         if let Some(inode) = take() {
             flights.leaving.entry(id).or_default().returns += 1;
@@ -128,7 +128,7 @@ impl Recalls {
             return Wanted::FromNobody;
         }
         let until = flights.next;
-        flights.early.insert(id, until);
+        flights.early.insert(id, (*of, until));
         Wanted::Early
     }
 
@@ -155,8 +155,8 @@ impl Recalls {
     }
 
     /// Returns a lease that leaves, soon. One that does not fit is revoked by the layer below when its time is over.
-    fn send_back(&self, id: LeaseId) {
-        if self.back.try_send(id).is_err() {
+    fn send_back(&self, id: LeaseId, of: &Handle) {
+        if self.back.try_send((id, *of)).is_err() {
             self.left(id);
         }
     }
@@ -184,9 +184,9 @@ impl Front {
             before =
                 holder.as_ref().and_then(|holder| std::mem::replace(&mut holder.state.lock().lease, lease));
         });
-        over.into_iter().for_each(|id| self.give_back(id, None));
+        over.into_iter().for_each(|(id, of)| self.give_back(id, &of));
         if let Some(before) = before.filter(|before| Some(before.id) != lease.map(|lease| lease.id)) {
-            self.give_back(before.id, None);
+            self.give_back(before.id, &inode.handle);
         }
         if let Some(holder) = holder.filter(|holder| !self.inodes.is_current(holder)) {
             self.part(&holder);
@@ -196,7 +196,7 @@ impl Front {
     /// An open brought nothing.
     pub fn crashed(&self, flight: u64) {
         let over = self.recalls.land(flight, None, || ());
-        over.into_iter().for_each(|id| self.give_back(id, None));
+        over.into_iter().for_each(|(id, of)| self.give_back(id, &of));
     }
 
     /// The next lookup of a file gives it another node. Whatever the kernel was told of this one under a lease it has to
@@ -218,13 +218,13 @@ impl Front {
     }
 
     /// Returns a lease, soon, unless the node of this file has it.
-    pub fn give_back(&self, id: LeaseId, of: Option<&Handle>) {
+    pub fn give_back(&self, id: LeaseId, of: &Handle) {
         let is_held = || {
-            let node = of.and_then(|handle| self.inodes.find(handle));
+            let node = self.inodes.find(of);
             node.is_some_and(|node| node.state.lock().lease.is_some_and(|lease| lease.id == id))
         };
         if self.recalls.leave(id, is_held) {
-            self.recalls.send_back(id);
+            self.recalls.send_back(id, of);
         }
     }
 
@@ -236,26 +236,26 @@ impl Front {
             let mine = inode.state.lock().lease.take_if(|lease| lease.id == id).is_some();
             mine.then_some(inode)
         };
-        match self.recalls.recall(id, take) {
+        match self.recalls.recall(id, handle, take) {
             Wanted::From(inode) => self.distrust(&inode).await,
             Wanted::FromNobody => {}
             Wanted::Early => return,
         }
-        self.recalls.send_back(id);
+        self.recalls.send_back(id, handle);
     }
 
     /// Attributes and names of a file are to be asked for again.
     pub async fn distrust(&self, inode: &Inode) {
-        self.refill_soon(&inode.handle);
         self.notifier.attributes_of_any(inode.number).await;
         let names = inode.state.lock().names.clone();
         self.notifier.names(names).await;
     }
 }
 
-/// Returns leases, for as long as the mount lives.
-pub async fn returner(front: Weak<Front>, mut returns: mpsc::Receiver<LeaseId>) {
-    while let Some(id) = returns.recv().await {
+/// Returns leases, for as long as the mount lives. Only when one has ended does the layer below show what has changed: then the
+/// files are looked at that the kernel reads by itself.
+pub async fn returner(front: Weak<Front>, mut returns: mpsc::Receiver<(LeaseId, Handle)>) {
+    while let Some((id, of)) = returns.recv().await {
         let Some(fs) = front.upgrade().map(|front| front.fs.clone()) else { return };
         let front = front.clone();
         tokio::spawn(async move {
@@ -264,6 +264,7 @@ pub async fn returner(front: Weak<Front>, mut returns: mpsc::Receiver<LeaseId>) 
             }
             if let Some(front) = front.upgrade() {
                 front.recalls.left(id);
+                front.refill_soon(&of);
             }
         });
     }
@@ -294,7 +295,7 @@ async fn on_callback(front: Arc<Front>, callback: Callback) {
                 let had_none = || inode.state.lock().lease.take_if(|lease| lease.id == id).is_none();
                 if front.recalls.leave(id, had_none) {
                     front.distrust(inode).await;
-                    front.recalls.send_back(id);
+                    front.recalls.send_back(id, &inode.handle);
                 }
             }
         }
@@ -311,11 +312,15 @@ mod tests {
     fn land(recalls: &Recalls, number: u64, lease: Option<u64>) -> (bool, Vec<u64>) {
         let mut kept = false;
         let over = recalls.land(number, lease.map(LeaseId), || kept = true);
-        (kept, over.into_iter().map(|id| id.0).collect())
+        (kept, over.into_iter().map(|(id, _)| id.0).collect())
+    }
+
+    fn file() -> Handle {
+        Handle::new(b"file").unwrap()
     }
 
     fn is_early(recalls: &Recalls, id: u64) -> bool {
-        matches!(recalls.recall(LeaseId(id), || None), Wanted::Early)
+        matches!(recalls.recall(LeaseId(id), &file(), || None), Wanted::Early)
     }
 
     #[test]
@@ -341,15 +346,15 @@ mod tests {
         let one = LeaseId(1);
         let before = recalls.take_off();
         assert!(recalls.leave(one, || false));
-        recalls.send_back(one);
+        recalls.send_back(one, &file());
         let meanwhile = recalls.take_off();
         assert_eq!(land(&recalls, before, Some(1)), (false, vec![]));
         assert!(recalls.leave(one, || false), "once more");
-        recalls.send_back(one);
-        assert_eq!(returns.try_recv(), Ok(one));
+        recalls.send_back(one, &file());
+        assert_eq!(returns.try_recv(), Ok((one, file())));
         recalls.left(one);
         let between = recalls.take_off();
-        assert_eq!(returns.try_recv(), Ok(one));
+        assert_eq!(returns.try_recv(), Ok((one, file())));
         recalls.left(one);
         let after = recalls.take_off();
         assert_eq!(land(&recalls, after, Some(1)), (true, vec![]));

@@ -146,6 +146,7 @@ mod tests {
         let silly = Silly {
             directory: Handle::new(&[1, 0xff]).unwrap(),
             name: Name::new(b".nfs\xff").unwrap(),
+            of: (1, Name::new(b"file").unwrap()),
             caller: Caller::unix(7, 8, &[9]),
         };
         let line = format!("{} {} 7 8", silly.directory, hex(silly.name.as_bytes()));

@@ -37,9 +37,7 @@ impl Front {
         };
         let found = match self.look_up_again(header, &caller, &directory, &name).await {
             Some(found) => found,
-            None => self.look_up(&caller, &directory, &name).await.map(|(handle, attributes)| {
-                self.entry_of(&handle, &attributes, Some((directory.number, name)))
-            }),
+            None => self.look_up_and_name(&caller, &directory, name).await,
         };
         match found {
             // Another client was there meanwhile: this is not of after its change for certain.
@@ -62,6 +60,29 @@ impl Front {
         let handle = looked.map_or(file, |looked| looked.node.handle);
         let attributes = self.fs.getattr(&caller, &handle).await.map_err(errno::of)?;
         Ok(Answer::Entry(self.entry_of(&handle, &attributes, None)))
+    }
+
+    async fn look_up_and_name(
+        &self,
+        caller: &Caller,
+        directory: &Inode,
+        name: Name,
+    ) -> vfs::Result<EntryOut> {
+        let at = (directory.number, name);
+        let mut looking = self.begin_look(at.clone());
+        let mut caller = caller.clone();
+        let mut left = TRIES_MAX;
+        loop {
+            looking.restart();
+            let (handle, attributes) = self.look_up(&caller, directory, &at.1).await?;
+            let entry = self.entry_of(&handle, &attributes, Some(at.clone()));
+            left -= 1;
+            if left == 0 || !looking.is_outdated() {
+                return Ok(entry);
+            }
+            self.forget(entry.node, 1);
+            caller = opening(&caller);
+        }
     }
 
     /// What is found under a name, with attributes. It may be removed before it has been looked at; then the name leads

@@ -56,7 +56,15 @@ impl Front {
         let inode = self.inode(header.node)?;
         let caller = caller(header);
         let which = self.which_try(header, &caller, flags).await;
-        let names = inode.state.lock().names.clone();
+        let _opening = self.begin_open(&inode).await;
+        let (names, gone) = {
+            let state = inode.state.lock();
+            (state.names.clone(), state.gone.clone())
+        };
+        if let Some(at) = gone.filter(|_| names.is_empty() && matches!(which, Try::First | Try::ByHandle)) {
+            self.will_be_back(header, flags, vec![at]);
+            return Err(Errno::STALE);
+        }
         let by_handle = || self.open_node(&caller, flags, &inode, Vec::new());
         let opened = match which {
             Try::Done(open) => Ok(open),
@@ -122,7 +130,7 @@ impl Front {
             Ok(other) => {
                 if let Some(lease) = other.lease {
                     // Nobody would tell the kernel of its end, unless the other file has a node that has it.
-                    self.give_back(lease.id, Some(&other.handle));
+                    self.give_back(lease.id, &other.handle);
                 }
                 let _ = self.fs.close(caller, other.id).await;
                 self.found_elsewhere(inode, at).await
@@ -420,7 +428,7 @@ impl Front {
             state.writers -= u32::from(file.access.contains(Share::WRITE) && state.writers > 0);
             state.ordinary -= u32::from(!file.passed && state.ordinary > 0);
             let unused = if state.opens == state.ordinary { state.backing.take() } else { None };
-            (if state.opens == 0 { state.silly.take() } else { None }, unused)
+            (state.take_silly(), unused)
         };
         if unused.is_some() {
             self.passed.leave(&file.inode);

@@ -22,13 +22,13 @@ impl Front {
     pub async fn unlink(&self, header: &Header, text: &[u8]) -> Outcome {
         let directory = self.inode(header.node)?;
         let (caller, name) = (caller(header), name(text)?);
-        if let Some(open) = self.open_at(directory.number, &name) {
-            let silly = self.silly_of(&caller, &directory, &open);
+        let removal = self.begin_removal((directory.number, name.clone()), None);
+        if let Some(open) = removal.open() {
+            let silly = self.silly_of(&caller, (&directory, &name), open);
             self.silly.add(&silly).map_err(|_| Errno::IO)?;
-            let at = (&directory.handle, &silly.name);
-            let renamed = self.fs.rename(&caller, &directory.handle, &name, at.0, at.1).await;
-            let at = (directory.number, name);
-            return self.sillied(&open, &at, silly, renamed.map(drop)).await.map(|()| Answer::Done);
+            let handle = &directory.handle;
+            let renamed = self.fs.rename(&caller, handle, &name, handle, &silly.name).await;
+            return self.sillied(open, silly, renamed.map(drop)).await.map(|()| Answer::Done);
         }
         self.fs.remove(&caller, &directory.handle, &name).await.map_err(errno::of)?;
         self.unname(directory.number, &name);
@@ -63,21 +63,22 @@ impl Front {
         let moved = self.inodes.named(source.number, &old);
         let gone = self.inodes.named(target.number, &new);
         let gone = gone.filter(|gone| !moved.as_ref().is_some_and(|moved| Arc::ptr_eq(moved, gone)));
-        let replaced = self.open_at(target.number, &new);
-        let replaced =
-            replaced.filter(|replaced| !moved.as_ref().is_some_and(|moved| Arc::ptr_eq(moved, replaced)));
-        let kept = match &replaced {
+        let removal = self.begin_removal((target.number, new.clone()), moved.as_ref());
+        // What is looked up by the old name meanwhile may be what it leads to no more, too.
+        let _source = self.begin_removal((source.number, old.clone()), moved.as_ref());
+        let replaced = removal.open();
+        let kept = match replaced {
             Some(replaced) => self.keep_replaced(&caller, &target, &new, replaced).await?,
             None => None,
         };
         let renamed = self.fs.rename(&caller, &source.handle, &old, &target.handle, &new).await;
-        if let (Some(replaced), Some(silly)) = (&replaced, kept) {
+        if let (Some(replaced), Some(silly)) = (replaced, kept) {
             let outcome = renamed.as_ref().map(drop).map_err(Clone::clone);
             if outcome.is_err() {
                 // The link that was to keep it is one too many.
                 let _ = self.fs.remove(&caller, &silly.directory, &silly.name).await;
             }
-            let _ = self.sillied(replaced, &(target.number, new.clone()), silly, outcome).await;
+            let _ = self.sillied(replaced, silly, outcome).await;
         }
         renamed.map_err(errno::of)?;
         if let Some(gone) = gone {
@@ -145,7 +146,7 @@ impl Front {
         name: &Name,
         replaced: &Inode,
     ) -> Result<Option<Silly>, Errno> {
-        let silly = self.silly_of(caller, directory, replaced);
+        let silly = self.silly_of(caller, (directory, name), replaced);
         self.silly.add(&silly).map_err(|_| Errno::IO)?;
         let handle = &directory.handle;
         let linked = self.fs.link(caller, &replaced.handle, handle, &silly.name).await.map(drop);
@@ -165,27 +166,18 @@ impl Front {
     }
 
     /// A file has got its last name, or not.
-    async fn sillied(
-        &self,
-        open: &Inode,
-        at: &(u64, Name),
-        silly: Silly,
-        outcome: vfs::Result<()>,
-    ) -> Result<(), Errno> {
+    async fn sillied(&self, open: &Inode, silly: Silly, outcome: vfs::Result<()>) -> Result<(), Errno> {
         if let Err(error) = outcome {
             self.silly.done();
             return Err(errno::of(error));
         }
-        self.inodes.unname(open, at);
+        self.inodes.unname(open, &silly.of);
         let closed = {
             let mut state = open.state.lock();
-            let closed = state.opens == 0;
-            if !closed {
-                state.silly = Some(silly.clone());
-            }
-            closed
+            state.silly = Some(silly);
+            state.take_silly()
         };
-        if closed {
+        if let Some(silly) = closed {
             self.remove_silly(&silly).await;
         }
         Ok(())
@@ -201,17 +193,9 @@ impl Front {
         }
     }
 
-    fn silly_of(&self, caller: &Caller, directory: &Inode, file: &Inode) -> Silly {
-        Silly { directory: directory.handle, name: self.silly.name(file.number), caller: caller.clone() }
-    }
-
-    /// The file under a name, if it is open here and not yet removed.
-    fn open_at(&self, parent: u64, name: &Name) -> Option<Arc<Inode>> {
-        let inode = self.inodes.named(parent, name)?;
-        let state = inode.state.lock();
-        let open = state.opens > 0 && state.silly.is_none();
-        drop(state);
-        open.then_some(inode)
+    fn silly_of(&self, caller: &Caller, (directory, name): (&Inode, &Name), file: &Inode) -> Silly {
+        let of = (directory.number, name.clone());
+        Silly { directory: directory.handle, name: self.silly.name(file.number), of, caller: caller.clone() }
     }
 
     fn unname(&self, parent: u64, name: &Name) {

@@ -21,9 +21,10 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
-use vfs::{AccessMask, Caller, Features, FileType, Name, Status};
+use vfs::{AccessMask, Caller, Features, FileType, Name, Share, Status};
 
 use super::open::{Below, EXECUTION, access_of, needed, request};
+use super::opening::Looking;
 use crate::errno;
 use crate::front::{Front, opening};
 use crate::inodes::Inode;
@@ -32,6 +33,10 @@ use crate::wire::request::Header;
 
 /// How long a second try may take to come.
 const KEPT_MAX: Duration = Duration::from_secs(5);
+/// How often a name is looked up whose file is gone each time before it is open.
+const FINDS_MAX: u32 = 64;
+/// How often of these another client has removed it.
+const REMOVED_MAX: u32 = 3;
 /// Threads that are remembered, at most. One that finds no place tries again as if for the first time.
 const RETRIES_MAX: usize = 4096;
 
@@ -225,21 +230,19 @@ impl Front {
         let flight = self.recalls.take_off();
         let asked = request(fh, access, directory.handle, Some(name.clone()));
         let below = match self.fs.open(&opening(caller), &asked).await {
-            Ok(opened) => Ok(Below::of(&opened)),
-            Err(error) if error.status == Status::NotSupp => {
-                self.find_without_opens(caller, needed(access), directory, name).await
+            Ok(opened) => Below::of(&opened),
+            Err(error) => {
+                self.crashed(flight);
+                let may_execute = error.status == Status::Access && flags & EXECUTION != 0;
+                let asked = match error.status {
+                    Status::NotSupp => needed(access),
+                    Status::Stale if !self.has(Features::STATE) => needed(access),
+                    _ if may_execute => AccessMask::EXECUTE,
+                    _ => return Err(errno::of(error)),
+                };
+                return self.find_and_open(caller, (fh, access, asked), directory, name).await;
             }
-            Err(error) if error.status == Status::Access && flags & EXECUTION != 0 => {
-                self.find_without_opens(caller, AccessMask::EXECUTE, directory, name).await
-            }
-            Err(error) => Err(errno::of(error)),
         };
-        let below = match below {
-            // Where names are looked up and opened in two calls the file may be gone between them. It was there.
-            Err(Errno::STALE) if !self.has(Features::STATE) => self.find(caller, directory, name).await,
-            below => below,
-        };
-        let below = below.inspect_err(|_| self.crashed(flight))?;
         let (entry, inode) = self.node_for_any_open(&below, (directory.number, name.clone()));
         self.landed(flight, &inode, below.lease);
         let opened = self.opened(caller, fh, access, &inode, below).await;
@@ -248,22 +251,60 @@ impl Front {
         Ok((entry, open))
     }
 
-    async fn find_without_opens(
+    /// In two steps, where a layer below has no opens: the file may be removed between them. Then the name leads elsewhere. If
+    /// another client removes one file after the other, the last one found is open all the same: it was there. Its rights are
+    /// those that the kernel finds in its mode; what is read and written is held against the origin's.
+    async fn find_and_open(
         &self,
         caller: &Caller,
-        asked: AccessMask,
+        (fh, access, asked): (u64, Share, AccessMask),
         directory: &Inode,
         name: &Name,
-    ) -> Result<Below, Errno> {
-        let looked = self.fs.lookup(&opening(caller), &directory.handle, name).await.map_err(errno::of)?;
-        regular(self.open_without_opens(caller, asked, &looked.node.handle).await?)
+    ) -> Result<(EntryOut, OpenOut), Errno> {
+        let at = (directory.number, name.clone());
+        let mut looking = self.begin_look(at.clone());
+        let mut removed_elsewhere = 0;
+        for _ in 0..FINDS_MAX {
+            looking.restart();
+            let found = self.look_up(&opening(caller), directory, name).await;
+            let (handle, attributes) = found.map_err(errno::of)?;
+            let found = regular(Below { id: None, handle, attributes, lease: None })?;
+            let (entry, inode) = self.node_for_any_open(&found, at.clone());
+            let unasked = (removed_elsewhere == REMOVED_MAX).then_some(found);
+            let opened = self.open_found(caller, (fh, access, asked), &inode, unasked, &looking).await;
+            inode.state.lock().leave_ordinary();
+            match opened {
+                Ok(open) => return Ok((entry, open)),
+                Err(errno) => {
+                    self.inodes.unname(&inode, &at);
+                    self.forget(entry.node, 1);
+                    if errno != Errno::STALE {
+                        return Err(errno);
+                    }
+                    removed_elsewhere += u32::from(!looking.is_outdated());
+                }
+            }
+        }
+        Err(Errno::STALE)
     }
 
-    /// With the rights that the kernel finds in its mode; what is read and written is held against the origin's.
-    async fn find(&self, caller: &Caller, directory: &Inode, name: &Name) -> Result<Below, Errno> {
-        let found = self.look_up(&opening(caller), directory, name).await;
-        let (handle, attributes) = found.map_err(errno::of)?;
-        regular(Below { id: None, handle, attributes, lease: None })
+    async fn open_found(
+        &self,
+        caller: &Caller,
+        (fh, access, asked): (u64, Share, AccessMask),
+        inode: &Arc<Inode>,
+        unasked: Option<Below>,
+        looking: &Looking<'_>,
+    ) -> Result<OpenOut, Errno> {
+        let _opening = self.begin_open(inode).await;
+        if looking.is_outdated() {
+            return Err(Errno::STALE);
+        }
+        let below = match unasked {
+            Some(below) => below,
+            None => self.open_without_opens(caller, asked, &inode.handle).await?,
+        };
+        self.opened(caller, fh, access, inode, below).await
     }
 
     /// A node of the file that has just been opened, told to the kernel once, that takes every open: it does not enter

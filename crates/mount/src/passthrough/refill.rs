@@ -4,7 +4,7 @@
 //! (`tail -f`, a database that is opened for reading) would read the old bytes for as long as it runs. So the backing file
 //! gets the bytes of the changed file. This happens on four occasions:
 //! - A lock on the file is about to be granted through such an open.
-//! - This mount has written the file, or its lease is recalled.
+//! - This mount has written the file, or its lease has ended.
 //! - The kernel is told of changed attributes.
 //! - A look at the attributes shows a change. The looks are [`PAUSE`] apart, and one is made when the attribute timeout ends,
 //!   if that is sooner. Only then does a look cost a call.
