@@ -194,7 +194,7 @@ pub struct Admitting(Vec<u64>);
 
 impl Admitting {
     /// Of a table of at most 64 exports.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn of(bits: u64) -> Admitting {
         Admitting(vec![bits])
     }

@@ -10,6 +10,8 @@
 pub mod caller;
 pub mod exports;
 pub mod front;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 pub mod handles;
 mod mount;
 mod nfs2;

@@ -30,6 +30,8 @@ use crate::front::{Front, reply};
 pub(crate) use callback::Said;
 pub(crate) use known::Knowledge;
 pub(crate) use pseudo::Pseudo;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use state::fuzzing;
 pub(crate) use state::State;
 pub use state::{Bounds, KnownClients, StateOptions};
 

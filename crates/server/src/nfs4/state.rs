@@ -61,6 +61,12 @@ pub struct KnownClients {
     pub silent: usize,
 }
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing {
+    pub use super::clients::fuzzing::clients;
+    pub use super::sessions::fuzzing::sessions;
+}
+
 pub(crate) use release::holds;
 pub use room::Bounds;
 pub(crate) use room::{Below, Room, Scarce};

@@ -13,6 +13,8 @@
 //! what it takes up is wanted ([`super::room`]), or a day has passed.
 
 mod exchange_id;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
 mod setclientid;
 mod unconfirmed;
 

@@ -39,7 +39,7 @@ impl fmt::Debug for IdKey {
 
 impl IdKey {
     /// A key that tests know.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) const fn of(first: u64, second: u64) -> IdKey {
         IdKey(first, second)
     }

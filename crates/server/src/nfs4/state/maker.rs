@@ -29,7 +29,7 @@ impl Maker {
     }
 
     /// A user of a peer that the first exports of a table admit, a bit for each.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn of(uid: u32, exports: u64) -> Maker {
         let address = IpAddr::from([127, 0, 0, 1]);
         Maker { principal: Principal::User(uid), address, admitting: Admitting::of(exports) }

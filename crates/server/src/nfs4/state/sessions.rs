@@ -6,6 +6,8 @@
 //! ([`promises`]).
 
 mod channel;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
 mod lowering;
 mod promises;
 mod slots;

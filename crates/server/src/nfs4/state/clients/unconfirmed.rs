@@ -55,7 +55,7 @@ impl Unconfirmed {
     }
 
     /// How many there are.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn len(&self) -> usize {
         self.order.len()
     }

@@ -74,7 +74,7 @@ impl Promises {
     }
 
     /// Bytes that are promised.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn total(&self) -> usize {
         self.total
     }
