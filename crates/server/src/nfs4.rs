@@ -30,9 +30,9 @@ use crate::front::{Front, reply};
 pub(crate) use callback::Said;
 pub(crate) use known::Knowledge;
 pub(crate) use pseudo::Pseudo;
+pub(crate) use state::State;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use state::fuzzing;
-pub(crate) use state::State;
 pub use state::{Bounds, KnownClients, StateOptions};
 
 /// The largest READ and WRITE.

@@ -65,6 +65,7 @@ pub struct KnownClients {
 pub(crate) mod fuzzing {
     pub use super::clients::fuzzing::clients;
     pub use super::sessions::fuzzing::sessions;
+    pub use super::stateids::fuzzing::states;
 }
 
 pub(crate) use release::holds;

@@ -9,6 +9,9 @@
 //! seqid 4 | { life of the server 4 | client 4 | state 4 }
 //! ```
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
+
 use std::collections::{BTreeMap, HashMap};
 
 use bytes::Bytes;

@@ -151,7 +151,10 @@ impl World {
         let confirmed: BTreeMap<HolderId, Clientid> =
             table.iter().map(|client| (client.holder, client.id)).collect();
         assert!(confirmed.len() == table.iter().count() && confirmed.len() <= CLIENTS_MAX);
-        assert_eq!(table.holders.iter().map(|(holder, id)| (*holder, *id)).collect::<BTreeMap<_, _>>(), confirmed);
+        assert_eq!(
+            table.holders.iter().map(|(holder, id)| (*holder, *id)).collect::<BTreeMap<_, _>>(),
+            confirmed
+        );
         assert!(self.holding.iter().all(|id| table.confirmed(*id).is_some()));
         let mut ids = BTreeMap::new();
         let mut unconfirmed = 0;
@@ -177,7 +180,13 @@ fn maker(bits: u8) -> Maker {
 
 fn session(number: u8, sequence: u32) -> CreateSessionOk {
     let none = ChannelAttrs::default();
-    CreateSessionOk { sessionid: [number; 16], sequence, flags: 0, fore_chan_attrs: none, back_chan_attrs: none }
+    CreateSessionOk {
+        sessionid: [number; 16],
+        sequence,
+        flags: 0,
+        fore_chan_attrs: none,
+        back_chan_attrs: none,
+    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,168 @@
+//! The body of the fuzz target `states`: any sequence of opens, locks and delegations that come, change and go, and of state ids
+//! that are asked for.
+//!
+//! A state id is good for its client alone, at its seqid, for as long as its state is there; the indices and counts agree with
+//! what is held; and nothing is left of what was refused or has gone.
+
+use std::collections::BTreeMap;
+
+use super::*;
+
+/// Fewer than may be asked for.
+const STATES_MAX: usize = 6;
+const CLIENTS: u32 = 3;
+const STEPS_MAX: usize = 1024;
+const KEY: IdKey = IdKey::of(1, 2);
+const EPOCH: u32 = 7;
+
+struct World {
+    table: Stateids,
+    /// What is held, as the table told it last.
+    model: BTreeMap<StateKey, Held>,
+    leases: u64,
+}
+
+/// Three bytes are one step: what, of which client, file and owner, and of which state.
+pub fn states(input: &[u8]) {
+    let table = Stateids::new((EPOCH, KEY)).up_to(STATES_MAX);
+    let mut world = World { table, model: BTreeMap::new(), leases: 0 };
+    for step in input.chunks_exact(3).take(STEPS_MAX) {
+        world.step(step[0], step[1], step[2]);
+        world.check();
+    }
+}
+
+impl World {
+    fn step(&mut self, what: u8, bits: u8, which: u8) {
+        let number = u32::from(bits) % CLIENTS + 1;
+        let client = (KEY.client(EPOCH, number), HolderId(number.into()));
+        let file = file(bits >> 2 & 1);
+        let owner = Bytes::from(vec![bits >> 3 & 1]);
+        let at = usize::from(which) % self.model.len().max(1);
+        let held = self.model.values().nth(at).cloned();
+        match (what % 8, held) {
+            (0, _) if self.table.open_of(client.0, file, &owner).is_none() => {
+                self.insert(client, file, open(owner));
+            }
+            (1, Some(by)) if matches!(by.kind, Kind::Open { .. }) => {
+                if self.table.lock_of(by.key, &owner).is_none() {
+                    self.insert((by.client, by.holder), by.file, Kind::Lock { by: by.key, owner });
+                }
+            }
+            (2, _) => {
+                self.leases += 1;
+                let (lease, standing) = (LeaseId(self.leases), Standing::Good);
+                let (kind, opener) = (LeaseKind::Read, Principal::Machine);
+                self.insert(client, file, Kind::Delegation { lease, kind, opener, standing });
+            }
+            (3, Some(held)) => {
+                let changed = self.table.change(held.key, |_| {}).expect("it is held");
+                let known = self.model.get_mut(&held.key).expect("the same");
+                known.seqid += 1;
+                assert_eq!(changed, self.table.wire(known));
+            }
+            (4, Some(held)) => {
+                let to = [Standing::Good, Standing::Recalled, Standing::Revoked][usize::from(bits % 3)];
+                self.table.set_standing(held.key, to);
+                let known = self.model.get_mut(&held.key).expect("it is held");
+                if let Kind::Delegation { standing, .. } = &mut known.kind {
+                    *standing = to;
+                }
+            }
+            (5, Some(held)) => {
+                assert!(self.table.remove(held.key).is_some() && self.table.remove(held.key).is_none());
+                self.model.retain(|key, of| {
+                    *key != held.key && !matches!(of.kind, Kind::Lock { by, .. } if by == held.key)
+                });
+            }
+            (6, _) if what & 8 != 0 => {
+                self.table.remove_all(client.0);
+                self.model.retain(|_, held| held.client != client.0);
+            }
+            (7, Some(held)) => self.ask(&held, client.0, u32::from(bits >> 5), what >> 3),
+            _ => {}
+        }
+    }
+
+    fn insert(&mut self, client: (Clientid, HolderId), file: FileKey, kind: Kind) {
+        let full = self.model.len() == STATES_MAX;
+        match self.table.insert(client, file, kind) {
+            Ok(held) => {
+                assert!(!full && held.seqid == 1);
+                assert!(self.model.insert(held.key, held.clone()).is_none(), "the id of another");
+            }
+            Err(status) => assert!(full && status == Status::Delay),
+        }
+    }
+
+    /// A state id of what is held, by any client and at any seqid; or a changed one.
+    fn ask(&self, held: &Held, by: Clientid, seqid: u32, bits: u8) {
+        let mut stateid = Stateid { seqid, ..self.table.wire(held) };
+        let (minor, session) = (u32::from(bits & 1), bits & 2 == 0);
+        let forged = bits & 0x1c == 0x1c;
+        if forged {
+            stateid.other[usize::from(bits >> 1) % 12] ^= 1;
+        }
+        let found = self.table.find(stateid, Asker { minor, client: session.then_some(by) }, |_| true);
+        let strange = minor > 0 && (!session || by != held.client);
+        let expected = match seqid {
+            _ if forged && minor == 0 => Err(Status::StaleStateid),
+            _ if forged || strange => Err(Status::BadStateid),
+            0 if minor > 0 => Ok(()),
+            seqid if seqid > held.seqid => Err(Status::BadStateid),
+            seqid if seqid < held.seqid => Err(Status::OldStateid),
+            _ => Ok(()),
+        };
+        let expected = match expected {
+            Ok(()) if held.is_revoked() && minor > 0 => Err(Status::DelegRevoked),
+            Ok(()) if held.is_revoked() => Err(Status::BadStateid),
+            other => other,
+        };
+        assert_eq!(found.map(|found| found.key), expected.map(|()| held.key));
+    }
+
+    fn check(&self) {
+        let table = &self.table;
+        assert!(table.held.len() == self.model.len() && self.model.len() <= STATES_MAX);
+        let mut counts: BTreeMap<u32, (usize, usize)> = BTreeMap::new();
+        for held in self.model.values() {
+            let known = table.get(held.key).expect("it is held");
+            assert_eq!(
+                (known.seqid, known.client, known.file, &known.kind),
+                (held.seqid, held.client, held.file, &held.kind)
+            );
+            let found = match &held.kind {
+                Kind::Open { owner, .. } => table.open_of(held.client, held.file, owner),
+                Kind::Lock { by, owner } => table.lock_of(*by, owner),
+                Kind::Delegation { lease, .. } => table.delegation(held.file.export, *lease),
+            };
+            assert_eq!(found.map(|found| found.key), Some(held.key));
+            assert_eq!(table.of_file(&held.file).filter(|of| of.key == held.key).count(), 1);
+            let count = counts.entry(held.key.client).or_default();
+            *count = (count.0 + 1, count.1 + usize::from(held.is_revoked()));
+        }
+        let indexed = table.opens.len() + table.locks.len() + table.leases.len();
+        let of_files: usize = table.files.values().map(Vec::len).sum();
+        assert_eq!((indexed, of_files), (self.model.len(), self.model.len()));
+        assert!(table.files.values().all(|keys| !keys.is_empty()), "a file of nothing");
+        let told = table.counts.iter().map(|(client, count)| (*client, (count.states, count.revoked)));
+        assert_eq!(told.collect::<BTreeMap<_, _>>(), counts);
+    }
+}
+
+fn file(number: u8) -> FileKey {
+    FileKey { export: ExportId(1), handle: Handle::new(&[number]).expect("one byte") }
+}
+
+fn open(owner: Bytes) -> Kind {
+    let (access, deny, opener) = (Share::READ, Share::empty(), Principal::Machine);
+    Kind::Open { open: OpenId(1), owner, access, deny, opener, confirmed: true }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_state_id_is_good_for_its_client_and_nothing_is_left_of_what_has_gone() {
+        protocol::fuzzing::over_corpus("states", super::states);
+    }
+}
