@@ -20,6 +20,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -59,6 +60,8 @@ pub struct Passed {
     poked: Arc<Notify>,
     /// Woken by the end of each refill.
     refilled: Notify,
+    /// The last refill has failed: nobody waits for the next one.
+    failing: AtomicBool,
     /// Dropped last.
     whole: Whole,
 }
@@ -83,8 +86,8 @@ impl Passed {
     /// A backing file with the bytes of `whole`.
     pub fn new(backing: Backing, whole: Whole) -> Passed {
         let state = Mutex::new(Some(whole.attributes.wcc()));
-        let (turn, poked, refilled) = <_>::default();
-        Passed { backing, state, turn, poked, refilled, whole }
+        let (turn, poked, refilled, failing) = <_>::default();
+        Passed { backing, state, turn, poked, refilled, failing, whole }
     }
 
     /// Has it the bytes of this state?
@@ -204,6 +207,9 @@ impl Front {
                     return;
                 }
                 passed.poke();
+                if passed.failing.load(Ordering::Acquire) {
+                    return;
+                }
                 refilled.await;
             }
         };
@@ -225,6 +231,13 @@ impl Front {
     /// nobody would tell the kernel of its recall.
     async fn refill(&self, inode: &Arc<Inode>, passed: &Passed) -> Result<u64, Errno> {
         let _turn = passed.turn.lock().await;
+        let outcome = self.refill_in_turn(inode, passed).await;
+        passed.failing.store(outcome.is_err(), Ordering::Release);
+        passed.refilled.notify_waiters();
+        outcome
+    }
+
+    async fn refill_in_turn(&self, inode: &Arc<Inode>, passed: &Passed) -> Result<u64, Errno> {
         let Some(open) = self.files.passed_of(inode) else { return Ok(0) };
         let mut bytes = 0;
         for _ in 0..ROUNDS_MAX {
@@ -237,7 +250,6 @@ impl Front {
             self.write_anew(&open, passed, now.size).await?;
             *passed.state.lock() = Some(now.wcc());
         }
-        passed.refilled.notify_waiters();
         Ok(bytes)
     }
 

@@ -31,6 +31,8 @@ const SOON: Duration = Duration::from_secs(10);
 /// After it somebody has looked whether those who wait have been killed (`session::LOOK`). Were it too short, a fault would
 /// not be seen; nothing fails by it.
 const LOOKED_AFTER: Duration = Duration::from_millis(1600);
+/// After it an open is done that need not wait. Were it too short, a fault would not be seen; nothing fails by it.
+const OPENED_AFTER: Duration = Duration::from_millis(300);
 
 /// A mount of an origin with gates.
 struct Setting {
@@ -340,4 +342,60 @@ fn is_anybody_in(function: &str) -> bool {
     let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
     let mut stacks = tasks.filter_map(|task| fs::read_to_string(task.path().join("stack")).ok());
     stacks.any(|stack| stack.contains(function))
+}
+
+/// An origin without opens keeps no file for who has it open. So this machine does, also for an open that is under way: its last
+/// call has taken effect, and the program does not have the file yet.
+#[test]
+fn a_file_that_is_replaced_while_it_is_being_opened_is_read_until_its_close() {
+    if !may_mount() {
+        return;
+    }
+    let setting = Setting::new(None);
+    fs::write(setting.at("f"), b"old").unwrap();
+    fs::write(setting.at("new"), b"new").unwrap();
+    let access = setting.origin().gate("ACCESS");
+    let path = setting.at("f");
+    let opened = aside(move || File::open(path).unwrap());
+    setting.come(&access);
+    access.admit(1);
+    let (new, path) = (setting.at("new"), setting.at("f"));
+    let replaced = aside(move || fs::rename(new, path).unwrap());
+    setting.soon(&replaced);
+    access.open();
+    let file = setting.soon(&opened);
+    assert_eq!(read_all(&file), b"old");
+    assert_eq!(fs::read(setting.at("f")).unwrap(), b"new");
+    drop(file);
+    // The name that it had meanwhile is gone.
+    wait_until(|| setting.origin().tree().get(&root()).unwrap().names.len() == 1);
+}
+
+/// The other order: the removal is under way when the open begins, and has found the file closed.
+#[test]
+fn a_file_is_not_opened_by_a_name_that_is_being_given_to_another() {
+    if !may_mount() {
+        return;
+    }
+    let setting = Setting::new(None);
+    fs::write(setting.at("f"), b"old").unwrap();
+    fs::write(setting.at("new"), b"new").unwrap();
+    let rename = setting.origin().gate("RENAME");
+    let (new, path) = (setting.at("new"), setting.at("f"));
+    let replaced = aside(move || fs::rename(new, path).unwrap());
+    setting.come(&rename);
+    let path = setting.at("f");
+    let opened = aside(move || File::open(path).unwrap());
+    // Long enough for an open that does not wait: its file would be gone.
+    let early = opened.recv_timeout(OPENED_AFTER).ok();
+    rename.open();
+    setting.soon(&replaced);
+    let file = early.unwrap_or_else(|| setting.soon(&opened));
+    assert_eq!(read_all(&file), b"new");
+}
+
+fn read_all(mut file: &File) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    std::io::Read::read_to_end(&mut file, &mut bytes).unwrap();
+    bytes
 }
