@@ -1,7 +1,8 @@
 //! Opens and removals of names that are under way at the same time.
 //!
-//! A file that is removed while it is open keeps a name of its own (`silly`): without one, a version 3 origin would answer
-//! each use of the open with ESTALE. Whether it is open must not change between the question and the removal:
+//! A file that is removed while it is open keeps a name of its own (`silly`). Without one, a version 3 origin would answer each
+//! use of the open with ESTALE. Whether it is open must not change between the question and the removal. Therefore:
+//!
 //! - An open that is under way counts as an open for whoever removes the file, also if it fails afterwards.
 //! - An open waits for the end of removals under way. Then it finds what the name leads to.
 //! - A file that has lost the name of its own is not opened by its handle any more.

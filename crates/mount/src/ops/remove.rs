@@ -64,7 +64,7 @@ impl Front {
         let gone = self.inodes.named(target.number, &new);
         let gone = gone.filter(|gone| !moved.as_ref().is_some_and(|moved| Arc::ptr_eq(moved, gone)));
         let removal = self.begin_removal((target.number, new.clone()), moved.as_ref());
-        // What is looked up by the old name meanwhile may be what it leads to no more, too.
+        // A LOOKUP of the old name may also be answered before the move and told after it.
         let _source = self.begin_removal((source.number, old.clone()), moved.as_ref());
         let replaced = removal.open();
         let kept = match replaced {
