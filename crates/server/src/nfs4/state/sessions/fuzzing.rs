@@ -25,11 +25,17 @@ impl Bond for Wire {
 }
 
 /// The last request of a slot.
-#[derive(Clone)]
 struct Last {
     sequence: u32,
     digest: u64,
-    done: Option<Option<Bytes>>,
+    outcome: Outcome,
+}
+
+#[derive(Clone, PartialEq)]
+enum Outcome {
+    Running,
+    NotKept,
+    Kept(Bytes),
 }
 
 #[derive(Default)]
@@ -101,25 +107,27 @@ impl World {
         match table.begin(&arriving, &Wire) {
             Ok(Begun::Execute { client: of, fore, .. }) => {
                 assert_eq!(of, *client);
-                assert!(last.is_none_or(|last| last.done.is_some()), "two at once in one slot");
+                assert!(last.is_none_or(|last| last.outcome != Outcome::Running), "two at once in one slot");
                 assert_eq!(sequenceid, last.map_or(1, |last| last.sequence.wrapping_add(1)));
                 used.retain(|slot, last| {
                     let stays = *slot < fore.maxrequests;
-                    assert!(stays || last.done.is_some(), "a slot is taken away from a request");
+                    assert!(stays || last.outcome != Outcome::Running, "a slot is taken away from a request");
                     stays
                 });
                 if slotid < fore.maxrequests {
-                    used.insert(slotid, Last { sequence: sequenceid, digest, done: None });
+                    used.insert(slotid, Last { sequence: sequenceid, digest, outcome: Outcome::Running });
                 }
             }
             Ok(Begun::Replay(reply)) => {
                 let last = last.filter(|last| (last.sequence, last.digest) == (sequenceid, digest));
-                let kept = last.and_then(|last| last.done.clone()).flatten();
-                assert_eq!(Some(reply.first), kept, "the reply to another request");
+                let kept = last.is_some_and(|last| last.outcome == Outcome::Kept(reply.first));
+                assert!(kept, "the reply to another request");
             }
-            Err(Status::Delay) => assert!(last.is_some_and(|last| last.done.is_none())),
+            Err(Status::Delay) => assert!(last.is_some_and(|last| last.outcome == Outcome::Running)),
             Err(Status::SeqFalseRetry) => assert!(last.is_some_and(|last| last.digest != digest)),
-            Err(Status::RetryUncachedRep) => assert!(last.is_some_and(|last| last.done == Some(None))),
+            Err(Status::RetryUncachedRep) => {
+                assert!(last.is_some_and(|last| last.outcome == Outcome::NotKept));
+            }
             Err(Status::BadSlot) => assert!(last.is_none()),
             Err(status) => assert_eq!(status, Status::SeqMisordered),
         }
@@ -127,10 +135,10 @@ impl World {
 
     fn reply(&mut self, table: &mut Sessions<Wire>, at: usize, slot: u32, kept: bool) {
         let Some((id, _, used)) = self.sessions.get_mut(at) else { return };
-        let Some(last) = used.get_mut(&slot).filter(|last| last.done.is_none()) else { return };
+        let Some(last) = used.get_mut(&slot).filter(|last| last.outcome == Outcome::Running) else { return };
         self.replies += 1;
         let reply = kept.then(|| Bytes::from(self.replies.to_be_bytes().to_vec()));
-        last.done = Some(reply.clone());
+        last.outcome = reply.clone().map_or(Outcome::NotKept, Outcome::Kept);
         table.complete(*id, slot, reply.map(|first| Message { first, more: Vec::new() }));
     }
 

@@ -44,10 +44,10 @@ impl World {
             (0, _) if self.table.open_of(client.0, file, &owner).is_none() => {
                 self.insert(client, file, open(owner));
             }
-            (1, Some(by)) if matches!(by.kind, Kind::Open { .. }) => {
-                if self.table.lock_of(by.key, &owner).is_none() {
-                    self.insert((by.client, by.holder), by.file, Kind::Lock { by: by.key, owner });
-                }
+            (1, Some(by))
+                if matches!(by.kind, Kind::Open { .. }) && self.table.lock_of(by.key, &owner).is_none() =>
+            {
+                self.insert((by.client, by.holder), by.file, Kind::Lock { by: by.key, owner });
             }
             (2, _) => {
                 self.leases += 1;
