@@ -14,7 +14,7 @@
 //! old and new bytes side by side until the end of the refill.
 //!
 //! A large file may change all the time. After each refill the watcher therefore rests: it reads [`BYTES_PER_SECOND`] on
-//! average, or rests for [`PAUSE`]'s longer time. A refill always runs to completion: a part that is written late would
+//! average, or rests for [`REST_MAX`]. A refill always runs to completion: a part that is written late would
 //! replace newer bytes.
 
 use std::collections::HashMap;
@@ -38,7 +38,9 @@ use crate::front::Front;
 use crate::inodes::Inode;
 
 /// Time between two looks: at first, and at most when nothing changes.
-const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
+/// The longest rest after a refill.
+const REST_MAX: Duration = Duration::from_secs(30);
 /// Bytes that are read of one file on average while it changes all the time.
 const BYTES_PER_SECOND: u64 = 16 << 20;
 /// Bytes of one READ.
@@ -295,7 +297,7 @@ async fn watch(front: Weak<Front>, inode: Arc<Inode>, passed: Weak<Passed>, poke
             Ok(bytes) => {
                 pause = PAUSE.0;
                 let rest = Duration::from_millis(bytes.saturating_mul(1000) / BYTES_PER_SECOND);
-                tokio::time::sleep(rest.min(PAUSE.1)).await;
+                tokio::time::sleep(rest.min(REST_MAX)).await;
             }
             // A file that is no more, a right that was taken away: its opens keep what they have.
             Err(errno) => {
@@ -314,9 +316,9 @@ mod tests {
         let seconds = Duration::from_secs;
         let in_seconds = |number| Some(Instant::now() + seconds(number));
         assert_eq!(next_pause(seconds(1), None), seconds(2));
-        assert_eq!(next_pause(seconds(16), None), seconds(30));
-        assert_eq!(next_pause(seconds(16), in_seconds(3)), seconds(3));
+        assert_eq!(next_pause(seconds(4), None), seconds(5));
+        assert_eq!(next_pause(seconds(5), in_seconds(3)), seconds(3));
         assert_eq!(next_pause(seconds(1), in_seconds(3)), seconds(2));
-        assert_eq!(next_pause(seconds(4), in_seconds(0)), seconds(8), "a lease, or nothing is known");
+        assert_eq!(next_pause(seconds(2), in_seconds(0)), seconds(4), "a lease, or nothing is known");
     }
 }
