@@ -5,10 +5,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use vfs::{
-    AccessMask, Accessed, Acl, Attributes, By, Callbacks, Caller, Commit, Copied, CreateHow, Created,
-    Delegated, Device, Extent, FileSystem, FileType, FsLimits, FsStat, Handle, Lease, LeaseId, LeaseKind,
-    ListedXattrs, Listing, Lock, LockRequest, Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Owner,
-    Place, Read, ReadDir, Renamed, Result, SetAttributes, Share, Sought, Stability, Timestamp, Wcc, Written,
+    AccessMask, Accessed, Acl, Attributes, Callbacks, Caller, Commit, Copied, CreateHow, Created, Delegated,
+    Device, Extent, FileSystem, FileType, FsLimits, FsStat, Handle, Lease, LeaseId, LeaseKind, ListedXattrs,
+    Listing, Lock, LockRequest, Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Owner, Place, Read,
+    ReadDir, Renamed, Result, SetAttributes, Share, Sought, Stability, StateidBasis, Timestamp, Wcc, Written,
     XattrHow, XattrName,
 };
 
@@ -56,7 +56,14 @@ impl FileSystem for Arbiter {
         self.shell.below.readlink(caller, handle).await
     }
 
-    async fn read(&self, caller: &Caller, handle: &Handle, by: By, offset: u64, count: u32) -> Result<Read> {
+    async fn read(
+        &self,
+        caller: &Caller,
+        handle: &Handle,
+        by: StateidBasis,
+        offset: u64,
+        count: u32,
+    ) -> Result<Read> {
         let by = self.shell.admit_read(caller, handle, by).await?;
         self.shell.below.read(caller, handle, by, offset, count).await
     }
@@ -65,7 +72,7 @@ impl FileSystem for Arbiter {
         &self,
         caller: &Caller,
         handle: &Handle,
-        by: By,
+        by: StateidBasis,
         offset: u64,
         data: Bytes,
         stability: Stability,
@@ -209,9 +216,9 @@ impl FileSystem for Arbiter {
         Ok(())
     }
 
-    async fn make_room(&self, caller: &Caller) -> bool {
+    async fn free_capacity(&self, caller: &Caller) -> bool {
         self.tasks.start(&self.shell);
-        self.shell.make_room(caller).await
+        self.shell.free_capacity(caller).await
     }
 
     async fn end_reclaim(&self) {
@@ -282,7 +289,7 @@ impl FileSystem for Arbiter {
         &self,
         caller: &Caller,
         handle: &Handle,
-        by: By,
+        by: StateidBasis,
         offset: u64,
         what: Extent,
     ) -> Result<Sought> {

@@ -6,7 +6,7 @@ use vfs::{Handle, HolderId, LeaseId, LeaseKind};
 
 /// What is held at one moment, in numbers, and what has happened so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct Holdings {
     /// Opens.
     pub opens: usize,
     /// Opens that deny something to others.

@@ -12,12 +12,12 @@
 //!
 //! What a lease from below says may cross the answer that grants it: a recall may come first, and we may have given the
 //! lease back while another open's answer that names it was under way. Both are settled when the opens that were under
-//! way at that time have landed ([`flights`]).
+//! way at that time have landed ([`grants_in_flight`]).
 
 mod file;
 mod files;
-pub(crate) mod flights;
 mod grant;
+pub(crate) mod grants_in_flight;
 pub mod terms;
 mod under;
 
@@ -30,11 +30,11 @@ use vfs::{Handle, HolderId, LeaseId, LeaseKind, Recall};
 
 use crate::options::{Delegations, Options};
 use files::{Files, Key};
-use flights::{Flights, Seen};
+use grants_in_flight::{GrantsInFlight, Seen};
 use terms::Term;
 
-pub use flights::Flight;
 pub use grant::Wanted;
+pub use grants_in_flight::GrantInFlight;
 pub use terms::{Renewal, Termed, Terms};
 
 /// What is to be done, as a consequence of an event.
@@ -177,7 +177,7 @@ pub struct Leases {
     holders: HashMap<HolderId, usize>,
     /// Files on which nothing is granted for a while, by when that ends.
     quiet_files: VecDeque<(Instant, Handle)>,
-    flights: Flights,
+    grants_in_flight: GrantsInFlight,
     /// Leases from below of which something was heard out of turn.
     seen: HashMap<LeaseId, Seen>,
     under_of: HashMap<LeaseId, Key>,
@@ -212,7 +212,7 @@ impl Leases {
             ends: BTreeSet::new(),
             holders: HashMap::new(),
             quiet_files: VecDeque::new(),
-            flights: Flights::default(),
+            grants_in_flight: GrantsInFlight::default(),
             seen: HashMap::new(),
             under_of: HashMap::new(),
             nameless: 0,

@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use vfs::{FileSystem, LeaseId};
 
-pub use held::{Held, HeldLease};
+pub use held::{HeldLease, Holdings};
 pub use options::{Delegations, Options};
 
 use shell::{Shell, Tasks};
@@ -50,7 +50,7 @@ impl Arbiter {
     }
 
     /// What is held now, in numbers.
-    pub fn held(&self) -> Held {
+    pub fn held(&self) -> Holdings {
         self.shell.held()
     }
 

@@ -34,13 +34,13 @@ pub struct Others {
 
 /// One open.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Held {
+struct HeldOpen {
     id: OpenId,
     opening: Opening,
     had: Combinations,
 }
 
-impl Held {
+impl HeldOpen {
     fn denies(&self, other: &Opening) -> bool {
         self.opening.deny.intersects(other.access) || self.opening.access.intersects(other.deny)
     }
@@ -73,15 +73,15 @@ impl Combinations {
 
     /// Forgets what is more than this.
     fn narrow(&mut self, access: Share, deny: Share) {
-        let whole = Combinations::index(access, deny);
-        self.0 &= (0..16).filter(|part| part & !whole == 0).fold(0, |all, part| all | 1 << part);
+        let complete = Combinations::index(access, deny);
+        self.0 &= (0..16).filter(|part| part & !complete == 0).fold(0, |all, part| all | 1 << part);
     }
 }
 
 /// All opens.
 #[derive(Debug, Default)]
 pub struct Shares {
-    files: HashMap<Handle, Vec<Held>>,
+    files: HashMap<Handle, Vec<HeldOpen>>,
     opens: HashMap<OpenId, Handle>,
     denying: usize,
 }
@@ -101,7 +101,7 @@ impl Shares {
             self.denying += usize::from(!opening.deny.is_empty());
             let mut had = Combinations::default();
             had.add(opening.access, opening.deny);
-            held.push(Held { id, opening, had });
+            held.push(HeldOpen { id, opening, had });
             self.opens.insert(id, *handle);
             return Ok(id);
         };
@@ -166,7 +166,7 @@ impl Shares {
     /// # Errors
     /// `ShareDenied` if an open denies it.
     pub fn admit(&self, handle: &Handle, share: Share, except: Option<HolderId>) -> Result<(), Status> {
-        let counts = |open: &&Held| except.is_none() || open.opening.holder != except;
+        let counts = |open: &&HeldOpen| except.is_none() || open.opening.holder != except;
         let denied = self.held(handle).iter().filter(counts).any(|open| open.opening.deny.intersects(share));
         if denied { Err(Status::ShareDenied) } else { Ok(()) }
     }
@@ -220,7 +220,7 @@ impl Shares {
         self.denying
     }
 
-    fn held(&self, handle: &Handle) -> &[Held] {
+    fn held(&self, handle: &Handle) -> &[HeldOpen] {
         self.files.get(handle).map_or(&[], Vec::as_slice)
     }
 }

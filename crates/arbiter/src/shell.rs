@@ -6,11 +6,11 @@
 
 mod admission;
 mod attributes;
+mod capacity;
 mod changes;
 mod directories;
 mod locking;
 mod opens;
-mod room;
 mod tasks;
 mod terms;
 
@@ -23,7 +23,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 use vfs::{Callback, Callbacks, Caller, FileSystem, Handle, LeaseId, Name, OpenId};
 
-use crate::held::{Held, HeldLease};
+use crate::held::{HeldLease, Holdings};
 use crate::leases::{Effect, Leases};
 use crate::locks::{Locks, Notice};
 use crate::options::{Delegations, Options};
@@ -81,7 +81,7 @@ pub(crate) struct Shell {
     callbacks: Mutex<Option<Callbacks>>,
     /// A name may be changed again.
     names_freed: Notify,
-    room: room::Room,
+    capacity: capacity::Capacity,
     /// There is something in the outbox.
     outbox_filled: Notify,
     /// There is an earlier deadline than the one that is waited for.
@@ -113,7 +113,7 @@ impl Shell {
             up,
             callbacks: Mutex::new(Some(callbacks)),
             names_freed: Notify::new(),
-            room: room::Room::default(),
+            capacity: capacity::Capacity::default(),
             outbox_filled: Notify::new(),
             deadlines_changed: Notify::new(),
         }
@@ -131,10 +131,10 @@ impl Shell {
         self.with(|state, now| state.leases.returned(now, lease));
     }
 
-    pub(crate) fn held(&self) -> Held {
+    pub(crate) fn held(&self) -> Holdings {
         let state = self.state.lock();
         let counts = state.leases.counts();
-        Held {
+        Holdings {
             opens: state.shares.len(),
             denying_opens: state.shares.denying(),
             locks: state.locks.len(),
@@ -228,7 +228,7 @@ impl Shell {
             if let Err(error) = shell.below.returned(&Caller::machine(), id).await {
                 tracing::debug!(?id, %error, "the layer below did not take a lease back");
             }
-            shell.room.is_more();
+            shell.capacity.is_more();
             shell.with(|state, _| state.leases.gave_back(id));
         };
         detach(give_back);

@@ -16,8 +16,8 @@ use below::{
 use bytes::Bytes;
 use parking_lot::Mutex;
 use vfs::{
-    AccessMask, By, Callback, Callbacks, Caller, FileSystem, Held, Lease, LeaseId, OpenId, SetAttributes,
-    Share, Stability, Status,
+    AccessMask, Callback, Callbacks, Caller, DelayedAttributes, FileSystem, Lease, LeaseId, OpenId,
+    SetAttributes, Share, Stability, StateidBasis, Status,
 };
 
 const FILES: u64 = 3;
@@ -91,7 +91,7 @@ impl Client {
             4 => self.arbiter.rename(me, &root, &name("link"), &root, &name("other")).await.map(|_| ()),
             5 => self.arbiter.setattr(me, &root, &SetAttributes::default(), None).await.map(|_| ()),
             _ => {
-                let (by, data) = (By::Anonymous, Bytes::from_static(b"x"));
+                let (by, data) = (StateidBasis::Anonymous, Bytes::from_static(b"x"));
                 self.arbiter.write(me, &of, by, 0, data, Stability::FileSync).await.map(|_| ())
             }
         };
@@ -148,7 +148,7 @@ async fn attend(
             Callback::Getattr(query) => {
                 let file = below.files.lock().by_id[&query.handle.as_bytes()[0]].clone();
                 let modified = file.change != query.change;
-                let _ = query.answer.send(Held { modified, size: file.size, times: None });
+                let _ = query.answer.send(DelayedAttributes { modified, size: file.size, times: None });
             }
             Callback::Revoked { id, .. } => panic!("{id:?} was revoked"),
             Callback::RecallAny { .. } | Callback::NotifyLock { .. } => {}

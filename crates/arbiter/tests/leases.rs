@@ -13,11 +13,14 @@ use below::{
 use bytes::Bytes;
 use tokio::time::{Instant, sleep, sleep_until};
 use vfs::{
-    By, Callback, Caller, FileSystem, Handle, LeaseKind, SetAttributes, Share, Stability, Status, Want,
+    Callback, Caller, FileSystem, Handle, LeaseKind, SetAttributes, Share, Stability, StateidBasis, Status,
+    Want,
 };
 
 async fn write(arbiter: &dyn FileSystem, caller: &Caller, file: &Handle) -> vfs::Result<vfs::Written> {
-    arbiter.write(caller, file, By::Anonymous, 0, Bytes::from_static(b"x"), Stability::FileSync).await
+    arbiter
+        .write(caller, file, StateidBasis::Anonymous, 0, Bytes::from_static(b"x"), Stability::FileSync)
+        .await
 }
 
 #[tokio::test(start_paused = true)]
@@ -27,15 +30,15 @@ async fn an_asker_goes_on_in_the_moment_the_lease_is_returned() {
     let lease = open(&stage, &client(1), &file, RW).await.unwrap().lease.unwrap();
     assert_eq!(lease.kind, LeaseKind::Write);
     let began = Instant::now();
-    let asker = stage.start(|arbiter| async move {
+    let waiter = stage.start(|arbiter| async move {
         arbiter.open(&client(2), &request(&client(2), &file, Share::READ)).await
     });
     let recall = stage.recall().await;
     assert_eq!((recall.id, recall.handle), (lease.id, file));
     settle().await;
-    assert!(!asker.is_finished());
+    assert!(!waiter.is_finished());
     stage.give_back(lease.id).await;
-    let opened = asker.await.unwrap().unwrap();
+    let opened = waiter.await.unwrap().unwrap();
     assert_eq!(Instant::now(), began, "no time has passed");
     assert_eq!(opened.lease, None, "the file changed hands");
     stage.is_silent().await;
@@ -47,18 +50,18 @@ async fn attributes_of_an_open_that_waited_are_from_after_the_wait() {
     let mut stage = Stage::new(options());
     let file = stage.below.add("a");
     let lease = open(&stage, &client(1), &file, RW).await.unwrap().lease.unwrap();
-    let asker = stage.start(|arbiter| async move {
+    let waiter = stage.start(|arbiter| async move {
         arbiter.open(&client(2), &request(&client(2), &file, Share::READ)).await
     });
     stage.recall().await;
     // The holder flushes what it has.
     stage
         .arbiter
-        .write(&client(1), &file, By::Anonymous, 0, vec![0; 77].into(), Stability::FileSync)
+        .write(&client(1), &file, StateidBasis::Anonymous, 0, vec![0; 77].into(), Stability::FileSync)
         .await
         .unwrap();
     stage.give_back(lease.id).await;
-    assert_eq!(asker.await.unwrap().unwrap().attributes.size, 77);
+    assert_eq!(waiter.await.unwrap().unwrap().attributes.size, 77);
 }
 
 #[tokio::test(start_paused = true)]
@@ -67,9 +70,9 @@ async fn a_holder_that_never_answers_is_revoked_at_the_deadline() {
     let file = stage.below.add("a");
     let lease = open(&stage, &client(1), &file, RW).await.unwrap().lease.unwrap();
     let began = Instant::now();
-    let asker = stage.start(|arbiter| async move { write(&*arbiter, &anonymous(), &file).await });
+    let waiter = stage.start(|arbiter| async move { write(&*arbiter, &anonymous(), &file).await });
     assert_eq!(stage.recall().await.deadline, began + Duration::from_secs(20));
-    asker.await.unwrap().unwrap();
+    waiter.await.unwrap().unwrap();
     assert!(began.elapsed() >= Duration::from_secs(20) && began.elapsed() < Duration::from_millis(20_100));
     assert!(matches!(stage.callback().await, Callback::Revoked { id, .. } if id == lease.id));
     let held = stage.arbiter.held();
@@ -112,7 +115,7 @@ async fn while_leases_of_before_may_be_out_their_holders_write_and_nobody_else()
     // It had this open before, and keeps it.
     let reclaim = vfs::OpenRequest { reclaim: true, want: vfs::Want::None, ..request(&v4, &file, RW) };
     let reclaimed = stage.arbiter.open(&v4, &reclaim).await.unwrap();
-    let by = By::Open(reclaimed.id);
+    let by = StateidBasis::Open(reclaimed.id);
     let data = || Bytes::from_static(b"y");
     let write_open = || stage.arbiter.write(&v4, &file, by, 0, data(), Stability::FileSync);
     let refused = [
@@ -145,7 +148,7 @@ async fn what_a_holder_does_never_recalls_its_own_lease() {
     let opened = stage.arbiter.open(&me, &by_name(&me, "a", RW)).await.unwrap();
     assert!(opened.lease.is_some());
     write(&*stage.arbiter, &me, &a).await.unwrap();
-    stage.arbiter.read(&me, &a, By::Open(opened.id), 0, 1).await.unwrap();
+    stage.arbiter.read(&me, &a, StateidBasis::Open(opened.id), 0, 1).await.unwrap();
     stage.arbiter.getattr(&me, &a).await.unwrap();
     let set = SetAttributes { size: Some(1), ..SetAttributes::default() };
     stage.arbiter.setattr(&me, &a, &set, None).await.unwrap();
@@ -178,7 +181,7 @@ async fn every_change_recalls_a_read_lease_first() {
         let opened = stage.arbiter.open(&client(1), &by_name(&client(1), "a", Share::READ)).await.unwrap();
         let lease = opened.lease.unwrap();
         let before = stage.below.files.lock().by_id[&1].change;
-        let asker = stage.start(|arbiter| async move {
+        let waiter = stage.start(|arbiter| async move {
             let (root, size) = (handle(ROOT), SetAttributes { size: Some(0), ..SetAttributes::default() });
             let me = anonymous();
             match change {
@@ -199,10 +202,10 @@ async fn every_change_recalls_a_read_lease_first() {
         {
             let files = stage.below.files.lock();
             assert_eq!((files.by_id[&1].change, files.names.len()), (before, 2), "{change} went ahead");
-            assert!(!asker.is_finished(), "{change}");
+            assert!(!waiter.is_finished(), "{change}");
         }
         stage.give_back(lease.id).await;
-        asker.await.unwrap().unwrap();
+        waiter.await.unwrap().unwrap();
         stage.is_silent().await;
     }
 }
@@ -227,16 +230,16 @@ async fn many_may_read_under_leases_and_only_one_may_write() {
     ];
     assert!(leases.iter().all(|lease| lease.kind == LeaseKind::Read));
     stage.arbiter.getattr(&anonymous(), &file).await.unwrap();
-    stage.arbiter.read(&anonymous(), &file, By::Anonymous, 0, 1).await.unwrap();
+    stage.arbiter.read(&anonymous(), &file, StateidBasis::Anonymous, 0, 1).await.unwrap();
     stage.is_silent().await;
-    let asker =
+    let waiter =
         stage.start(|arbiter| async move { arbiter.open(&client(3), &request(&client(3), &file, RW)).await });
     let recalled = [stage.recall().await.id, stage.recall().await.id];
     assert_eq!(recalled, leases.map(|lease| lease.id));
     for lease in leases {
         stage.give_back(lease.id).await;
     }
-    assert_eq!(asker.await.unwrap().unwrap().lease, None, "others have it open");
+    assert_eq!(waiter.await.unwrap().unwrap().lease, None, "others have it open");
 }
 
 #[tokio::test(start_paused = true)]
@@ -275,10 +278,10 @@ async fn a_file_that_changed_hands_gets_no_lease_until_it_is_quiet() {
     let mut stage = Stage::new(options());
     let file = stage.below.add("a");
     let opened = open(&stage, &client(1), &file, Share::READ).await.unwrap();
-    let asker = stage.start(|arbiter| async move { write(&*arbiter, &anonymous(), &file).await });
+    let waiter = stage.start(|arbiter| async move { write(&*arbiter, &anonymous(), &file).await });
     let id = stage.recall().await.id;
     stage.give_back(id).await;
-    asker.await.unwrap().unwrap();
+    waiter.await.unwrap().unwrap();
     stage.arbiter.close(&client(1), opened.id).await.unwrap();
     assert_eq!(open(&stage, &client(1), &file, Share::READ).await.unwrap().lease, None);
     sleep(Duration::from_secs(101)).await;
@@ -370,14 +373,18 @@ async fn an_asker_that_goes_away_before_it_is_told_of_its_open_has_none() {
     let file = stage.below.add("a");
     let opened = open(&stage, &client(1), &file, RW).await.unwrap();
     let _never = stage.below.hold("getattr");
-    let asker = stage.start(|arbiter| async move {
+    let waiter = stage.start(|arbiter| async move {
         arbiter.open(&client(2), &request(&client(2), &file, Share::READ)).await
     });
     let recall = stage.recall().await;
     stage.give_back(recall.id).await;
     settle().await;
-    assert_eq!((stage.arbiter.held().opens, asker.is_finished()), (2, false), "its attributes are read anew");
-    asker.abort();
+    assert_eq!(
+        (stage.arbiter.held().opens, waiter.is_finished()),
+        (2, false),
+        "its attributes are read anew"
+    );
+    waiter.abort();
     settle().await;
     assert_eq!(stage.arbiter.held().opens, 1);
     assert_eq!(stage.below.files.lock().opens.len(), 1);
@@ -389,12 +396,12 @@ async fn an_asker_that_goes_away_leaves_nothing_behind() {
     let mut stage = Stage::new(options());
     let file = stage.below.add("a");
     let opened = open(&stage, &client(1), &file, RW).await.unwrap();
-    let asker = stage.start(|arbiter| async move {
+    let waiter = stage.start(|arbiter| async move {
         arbiter.open(&client(2), &request(&client(2), &file, Share::READ)).await
     });
     let recall = stage.recall().await;
     settle().await;
-    asker.abort();
+    waiter.abort();
     settle().await;
     assert_eq!(stage.below.files.lock().opens.len(), 1, "what it opened below is closed");
     stage.give_back(recall.id).await;
@@ -412,12 +419,12 @@ async fn an_open_that_waited_is_of_what_the_name_leads_to_then() {
     let old = stage.below.add("a");
     let new = stage.below.add("b");
     let lease = open(&stage, &client(1), &old, RW).await.unwrap().lease.unwrap();
-    let asker = stage.start(|arbiter| async move {
+    let waiter = stage.start(|arbiter| async move {
         arbiter.open(&client(2), &by_name(&client(2), "a", Share::READ)).await
     });
     stage.recall().await;
     let root = handle(ROOT);
     stage.arbiter.rename(&client(1), &root, &name("b"), &root, &name("a")).await.unwrap();
     stage.give_back(lease.id).await;
-    assert_eq!(asker.await.unwrap().unwrap().handle, new);
+    assert_eq!(waiter.await.unwrap().unwrap().handle, new);
 }

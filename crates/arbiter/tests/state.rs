@@ -15,8 +15,8 @@ use bytes::Bytes;
 use tokio::time::Instant;
 use vfs::LockKind::{Exclusive, Shared};
 use vfs::{
-    By, Callback, CreateHow, FileSystem, Held, LeaseId, Lock, Locked, OpenRequest, Share, Stability, Status,
-    Times, Timestamp,
+    Callback, CreateHow, DelayedAttributes, FileSystem, LeaseId, Lock, Locked, OpenRequest, Share, Stability,
+    StateidBasis, Status, Times, Timestamp,
 };
 
 /// A front that cannot call anybody back, as v2 and v3 are.
@@ -31,9 +31,15 @@ async fn calls_over_an_empty_table_go_through_as_they_are() {
     for _ in 0..10 {
         stage.arbiter.getattr(&me, &file).await.unwrap();
         stage.arbiter.lookup(&me, &handle(ROOT), &name("a")).await.unwrap();
-        stage.arbiter.read(&me, &file, By::Anonymous, 0, 1).await.unwrap();
-        let write =
-            stage.arbiter.write(&me, &file, By::Anonymous, 0, Bytes::from_static(b"x"), Stability::Unstable);
+        stage.arbiter.read(&me, &file, StateidBasis::Anonymous, 0, 1).await.unwrap();
+        let write = stage.arbiter.write(
+            &me,
+            &file,
+            StateidBasis::Anonymous,
+            0,
+            Bytes::from_static(b"x"),
+            Stability::Unstable,
+        );
         write.await.unwrap();
     }
     assert_eq!(stage.below.all_calls(), 40);
@@ -54,7 +60,9 @@ async fn an_open_that_others_deny_is_closed_below_again() {
     assert_eq!(stage.below.count("open"), 2);
     let write = |me| {
         let arbiter = stage.arbiter.clone();
-        async move { arbiter.write(&me, &file, By::Anonymous, 0, Bytes::new(), Stability::Unstable).await }
+        async move {
+            arbiter.write(&me, &file, StateidBasis::Anonymous, 0, Bytes::new(), Stability::Unstable).await
+        }
     };
     assert_eq!(write(anonymous()).await.unwrap_err().status, Status::ShareDenied);
     let own = write(client(1)).await;
@@ -103,10 +111,10 @@ async fn a_second_open_by_the_same_owner_widens_the_first() {
     let (file, me) = (stage.below.add("a"), client(1));
     let first = open(&stage, &me, &file, Share::READ).await.unwrap().id;
     let write = |by| stage.arbiter.write(&me, &file, by, 0, Bytes::new(), Stability::Unstable);
-    assert_eq!(write(By::Open(first)).await.unwrap_err().status, Status::OpenMode);
+    assert_eq!(write(StateidBasis::Open(first)).await.unwrap_err().status, Status::OpenMode);
     assert_eq!(stage.arbiter.open(&me, &by_name(&me, "a", Share::WRITE)).await.unwrap().id, first);
-    write(By::Open(first)).await.unwrap();
-    stage.arbiter.read(&me, &file, By::Open(first), 0, 1).await.unwrap();
+    write(StateidBasis::Open(first)).await.unwrap();
+    stage.arbiter.read(&me, &file, StateidBasis::Open(first), 0, 1).await.unwrap();
     assert_eq!(stage.arbiter.downgrade(&me, first, RW, Share::READ).await.unwrap_err().status, Status::Inval);
     for _ in 0..5 {
         open(&stage, &me, &file, RW).await.unwrap();
@@ -117,11 +125,11 @@ async fn a_second_open_by_the_same_owner_widens_the_first() {
     stage.arbiter.downgrade(&me, first, Share::READ, Share::empty()).await.unwrap();
     let below = stage.below.files.lock().opens.values().map(|open| open.1).collect::<Vec<_>>();
     assert_eq!(below, [Share::READ], "what wrote is closed below");
-    assert_eq!(write(By::Open(first)).await.unwrap_err().status, Status::OpenMode);
+    assert_eq!(write(StateidBasis::Open(first)).await.unwrap_err().status, Status::OpenMode);
     stage.arbiter.close(&me, first).await.unwrap();
     assert!(stage.below.files.lock().opens.is_empty());
     assert_eq!(stage.arbiter.close(&me, first).await.unwrap_err().status, Status::BadStateId);
-    assert_eq!(write(By::Open(first)).await.unwrap_err().status, Status::BadStateId);
+    assert_eq!(write(StateidBasis::Open(first)).await.unwrap_err().status, Status::BadStateId);
 }
 
 #[tokio::test(start_paused = true)]
@@ -129,7 +137,7 @@ async fn an_open_for_writing_alone_may_read_too() {
     let stage = Stage::new(quiet());
     let (file, me) = (stage.below.add("a"), client(1));
     let id = open(&stage, &me, &file, Share::WRITE).await.unwrap().id;
-    stage.arbiter.read(&me, &file, By::Open(id), 0, 1).await.unwrap();
+    stage.arbiter.read(&me, &file, StateidBasis::Open(id), 0, 1).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -161,7 +169,7 @@ async fn over_a_layer_without_opens_they_are_kept_here() {
     let wanted = lock(&me, Exclusive, 0, 10);
     assert_eq!(stage.arbiter.lock(&me, opened.id, &wanted).await.unwrap(), Locked::Granted);
     assert_eq!(stage.below.count("lock"), 0);
-    stage.arbiter.read(&me, &file, By::Open(opened.id), 0, 1).await.unwrap();
+    stage.arbiter.read(&me, &file, StateidBasis::Open(opened.id), 0, 1).await.unwrap();
     stage.arbiter.close(&me, opened.id).await.unwrap();
     assert_eq!(stage.arbiter.held().locks, 0);
 }
@@ -347,8 +355,8 @@ async fn a_lease_from_below_goes_back_when_nobody_has_the_file() {
 }
 
 /// What the holder of a write lease has made of a file that had ten bytes.
-fn made(size: u64, times: Option<Times>) -> Held {
-    Held { modified: size != 10, size, times }
+fn made(size: u64, times: Option<Times>) -> DelayedAttributes {
+    DelayedAttributes { modified: size != 10, size, times }
 }
 
 #[tokio::test(start_paused = true)]
@@ -367,11 +375,11 @@ async fn times_that_only_the_writer_knows_are_told() {
     for (told, shown) in
         [(&[later][..], true), (&[before], false), (&[older, later], true), (&[older; 2], false)]
     {
-        let asker = stage.start(|arbiter| async move { arbiter.getattr(&anonymous(), &file).await });
+        let waiter = stage.start(|arbiter| async move { arbiter.getattr(&anonymous(), &file).await });
         for ctime in told {
             stage.query().await.answer.send(made(11, Some(times(*ctime)))).unwrap();
         }
-        let seen = asker.await.unwrap().unwrap();
+        let seen = waiter.await.unwrap().unwrap();
         assert_eq!((seen.mtime == long_ago, seen.atime == read), (shown, shown), "{told:?}: {seen:?}");
         assert!(shown || (seen.mtime > known.mtime && seen.atime == known.atime), "{seen:?}");
         assert!(seen.ctime >= known.ctime && seen.change > known.change);
@@ -386,12 +394,12 @@ async fn a_writer_is_asked_and_its_answer_told() {
     let lease = open(&stage, &client(1), &file, RW).await.unwrap().lease.unwrap();
     let mut told = Vec::new();
     for size in [10, 5000, 5000] {
-        let asker = stage.start(|arbiter| async move { arbiter.getattr(&anonymous(), &file).await });
+        let waiter = stage.start(|arbiter| async move { arbiter.getattr(&anonymous(), &file).await });
         let query = stage.query().await;
         assert_eq!(query.id, lease.id);
         assert_eq!((query.change, query.times), (lease.change, true));
         query.answer.send(made(size, None)).unwrap();
-        let attributes = asker.await.unwrap().unwrap();
+        let attributes = waiter.await.unwrap().unwrap();
         assert_eq!(attributes.size, size);
         told.push((attributes.change, attributes.mtime));
     }
@@ -402,10 +410,10 @@ async fn a_writer_is_asked_and_its_answer_told() {
     // Its own attributes are its own affair; and so is a name that others look up, but not for them.
     stage.arbiter.getattr(&client(1), &file).await.unwrap();
     stage.is_silent().await;
-    let asker =
+    let waiter =
         stage.start(|arbiter| async move { arbiter.lookup(&anonymous(), &handle(ROOT), &name("a")).await });
     stage.query().await.answer.send(made(7, None)).unwrap();
-    assert_eq!(asker.await.unwrap().unwrap().node.attributes.unwrap().size, 7);
+    assert_eq!(waiter.await.unwrap().unwrap().node.attributes.unwrap().size, 7);
     assert_eq!(stage.arbiter.held().recalls, 0);
 }
 
@@ -415,13 +423,13 @@ async fn a_writer_that_cannot_say_or_does_not_in_time_is_recalled() {
         let mut stage = Stage::new(options());
         let file = stage.below.add("a");
         let lease = open(&stage, &client(1), &file, RW).await.unwrap().lease.unwrap();
-        let asker = stage.start(|arbiter| async move { arbiter.getattr(&anonymous(), &file).await });
+        let waiter = stage.start(|arbiter| async move { arbiter.getattr(&anonymous(), &file).await });
         let query = stage.query().await;
         let kept = if answers { None } else { Some(query) };
         assert_eq!(stage.recall().await.id, lease.id);
         drop(kept);
         stage.give_back(lease.id).await;
-        assert_eq!(asker.await.unwrap().unwrap().size, 10);
+        assert_eq!(waiter.await.unwrap().unwrap().size, 10);
     }
 }
 
@@ -432,16 +440,16 @@ async fn many_who_ask_at_a_time_share_a_question() {
     open(&stage, &client(1), &file, RW).await.unwrap().lease.unwrap();
     let ask =
         |arbiter: std::sync::Arc<arbiter::Arbiter>| async move { arbiter.getattr(&anonymous(), &file).await };
-    let mut askers = vec![stage.start(ask)];
+    let mut waiters = vec![stage.start(ask)];
     let first = stage.query().await;
-    askers.extend((0..20).map(|_| stage.start(ask)));
+    waiters.extend((0..20).map(|_| stage.start(ask)));
     settle().await;
     first.answer.send(made(1, None)).unwrap();
     // The others came after the first question had left: what they are told was asked later.
     stage.query().await.answer.send(made(2, None)).unwrap();
     let mut sizes = Vec::new();
-    for asker in askers {
-        sizes.push(asker.await.unwrap().unwrap().size);
+    for waiter in waiters {
+        sizes.push(waiter.await.unwrap().unwrap().size);
     }
     assert_eq!((sizes[0], &sizes[1..]), (1, &[2; 20][..]));
     assert_eq!(stage.arbiter.held().questions, 2);

@@ -13,7 +13,7 @@ use crate::quick::{self, Baseline};
 use crate::relay::{self, parse_rtt};
 use crate::report::Report;
 use crate::run::{self, Options, Progress};
-use crate::system::{Ground, Kind};
+use crate::system::{Kind, TestBed};
 use crate::workload::{self, Plan, Workload};
 
 /// Runs the papers' workloads on a direct connection, our proxy and mount, and the peers, and reports.
@@ -213,13 +213,13 @@ impl Arguments {
         if let Some(baseline) = &self.quick {
             let options = quick::options()?;
             let base = Base { runtime, leasehold, scratch: &scratch, interrupt };
-            let ground = self.ground(base, options.plan.scale, Some(quick::ACTIMEO));
-            let report = run::run(&ground, &options, progress).map_err(|error| error.to_string())?;
+            let test_bed = self.test_bed(base, options.plan.scale, Some(quick::ACTIMEO));
+            let report = run::run(&test_bed, &options, progress).map_err(|error| error.to_string())?;
             return self.hold(&report, baseline);
         }
         let base = Base { runtime, leasehold, scratch: &scratch, interrupt };
-        let ground = self.ground(base, self.scale, None);
-        let report = run::run(&ground, &self.options(), progress).map_err(|error| error.to_string())?;
+        let test_bed = self.test_bed(base, self.scale, None);
+        let report = run::run(&test_bed, &self.options(), progress).map_err(|error| error.to_string())?;
         self.tell(&report)?;
         match report.left_out.first() {
             Some(left) if report.measurements.is_empty() => {
@@ -254,13 +254,13 @@ impl Arguments {
         Ok(joined)
     }
 
-    fn ground(&self, base: Base<'_>, scale: f64, actimeo: Option<Duration>) -> Ground {
+    fn test_bed(&self, base: Base<'_>, scale: f64, actimeo: Option<Duration>) -> TestBed {
         let bytes_per_second =
             self.bandwidth.and_then(|mbit| std::num::NonZeroU64::new(u64::from(mbit) * 125_000));
         let jitter = Duration::from_millis(self.jitter_ms.into());
         let network =
             relay::Options { jitter, bytes_per_second, seed: self.seed, ..relay::Options::default() };
-        Ground {
+        TestBed {
             runtime: base.runtime,
             leasehold: base.leasehold,
             directory: base.scratch.0.clone(),

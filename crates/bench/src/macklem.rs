@@ -345,8 +345,8 @@ fn by_row(calls: &Calls) -> BTreeMap<&'static str, u64> {
     rows
 }
 
-fn ratio(part: u64, whole: u64) -> String {
-    if whole == 0 { "–".to_owned() } else { format!("{:.0} %", 100.0 * part as f64 / whole as f64) }
+fn ratio(part: u64, complete: u64) -> String {
+    if complete == 0 { "–".to_owned() } else { format!("{:.0} %", 100.0 * part as f64 / complete as f64) }
 }
 
 fn mean(times: &[f64]) -> f64 {

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::interrupt::Interrupt;
 use crate::report::{LeftOut, Machine, Measurement, Report, Subject};
-use crate::system::{self, Error, Ground, Kind, Observation, Origin, System};
+use crate::system::{self, Error, Kind, Observation, Origin, System, TestBed};
 use crate::target::Target;
 use crate::workload::{Latencies, Meter, Metered, Phase, Plan, Run, Workload};
 
@@ -59,38 +59,38 @@ pub struct Progress<'p> {
 /// Compares.
 ///
 /// # Errors
-/// The origin does not run, or [`Ground::interrupt`] was told; then nothing is left behind. What fails in one measurement is in the report, and the others go on.
+/// The origin does not run, or [`TestBed::interrupt`] was told; then nothing is left behind. What fails in one measurement is in the report, and the others go on.
 pub fn run(
-    ground: &Ground,
+    test_bed: &TestBed,
     options: &Options,
     mut progress: impl FnMut(Progress<'_>),
 ) -> Result<Report, Error> {
-    let mut report = Report::new(Machine::this(), options, &ground.vers, &ground.network);
+    let mut report = Report::new(Machine::this(), options, &test_bed.vers, &test_bed.network);
     let mut systems = Vec::new();
     for &kind in &options.systems {
-        match system::missing(ground, kind, options.against.is_some()) {
+        match system::missing(test_bed, kind, options.against.is_some()) {
             Some(why) => report.left_out.push(LeftOut { what: kind.name().to_owned(), why }),
             None => systems.push(kind),
         }
     }
     let origin = match &options.against {
-        Some(url) => Origin::against(ground, url)?,
-        None => Origin::serve(ground)?,
+        Some(url) => Origin::against(test_bed, url)?,
+        None => Origin::serve(test_bed)?,
     };
     let systems_of = |workload: &Workload| systems.iter().filter(|kind| kind.takes(workload)).count();
     let of = options.workloads.iter().map(systems_of).sum::<usize>() * options.rounds * options.rtts.len();
     let mut done = 0;
-    let grounds = options.rtts.iter().map(|&rtt| {
-        let mut ground = ground.clone();
-        ground.network.rtt = rtt;
-        ground
+    let test_beds = options.rtts.iter().map(|&rtt| {
+        let mut test_bed = test_bed.clone();
+        test_bed.network.rtt = rtt;
+        test_bed
     });
-    let grounds: Vec<Ground> = grounds.collect();
+    let test_beds: Vec<TestBed> = test_beds.collect();
     let mut turns: Vec<Turn<'_>> = Vec::new();
     for workload in &options.workloads {
         for round in 0..options.rounds {
-            turns.extend(grounds.iter().map(|ground| Turn {
-                ground,
+            turns.extend(test_beds.iter().map(|test_bed| Turn {
+                test_bed,
                 origin: &origin,
                 options,
                 workload,
@@ -102,11 +102,11 @@ pub fn run(
         progress(Progress { done, of, doing: &format!("{}: preparing", together[0]) });
         let prepared: Vec<Result<(), Error>> = together.iter().map(|turn| turn.prepare(&systems)).collect();
         if systems.iter().any(|kind| kind.caches()) {
-            ground.interrupt.sleep(AGE);
+            test_bed.interrupt.sleep(AGE);
         }
         for (turn, prepared) in together.iter().zip(prepared) {
             for kind in turn.order(&systems) {
-                if ground.interrupt.is_told() {
+                if test_bed.interrupt.is_told() {
                     break;
                 }
                 progress(Progress { done, of, doing: &format!("{turn}: {kind}") });
@@ -125,8 +125,8 @@ pub fn run(
                     .push(LeftOut { what: format!("{turn}, removing its files"), why: error.to_string() });
             }
         }
-        let whole = |source| Error::Io { what: "the comparison was not finished".to_owned(), source };
-        ground.interrupt.check().map_err(whole)?;
+        let complete = |source| Error::Io { what: "the comparison was not finished".to_owned(), source };
+        test_bed.interrupt.check().map_err(complete)?;
     }
     progress(Progress { done, of, doing: "done" });
     Ok(report)
@@ -134,7 +134,7 @@ pub fn run(
 
 /// One round of one workload at one distance.
 struct Turn<'t> {
-    ground: &'t Ground,
+    test_bed: &'t TestBed,
     origin: &'t Origin,
     options: &'t Options,
     workload: &'t Workload,
@@ -143,7 +143,7 @@ struct Turn<'t> {
 
 impl std::fmt::Display for Turn<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let rtt_ms = self.ground.network.rtt.as_secs_f64() * 1e3;
+        let rtt_ms = self.test_bed.network.rtt.as_secs_f64() * 1e3;
         write!(f, "{}, {rtt_ms} ms, round {}", self.workload.name, self.round + 1)
     }
 }
@@ -151,7 +151,7 @@ impl std::fmt::Display for Turn<'_> {
 impl Turn<'_> {
     /// The directory of a measurement: on the origin, and for the system's own.
     fn name(&self, kind: Kind) -> String {
-        let rtt = self.ground.network.rtt.as_micros();
+        let rtt = self.test_bed.network.rtt.as_micros();
         format!("leasehold-bench-{}-{}-{rtt}-{kind}", self.workload.name, self.round)
     }
 
@@ -172,8 +172,8 @@ impl Turn<'_> {
     fn prepare(&self, systems: &[Kind]) -> Result<(), Error> {
         for kind in self.systems(systems) {
             let name = self.name(kind);
-            let target = system::preparer(self.ground, self.origin, kind, &name, &name)?;
-            let target = Metered::new(target, Arc::new(Meter::new(&self.ground.interrupt)));
+            let target = system::preparer(self.test_bed, self.origin, kind, &name, &name)?;
+            let target = Metered::new(target, Arc::new(Meter::new(&self.test_bed.interrupt)));
             let failed = Error::io(format!("cannot prepare {}", self.workload.name));
             (self.workload.prepare)(&self.options.plan, &target).map_err(failed)?;
         }
@@ -183,8 +183,8 @@ impl Turn<'_> {
     fn clean(&self, systems: &[Kind]) -> Result<(), Error> {
         for kind in self.systems(systems) {
             let name = self.name(kind);
-            system::clean(self.ground, self.origin, &name)?;
-            let own = self.ground.directory.join(&name);
+            system::clean(self.test_bed, self.origin, &name)?;
+            let own = self.test_bed.directory.join(&name);
             if own.exists() {
                 std::fs::remove_dir_all(&own)
                     .map_err(Error::io(format!("cannot remove {}", own.display())))?;
@@ -198,7 +198,7 @@ impl Turn<'_> {
         let one_line = |error: Error| error.to_string();
         let (name, workload) = (self.name(kind), self.workload);
         let mut system =
-            System::start(self.ground, self.origin, kind, &name, workload.clients).map_err(one_line)?;
+            System::start(self.test_bed, self.origin, kind, &name, workload.clients).map_err(one_line)?;
         let states: &[&str] = match kind {
             Kind::Mount if workload.again => &[" cold", " warm", " again"],
             _ if kind.caches() => &[" cold", " warm"],
@@ -226,7 +226,7 @@ impl Turn<'_> {
         // Counted while the clients are still there: what they do when they leave is not the workload's.
         let settled = |system: &mut System<'_>, before: &Observation| system.settled().since(before);
         let (passed, seen) = self.work(system, pass, name, settled)?;
-        let (workload, rtt) = (self.workload, self.ground.network.rtt);
+        let (workload, rtt) = (self.workload, self.test_bed.network.rtt);
         let subject = Subject { workload, system: kind.name(), state, round: self.round, rtt };
         Ok(Measurement::new(subject, passed, seen))
     }
@@ -242,7 +242,8 @@ impl Turn<'_> {
     ) -> Result<(Passed, T), String> {
         let one_line = |error: Error| error.to_string();
         let workload = self.workload;
-        let local: PathBuf = self.ground.subdirectory(&format!("{name}/clients-{pass}")).map_err(one_line)?;
+        let local: PathBuf =
+            self.test_bed.subdirectory(&format!("{name}/clients-{pass}")).map_err(one_line)?;
         let client = |number| system.client(number, name, workload.delegations);
         let clients = (0..workload.clients).map(client).collect::<Result<Vec<_>, _>>().map_err(one_line)?;
         let beside = if workload.conflicts { Some(system.beside(name).map_err(one_line)?) } else { None };
@@ -257,7 +258,7 @@ impl Turn<'_> {
             local: &local,
             calls: Some(&|| system.calls()),
         };
-        let passed = work.run(&self.ground.interrupt).map_err(|error| error.to_string())?;
+        let passed = work.run(&self.test_bed.interrupt).map_err(|error| error.to_string())?;
         Ok((passed, then(system, &before)))
     }
 }

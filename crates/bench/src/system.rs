@@ -65,7 +65,7 @@ impl Error {
 
 /// What all systems of a comparison have in common.
 #[derive(Clone, Debug)]
-pub struct Ground {
+pub struct TestBed {
     /// Clients and relays live in it.
     pub runtime: Runtime,
     /// The program `leasehold`.
@@ -86,7 +86,7 @@ pub struct Ground {
     pub interrupt: Interrupt,
 }
 
-impl Ground {
+impl TestBed {
     /// Of clients, with or without delegations.
     pub fn habits(&self, delegations: bool) -> Habits {
         let habits = Habits::linux(self.vers != "3");
@@ -95,8 +95,8 @@ impl Ground {
     }
 
     /// The same, not to be interrupted: for what is done at the end.
-    fn for_cleaning(&self) -> Ground {
-        Ground { interrupt: Interrupt::default(), ..self.clone() }
+    fn for_cleaning(&self) -> TestBed {
+        TestBed { interrupt: Interrupt::default(), ..self.clone() }
     }
 
     /// A client of a server, below a directory of its export.
@@ -183,18 +183,18 @@ pub struct Origin {
 
 impl Origin {
     /// `leasehold serve` over a new directory.
-    pub fn serve(ground: &Ground) -> Result<Origin, Error> {
-        let directory = ground.subdirectory("export")?;
-        let program = leasehold::serve(ground, &directory)?;
+    pub fn serve(test_bed: &TestBed) -> Result<Origin, Error> {
+        let directory = test_bed.subdirectory("export")?;
+        let program = leasehold::serve(test_bed, &directory)?;
         let address = program.address(leasehold::EXPORT);
         Ok(Origin { address, directory: Some(directory), program: Some(program) })
     }
 
     /// A server that runs already.
-    pub fn against(ground: &Ground, url: &Url) -> Result<Origin, Error> {
+    pub fn against(test_bed: &TestBed, url: &Url) -> Result<Origin, Error> {
         let port = url.options.port.or(url.port).unwrap_or(2049);
         let wanted = (url.host.as_str(), port);
-        let found = ground
+        let found = test_bed
             .runtime
             .block_on(async { tokio::net::lookup_host(wanted).await.map(|mut all| all.next()) });
         let unknown =
@@ -265,7 +265,7 @@ const STORING: [&str; 3] = ["WRITE", "COMMIT", "SETATTR"];
 /// A running system.
 #[derive(Debug)]
 pub struct System<'g> {
-    ground: &'g Ground,
+    test_bed: &'g TestBed,
     origin: &'g Origin,
     kind: Kind,
     /// Its own directory.
@@ -284,16 +284,16 @@ pub struct System<'g> {
 impl<'g> System<'g> {
     /// Starts one, its caches empty, for so many clients. `name` is that of its directory.
     pub fn start(
-        ground: &'g Ground,
+        test_bed: &'g TestBed,
         origin: &'g Origin,
         kind: Kind,
         name: &str,
         clients: usize,
     ) -> Result<System<'g>, Error> {
-        let directory = ground.subdirectory(name)?;
+        let directory = test_bed.subdirectory(name)?;
         let front = origin.address.clone();
         let mut system = System {
-            ground,
+            test_bed,
             origin,
             kind,
             directory,
@@ -305,12 +305,12 @@ impl<'g> System<'g> {
         };
         if kind == Kind::Ganesha {
             let export = origin.directory.as_deref().unwrap_or(Path::new("/nonexistent"));
-            let ganesha = ganesha::server(ground, export, &system.directory)?;
+            let ganesha = ganesha::server(test_bed, export, &system.directory)?;
             system.front = ganesha.address(ganesha::EXPORT);
             system.programs.push(ganesha);
         }
         if !matches!(kind, Kind::Local | Kind::Dir) {
-            let relay = ground.relay(&system.front)?;
+            let relay = test_bed.relay(&system.front)?;
             system.front = system.front.through(&relay);
             system.relay = Some(relay);
         }
@@ -321,22 +321,22 @@ impl<'g> System<'g> {
     /// Starts what stands on the clients' side, over what it left on disk the last time.
     fn start_caches(&mut self) -> Result<(), Error> {
         let Some(relay) = &self.relay else { return Ok(()) };
-        let (ground, directory) = (self.ground, &self.directory.clone());
+        let (test_bed, directory) = (self.test_bed, &self.directory.clone());
         let far = self.origin.address.through(relay);
         match self.kind {
             Kind::Proxy => {
-                let proxy = leasehold::proxy(ground, &far, directory)?;
+                let proxy = leasehold::proxy(test_bed, &far, directory)?;
                 self.front = proxy.address(&far.export);
                 self.programs.push(proxy);
             }
             Kind::GaneshaProxy => {
-                let proxy = ganesha::proxy(ground, &far, directory)?;
+                let proxy = ganesha::proxy(test_bed, &far, directory)?;
                 self.front = proxy.address(ganesha::EXPORT);
                 self.programs.push(proxy);
             }
             Kind::Mount => {
                 for number in 0..self.clients {
-                    let (program, mounted) = leasehold::mount(ground, &far, directory, number)?;
+                    let (program, mounted) = leasehold::mount(test_bed, &far, directory, number)?;
                     self.programs.push(program);
                     self.mounted.push(mounted);
                 }
@@ -378,10 +378,10 @@ impl<'g> System<'g> {
 
     /// A client that has just been mounted, working below a directory of the export.
     pub fn client(&self, number: usize, base: &str, delegations: bool) -> Result<Arc<dyn Target>, Error> {
-        let habits = self.ground.habits(delegations);
+        let habits = self.test_bed.habits(delegations);
         let habits = Habits { synchronous: self.kind == Kind::DirectSync, ..habits };
         let at_home = || Mounted::new(self.directory.join(base), Forgetting::Everything);
-        Ok(match (self.kind, &self.ground.mounted, self.mounted.get(number)) {
+        Ok(match (self.kind, &self.test_bed.mounted, self.mounted.get(number)) {
             (Kind::Local, ..) => Arc::new(at_home()),
             (Kind::Dir, Some(mounted), _) => {
                 Arc::new(Mounted::new(mounted.join(base), Forgetting::WhatWasOpened))
@@ -390,7 +390,7 @@ impl<'g> System<'g> {
                 let cache = leasehold::cache_directory(&self.directory, number);
                 Arc::new(Mounted::new(mounted.join(base), Forgetting::WhatWasOpened).with_cache(cache))
             }
-            _ => Arc::new(self.ground.client(&self.front, base, habits)?),
+            _ => Arc::new(self.test_bed.client(&self.front, base, habits)?),
         })
     }
 
@@ -404,8 +404,8 @@ impl<'g> System<'g> {
             _ => None,
         };
         let target = target.unwrap_or_else(|| self.origin.address.clone());
-        let relay = self.ground.relay(&target)?;
-        let client = self.ground.client(&target.through(&relay), base, self.ground.habits(false))?;
+        let relay = self.test_bed.relay(&target)?;
+        let client = self.test_bed.client(&target.through(&relay), base, self.test_bed.habits(false))?;
         Ok(Beside { client: Arc::new(client), _relay: Some(relay) })
     }
 
@@ -466,8 +466,8 @@ impl<'g> System<'g> {
         const PATIENCE: Duration = Duration::from_secs(15);
         let started = Instant::now();
         let (mut last, mut since) = (relay.calls().total_of_work(), Instant::now());
-        let waits = || started.elapsed() < PATIENCE && !self.ground.interrupt.is_told();
-        while since.elapsed() < QUIET + self.ground.network.rtt && waits() {
+        let waits = || started.elapsed() < PATIENCE && !self.test_bed.interrupt.is_told();
+        while since.elapsed() < QUIET + self.test_bed.network.rtt && waits() {
             std::thread::sleep(Duration::from_millis(50));
             let now = relay.calls().total_of_work();
             if now != last {
@@ -480,34 +480,34 @@ impl<'g> System<'g> {
 /// Where the files of a system are to be put for its clients to find them below `base`: through the origin and without any
 /// distance, or, for what has no network, in the directory that the system of that name will have.
 pub fn preparer(
-    ground: &Ground,
+    test_bed: &TestBed,
     origin: &Origin,
     kind: Kind,
     name: &str,
     base: &str,
 ) -> Result<Arc<dyn Target>, Error> {
     if kind == Kind::Local {
-        let directory = ground.subdirectory(&format!("{name}/{base}"))?;
+        let directory = test_bed.subdirectory(&format!("{name}/{base}"))?;
         return Ok(Arc::new(Mounted::new(directory, Forgetting::Everything)));
     }
-    if let (Kind::Dir, Some(mounted)) = (kind, &ground.mounted) {
+    if let (Kind::Dir, Some(mounted)) = (kind, &test_bed.mounted) {
         let directory = mounted.join(base);
         std::fs::create_dir_all(&directory)
             .map_err(Error::io(format!("cannot make {}", directory.display())))?;
         return Ok(Arc::new(Mounted::new(directory, Forgetting::WhatWasOpened)));
     }
-    let root = ground.client(&origin.address, "", ground.habits(false))?;
+    let root = test_bed.client(&origin.address, "", test_bed.habits(false))?;
     crate::target::make_all(&root, base).map_err(Error::io(format!("cannot make {base} on the origin")))?;
     drop(root);
-    Ok(Arc::new(ground.client(&origin.address, base, ground.habits(false))?))
+    Ok(Arc::new(test_bed.client(&origin.address, base, test_bed.habits(false))?))
 }
 
 /// Removes what was prepared and written below `base`, also after an interruption.
-pub fn clean(ground: &Ground, origin: &Origin, base: &str) -> Result<(), Error> {
+pub fn clean(test_bed: &TestBed, origin: &Origin, base: &str) -> Result<(), Error> {
     let failed = || Error::io(format!("cannot remove {base} from the origin"));
-    let Some(directory) = ground.mounted.as_ref().or(origin.directory.as_ref()) else {
-        let ground = ground.for_cleaning();
-        let root = ground.client(&origin.address, "", ground.habits(false))?;
+    let Some(directory) = test_bed.mounted.as_ref().or(origin.directory.as_ref()) else {
+        let test_bed = test_bed.for_cleaning();
+        let root = test_bed.client(&origin.address, "", test_bed.habits(false))?;
         return crate::target::remove_all(&root, base).map_err(failed());
     };
     match std::fs::remove_dir_all(directory.join(base)) {
@@ -523,18 +523,18 @@ impl Drop for System<'_> {
 }
 
 /// Why a kind of system cannot be measured here, if so.
-pub fn missing(ground: &Ground, kind: Kind, against: bool) -> Option<String> {
+pub fn missing(test_bed: &TestBed, kind: Kind, against: bool) -> Option<String> {
     let root = rustix::process::geteuid().is_root();
     match kind {
         Kind::Local | Kind::Direct | Kind::DirectSync | Kind::Proxy | Kind::Dir => None,
-        Kind::Mount if !leasehold::has_mount(&ground.leasehold) => {
+        Kind::Mount if !leasehold::has_mount(&test_bed.leasehold) => {
             Some("this build has no `mount`".to_owned())
         }
         Kind::Mount => (!root).then(|| "mounting wants root".to_owned()),
         Kind::Ganesha if against => {
             Some("it serves a directory of this machine, and --against names a server".to_owned())
         }
-        Kind::Ganesha | Kind::GaneshaProxy if ground.vers == "3" => {
+        Kind::Ganesha | Kind::GaneshaProxy if test_bed.vers == "3" => {
             Some("it wants an rpcbind for version 3: measure it with --vers 4.2".to_owned())
         }
         Kind::Ganesha | Kind::GaneshaProxy if !root => Some("it wants root".to_owned()),

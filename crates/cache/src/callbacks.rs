@@ -14,13 +14,14 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use vfs::{
-    Callback, Callbacks, Caller, Held, LeaseId, Lock, LockRequest, Locked, OpenId, Query, Recall, Times,
+    Callback, Callbacks, Caller, DelayedAttributes, LeaseId, Lock, LockRequest, Locked, OpenId, Query,
+    Recall, Times,
 };
 
 use crate::core::Core;
 use crate::filesystem::overlay::overlay;
 use crate::lease::{Early, HeldLease};
-use crate::object::State;
+use crate::object::ObjectState;
 use crate::table::Object;
 use crate::upstream::settle::is_useless;
 use crate::writes::{Level, Pending};
@@ -161,7 +162,7 @@ impl Core {
     }
 
     /// Ends a lease here. In one step with the state: a grant that crosses it must know.
-    fn drop_lease(&self, state: &mut State) -> Option<HeldLease> {
+    fn drop_lease(&self, state: &mut ObjectState) -> Option<HeldLease> {
         let lease = state.end_lease(&self.policy)?;
         self.leases.take(lease.id, lease.above);
         Some(lease)
@@ -305,7 +306,7 @@ impl Core {
 }
 
 /// What was made of a file under a write lease, where times are `shown` or are not. None if that does not tell all.
-fn made_of(state: &State, shown: bool) -> Option<Held> {
+fn made_of(state: &ObjectState, shown: bool) -> Option<DelayedAttributes> {
     let known = *state.leased()?;
     let writes = state.writes.as_ref().filter(|writes| !writes.is_clean());
     if !shown && writes.and_then(|writes| writes.pending()).is_some_and(Pending::sets_times) {
@@ -316,5 +317,5 @@ fn made_of(state: &State, shown: bool) -> Option<Held> {
     // Later than what the origin has: that is how it knows that these are times of ours (`vfs::Times`).
     let ctime = if modified { now.ctime.max(known.ctime.plus(Duration::from_nanos(1))) } else { now.ctime };
     let times = Times { atime: now.atime, mtime: now.mtime, ctime };
-    Some(Held { modified, size: now.size, times: Some(times) })
+    Some(DelayedAttributes { modified, size: now.size, times: Some(times) })
 }

@@ -96,7 +96,7 @@ impl Core {
         self.empty_trash().await;
         self.disk.look();
         if !self.needs_cleaning() {
-            self.no_room.store(false, Ordering::Relaxed);
+            self.over_limit.store(false, Ordering::Relaxed);
             return Cleaned::Enough;
         }
         self.tell_uses().await;
@@ -122,14 +122,14 @@ impl Core {
             self.flush().await;
             self.disk.look();
         }
-        let room = self.is_below_soft();
+        let capacity = self.is_below_soft();
         // What was freed may have been taken again meanwhile: that is no lack of what may go.
         let freed = self.counters.evictions.get() > evictions;
-        self.no_room.store(!room && !freed, Ordering::Relaxed);
-        if room {
+        self.over_limit.store(!capacity && !freed, Ordering::Relaxed);
+        if capacity {
             self.paused.store(false, Ordering::Relaxed);
         }
-        match (room, freed) {
+        match (capacity, freed) {
             (true, _) => Cleaned::Enough,
             (false, true) => Cleaned::Some,
             (false, false) => Cleaned::Nothing,
@@ -203,7 +203,7 @@ impl Core {
 
     /// Something that was kept may go, or has gone.
     pub fn ease(&self) {
-        self.no_room.store(false, Ordering::Relaxed);
+        self.over_limit.store(false, Ordering::Relaxed);
         self.eased.notify_one();
         if self.needs_cleaning() {
             self.cleaner.notify_one();

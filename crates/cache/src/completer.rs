@@ -18,7 +18,7 @@ use vfs::{AccessMask, Attributes, Caller, FileType, Handle, Result, Status};
 
 use crate::Cache;
 use crate::core::Core;
-use crate::object::State;
+use crate::object::ObjectState;
 use crate::options::Fill;
 use crate::store::{Table, UseNote};
 use crate::table::Object;
@@ -119,7 +119,7 @@ impl Cache {
             match self.core.round(caller, &object, width as usize, u64::MAX, false).await? {
                 // The cleaner may be at it.
                 Round::Done(Completed::Full)
-                    if !self.core.no_room.load(Ordering::Relaxed) && rooms < ROOM_TRIES_MAX =>
+                    if !self.core.over_limit.load(Ordering::Relaxed) && rooms < ROOM_TRIES_MAX =>
                 {
                     rooms += 1;
                     self.core.cleaner.notify_one();
@@ -167,7 +167,7 @@ impl Core {
             if known.file_type != FileType::Regular {
                 return Err(Round::Done(Completed::NoFile));
             }
-            if state.is_whole() {
+            if state.is_complete() {
                 return Err(Round::Done(Completed::Was));
             }
             if !self.options.takes(&known, self.policy.wall()) {
@@ -179,8 +179,8 @@ impl Core {
             let missing = state.data.valid().missing(&(0..known.size));
             let Some(first) = missing.first() else { return Err(Round::Wait) };
             let want = first.start..first.end.min(first.start.saturating_add(chunk * width as u64));
-            let young = !state.is_settled(&self.policy, &sent);
-            let mut fetches = state.data.plan_ahead(&want, known.size, chunk, young, sent.sequence);
+            let racy = state.is_racy(&self.policy, &sent);
+            let mut fetches = state.data.plan_ahead(&want, known.size, chunk, racy, sent.sequence);
             for surplus in fetches.split_off(fetches.len().min(width)) {
                 surplus.finish(Err(Status::Delay.into()));
                 state.data.end_fetch(&surplus);
@@ -215,21 +215,21 @@ impl Core {
     /// state has been seen for a granule, what is fetched stays.
     async fn let_settle(&self, object: &Arc<Object>) {
         let sent = self.policy.sending();
-        let young = self.with(object, |state| state.is_seen() && !state.is_settled(&self.policy, &sent));
-        if young {
-            tokio::time::sleep(self.policy.origin.granule().min(SETTLE_MAX)).await;
+        let racy = self.with(object, |state| state.is_seen() && state.is_racy(&self.policy, &sent));
+        if racy {
+            tokio::time::sleep(self.policy.origin.granularity().min(SETTLE_MAX)).await;
         }
     }
 
     /// Takes note of whether a file is to be completed.
-    pub fn note_candidate(&self, handle: &Handle, state: &State) {
+    pub fn note_candidate(&self, handle: &Handle, state: &ObjectState) {
         let Some(fill) = self.options.fill else { return };
         let missing = self.missing(state, fill);
         self.candidates.lock().note(*handle, missing);
     }
 
     /// How many bytes a file lacks, and how long it is, if it is worth completing.
-    fn missing(&self, state: &State, fill: Fill) -> Option<(u64, u64)> {
+    fn missing(&self, state: &ObjectState, fill: Fill) -> Option<(u64, u64)> {
         let known = state.attributes().filter(|known| known.file_type == FileType::Regular)?;
         // What an open has brought says nothing of whether the file is wanted.
         let (present, asked) = (state.data.valid().bytes(), state.data.asked_bytes());
@@ -301,7 +301,7 @@ async fn recall_candidates(core: &Arc<Core>) {
         for (key, note) in &page {
             let note = UseNote::decode(note);
             let handle = key.get(8..).and_then(Handle::new);
-            if let Some(handle) = handle.filter(|_| note.has_data && !note.is_whole) {
+            if let Some(handle) = handle.filter(|_| note.has_data && !note.is_complete) {
                 let object = core.glance(&handle);
                 core.with(&object, |state| core.note_candidate(&handle, state));
             }

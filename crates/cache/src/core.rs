@@ -18,7 +18,7 @@ use crate::completer::SharedCandidates;
 use crate::data::Data;
 use crate::lease::Leases;
 use crate::listing::KnownListing;
-use crate::object::{Opening, Seen, State};
+use crate::object::{ObjectState, Opening, Seen};
 use crate::options::Options;
 use crate::outage::Outage;
 use crate::policy::Policy;
@@ -66,7 +66,7 @@ pub struct Core {
     /// Wakes the cleaner.
     pub cleaner: Arc<Notify>,
     /// The cleaner has tried, and could not make enough room.
-    pub no_room: AtomicBool,
+    pub over_limit: AtomicBool,
     /// Something may go that was kept: the cleaner need not wait before it tries again.
     pub eased: Arc<Notify>,
     /// The limits are reached: nothing is stored until the cleaner has made room.
@@ -80,7 +80,7 @@ pub struct Core {
     /// Listings in memory.
     pub listings: crate::filesystem::directory::LoadedListings,
     /// Names that are being asked for.
-    pub flights: crate::filesystem::flights::Flights,
+    pub singleflight: crate::filesystem::singleflight::Singleflight,
     pub pace: Mutex<Pace>,
     /// Twice what the link to the origin holds, in bytes.
     pub window_bytes: AtomicU64,
@@ -149,7 +149,7 @@ impl Core {
         let objects = Objects::new(start.directory.objects(), start.nonce, start.used_bytes);
         start.shares.iter().for_each(|(fsid, used)| objects.set_share(*fsid, *used));
         let (above, callbacks) = mpsc::channel(CALLBACKS_MAX);
-        let outage = Arc::new(Outage::new(&start.options, start.below.silence()));
+        let outage = Arc::new(Outage::new(&start.options, start.below.unanswered_since()));
         Core {
             this,
             below: start.below,
@@ -165,14 +165,14 @@ impl Core {
             trash: Mutex::default(),
             unsynced: Mutex::default(),
             cleaner: Arc::default(),
-            no_room: AtomicBool::new(false),
+            over_limit: AtomicBool::new(false),
             eased: Arc::default(),
             paused: AtomicBool::new(false),
             cleaning: AtomicBool::new(false),
             uses: AtomicU64::new(start.uses),
             indexed: AtomicU64::new(start.indexed),
             listings: crate::filesystem::directory::LoadedListings::default(),
-            flights: crate::filesystem::flights::Flights::default(),
+            singleflight: crate::filesystem::singleflight::Singleflight::default(),
             pace: Mutex::default(),
             window_bytes: AtomicU64::new(0),
             ahead: Arc::new(Semaphore::new(AHEAD_MAX)),
@@ -259,7 +259,7 @@ impl Core {
     }
 
     /// Does something with the state of an object, and sees to what that leaves to be done.
-    pub fn with<T>(&self, object: &Arc<Object>, work: impl FnOnce(&mut State) -> T) -> T {
+    pub fn with<T>(&self, object: &Arc<Object>, work: impl FnOnce(&mut ObjectState) -> T) -> T {
         let mut state = object.state.lock();
         let result = work(&mut state);
         if std::mem::take(&mut state.unvouched) {
@@ -301,12 +301,12 @@ impl Core {
     }
 
     /// How long an answer to ACCESS is remembered.
-    pub fn right_age_max(&self, state: &State) -> Duration {
+    pub fn right_age_max(&self, state: &ObjectState) -> Duration {
         self.policy.timeouts(state.attributes().is_some_and(Attributes::is_dir)).1
     }
 
     /// May the caller do this with the object, as far as is remembered?
-    pub fn may(&self, state: &mut State, principal: &Principal, bit: vfs::AccessMask) -> Option<bool> {
+    pub fn may(&self, state: &mut ObjectState, principal: &Principal, bit: vfs::AccessMask) -> Option<bool> {
         let max = self.right_age_max(state);
         state.rights.may(principal, bit, self.policy.wall(), max)
     }
@@ -336,7 +336,7 @@ impl Core {
     }
 
     fn note_limits(&self, limits: &FsLimits) {
-        self.policy.origin.learn_granule(limits.time_delta_nanoseconds);
+        self.policy.origin.learn_granularity(limits.time_delta_nanoseconds);
         if let (Some(delayed), Some(available)) = (&self.delayed, limits.available_bytes) {
             delayed.spaces.saw_first(available);
         }
@@ -372,10 +372,10 @@ impl Core {
     }
 
     /// Is this a file that is cached, and has its file system room for it?
-    pub fn takes(&self, state: &State) -> bool {
+    pub fn takes(&self, state: &ObjectState) -> bool {
         let Some(known) = state.attributes() else { return true };
-        let room = |max| self.objects.share_bytes(known.fsid) < max;
-        self.options.takes(known, self.policy.wall()) && self.options.export_max_bytes.is_none_or(room)
+        let capacity = |max| self.objects.share_bytes(known.fsid) < max;
+        self.options.takes(known, self.policy.wall()) && self.options.export_max_bytes.is_none_or(capacity)
     }
 
     /// Is it time to make room?
@@ -434,26 +434,26 @@ impl Core {
     pub fn load_as(&self, handle: &Handle, vouched: bool) -> Object {
         let record = self.index.get(Table::Objects, handle.as_bytes());
         let Some(record) = record.and_then(|record| Record::decode(&record)) else {
-            return Object::new(*handle, State::new(&self.policy), 0);
+            return Object::new(*handle, ObjectState::new(&self.policy), 0);
         };
-        let mut state = State::restore(&self.policy, &record.kept, vouched);
+        let mut state = ObjectState::restore(&self.policy, &record.kept, vouched);
         let used = record.used;
         let same_boot = record.boot == self.boot;
-        let settled = record.kept.settled || vouched;
+        let nonracy = record.kept.nonracy || vouched;
         if let Some(data) = record.data {
             let file = self.objects.file(data.file, data.allocated_bytes, record.kept.attributes.fsid);
             // What a machine that went down had not written is lost; what changed unseen is not to be believed.
-            if settled && (same_boot || data.synced) {
-                state.data = Data::restored(file, data.valid, data.young, data.sums, data.synced);
+            if nonracy && (same_boot || data.synced) {
+                state.data = Data::restored(file, data.valid, data.racy, data.sums, data.synced);
             } else {
                 self.trash.lock().push(file);
                 state.changed = true;
             }
         }
-        if settled {
+        if nonracy {
             record.rights.into_iter().for_each(|right| state.rights.push(right));
             state.link = record.link;
-            state.listing = record.listing.map(|(id, young)| KnownListing::new(id, young, None));
+            state.listing = record.listing.map(|(id, racy)| KnownListing::new(id, racy, None));
         }
         state.place = record.place;
         let object = Object::new(*handle, state, used);
@@ -479,13 +479,13 @@ impl Core {
             object.used_in_index.store(0, Ordering::Relaxed);
             return false;
         };
-        let settled = kept.settled;
+        let nonracy = kept.nonracy;
         let used = object.used.load(Ordering::Relaxed).max(1);
         let data = state.data.file().filter(|_| !state.data.valid().is_empty()).map(|file| DataRecord {
             file: file.id,
             allocated_bytes: file.allocated_bytes(),
             valid: state.data.valid().clone(),
-            young: state.data.young().clone(),
+            racy: state.data.racy().clone(),
             synced: state.data.synced,
             sums: state.data.sums().clone(),
         });
@@ -501,15 +501,18 @@ impl Core {
                 .listing
                 .as_ref()
                 .filter(|listing| listing.edits.is_empty())
-                .map(|listing| (listing.id, listing.young)),
+                .map(|listing| (listing.id, listing.racy)),
             data,
         };
         if before != 0 && before != used {
             batch.remove(Table::Uses, use_key(before, &object.handle));
         }
         let has_data = record.data.is_some();
-        let note =
-            UseNote { has_data, is_whole: has_data && state.is_whole(), fsid: record.kept.attributes.fsid };
+        let note = UseNote {
+            has_data,
+            is_complete: has_data && state.is_complete(),
+            fsid: record.kept.attributes.fsid,
+        };
         batch.put(Table::Uses, use_key(used, &object.handle), note.encode());
         batch.put(Table::Objects, key, record.encode());
         if before == 0 {
@@ -520,7 +523,7 @@ impl Core {
         if state.data.file().is_some() && !state.data.synced {
             self.unsynced.lock().push_back((Instant::now(), Arc::downgrade(object)));
         }
-        !settled && state.is_seen()
+        !nonracy && state.is_seen()
     }
 }
 

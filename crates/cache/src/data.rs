@@ -54,7 +54,7 @@ pub struct Data {
     /// The bytes in it that are those of the known state.
     valid: RangeSet,
     /// Those of them that were fetched before the state was settled.
-    young: RangeSet,
+    racy: RangeSet,
     /// Counts how often the data was dropped.
     generation: u64,
     /// Counts our own writes.
@@ -118,16 +118,16 @@ impl Data {
     pub fn restored(
         file: Arc<ObjectFile>,
         valid: RangeSet,
-        young: RangeSet,
+        racy: RangeSet,
         sums: Sums,
         synced: bool,
     ) -> Data {
-        Data { file: Some(file), valid, young, sums, synced, proof: Proof::Open, ..Data::default() }
+        Data { file: Some(file), valid, racy, sums, synced, proof: Proof::Open, ..Data::default() }
     }
 
     /// Plans the reading of `want`, which lies within a file of `size` bytes. `sent` is the sequence number of the
     /// reads that will be sent, `chunk` the most that one of them asks for.
-    pub fn plan(&mut self, want: &Range<u64>, size: u64, chunk: u64, young: bool, sequence: u64) -> Plan {
+    pub fn plan(&mut self, want: &Range<u64>, size: u64, chunk: u64, racy: bool, sequence: u64) -> Plan {
         if !self.unasked.is_empty() {
             let end = want.end.checked_next_multiple_of(BLOCK_BYTES).unwrap_or(u64::MAX);
             self.unasked.remove(want.start / BLOCK_BYTES * BLOCK_BYTES..end);
@@ -143,7 +143,7 @@ impl Data {
         if self.writes.iter().any(moves) {
             return Plan::Bypass;
         }
-        let (join, send) = self.cover(want, size, chunk, young, sequence);
+        let (join, send) = self.cover(want, size, chunk, racy, sequence);
         if self.fetches.len() + send.len() > FETCHES_MAX {
             return Plan::Bypass;
         }
@@ -157,10 +157,10 @@ impl Data {
         ahead: &Range<u64>,
         size: u64,
         chunk: u64,
-        young: bool,
+        racy: bool,
         sequence: u64,
     ) -> Vec<Arc<Fetch>> {
-        let (_, mut send) = self.cover(ahead, size, chunk, young, sequence);
+        let (_, mut send) = self.cover(ahead, size, chunk, racy, sequence);
         send.truncate((FETCHES_MAX / 2).saturating_sub(self.fetches.len()));
         self.fetches.extend(send.iter().cloned());
         send
@@ -172,7 +172,7 @@ impl Data {
         want: &Range<u64>,
         size: u64,
         chunk: u64,
-        young: bool,
+        racy: bool,
         sequence: u64,
     ) -> (Vec<Arc<Fetch>>, Vec<Arc<Fetch>>) {
         let mut join: Vec<Arc<Fetch>> = Vec::new();
@@ -196,7 +196,7 @@ impl Data {
                     for part in on_the_way.missing(&part) {
                         for range in split(part, chunk) {
                             on_the_way.insert(range.clone());
-                            send.push(Arc::new(self.fetch(range, young, sequence)));
+                            send.push(Arc::new(self.fetch(range, racy, sequence)));
                         }
                     }
                 }
@@ -206,9 +206,9 @@ impl Data {
     }
 
     /// A fetch to be sent. If a write of ours is under way there, it may bring the bytes before it.
-    fn fetch(&self, range: Range<u64>, young: bool, sequence: u64) -> Fetch {
+    fn fetch(&self, range: Range<u64>, racy: bool, sequence: u64) -> Fetch {
         let overtaken = self.writes.iter().any(|write| overlap(&write.range, &range));
-        let fetch = Fetch::new(range, self.generation, sequence, young);
+        let fetch = Fetch::new(range, self.generation, sequence, racy);
         if overtaken {
             fetch.taint();
         }
@@ -217,8 +217,8 @@ impl Data {
 
     /// These bytes have come without having been planned for: until [`end_fetch`](Data::end_fetch), who wants them shares
     /// them.
-    pub fn brought(&mut self, range: Range<u64>, sequence: u64, young: bool) -> Arc<Fetch> {
-        let fetch = Arc::new(Fetch::new(range, self.generation, sequence, young));
+    pub fn brought(&mut self, range: Range<u64>, sequence: u64, racy: bool) -> Arc<Fetch> {
+        let fetch = Arc::new(Fetch::new(range, self.generation, sequence, racy));
         self.fetches.push(fetch.clone());
         fetch
     }
@@ -300,7 +300,7 @@ impl Data {
     /// These bytes are no longer known, and fetches of them under way bring old ones.
     pub fn invalidate(&mut self, range: &Range<u64>) {
         self.valid.remove(range.clone());
-        self.young.remove(range.clone());
+        self.racy.remove(range.clone());
         self.fetches.iter().filter(|fetch| overlap(&fetch.range, range)).for_each(|fetch| fetch.taint());
     }
 
@@ -331,7 +331,7 @@ impl Data {
     }
 
     /// The claimed bytes have been written; `good` if they are those of the known state. False if they were not taken.
-    pub fn release(&mut self, ticket: Ticket, good: bool, young: bool) -> bool {
+    pub fn release(&mut self, ticket: Ticket, good: bool, racy: bool) -> bool {
         let Some(at) = self.claims.iter().position(|claim| claim.ticket == ticket) else { return false };
         let range = self.claims.swap_remove(at).range;
         // Something was written there, good or not.
@@ -339,7 +339,7 @@ impl Data {
         if !good || !self.valid.insert(range.clone()) {
             return false;
         }
-        if young && !self.young.insert(range.clone()) {
+        if racy && !self.racy.insert(range.clone()) {
             self.valid.remove(range);
             return false;
         }
@@ -370,11 +370,11 @@ impl Data {
 
     /// An open found the known state: what was fetched before it was settled is not believed any more. True if there
     /// was anything.
-    pub fn distrust_young(&mut self) -> bool {
-        self.fetches.iter().filter(|fetch| fetch.young).for_each(|fetch| fetch.taint());
-        let any = !self.young.is_empty();
-        self.valid.subtract(&self.young);
-        self.young.clear();
+    pub fn distrust_racy(&mut self) -> bool {
+        self.fetches.iter().filter(|fetch| fetch.racy).for_each(|fetch| fetch.taint());
+        let any = !self.racy.is_empty();
+        self.valid.subtract(&self.racy);
+        self.racy.clear();
         any
     }
 
@@ -383,7 +383,7 @@ impl Data {
         self.generation += 1;
         self.holes = Holes::default();
         self.valid.clear();
-        self.young.clear();
+        self.racy.clear();
         self.sums.clear();
         self.claims.clear();
         self.unasked.clear();
@@ -416,8 +416,8 @@ impl Data {
     }
 
     /// Those that are good until the next open only.
-    pub fn young(&self) -> &RangeSet {
-        &self.young
+    pub fn racy(&self) -> &RangeSet {
+        &self.racy
     }
 
     /// Where they are.

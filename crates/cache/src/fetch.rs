@@ -28,7 +28,7 @@ pub struct Fetch {
     /// When it was planned, in the sequence of all sendings.
     pub sequence: u64,
     /// The file's state was not settled when it was sent: what it brings is good until the next open only.
-    pub young: bool,
+    pub racy: bool,
     /// A write of ours, or the end of trust in young data, overtook it: it may bring old bytes. Nobody else joins it,
     /// and nothing of it is stored.
     tainted: AtomicBool,
@@ -37,8 +37,8 @@ pub struct Fetch {
 
 impl Fetch {
     /// One that has not been sent yet.
-    pub fn new(range: Range<u64>, generation: u64, sequence: u64, young: bool) -> Fetch {
-        Fetch { range, generation, sequence, young, tainted: AtomicBool::new(false), done: SetOnce::new() }
+    pub fn new(range: Range<u64>, generation: u64, sequence: u64, racy: bool) -> Fetch {
+        Fetch { range, generation, sequence, racy, tainted: AtomicBool::new(false), done: SetOnce::new() }
     }
 
     /// From now on it may bring old bytes.

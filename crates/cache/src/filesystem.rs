@@ -3,18 +3,18 @@
 mod atime;
 mod attributes;
 mod behind;
+mod complete;
 mod data;
 mod delegated;
 pub mod directory;
 mod extended;
-pub mod flights;
 pub mod lock;
 pub mod modify;
 pub mod names;
 mod offline;
 pub mod open;
 pub mod overlay;
-mod whole;
+pub mod singleflight;
 
 use std::future::Future;
 
@@ -22,11 +22,11 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::time::Instant;
 use vfs::{
-    AccessMask, Accessed, Acl, Attributes, By, Callbacks, Caller, Commit, Copied, CreateHow, Created,
-    Delegated, Device, Extent, FileSystem, FileType, FsLimits, FsStat, Handle, LeaseId, ListedXattrs,
-    Listing, Lock, LockRequest, Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Owner, Place, Read,
-    ReadDir, Renamed, Result, SetAttributes, Share, Sought, Stability, Status, Timestamp, Wcc, Whole,
-    Written, XattrHow, XattrName,
+    AccessMask, Accessed, Acl, Attributes, Callbacks, Caller, Commit, CompleteFile, Copied, CreateHow,
+    Created, Delegated, Device, Extent, FileSystem, FileType, FsLimits, FsStat, Handle, LeaseId,
+    ListedXattrs, Listing, Lock, LockRequest, Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Owner,
+    Place, Read, ReadDir, Renamed, Result, SetAttributes, Share, Sought, Stability, StateidBasis, Status,
+    Timestamp, Wcc, Written, XattrHow, XattrName,
 };
 
 use crate::Cache;
@@ -36,14 +36,14 @@ use crate::writes::Hold;
 impl Cache {
     /// Does something that changes a file, to its end even if nobody waits for it any more: under a lease, a change of
     /// ours of which we do not know the end would not show anywhere.
-    async fn lasting<T: Send + 'static>(
+    async fn run_to_completion<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
         if self.core.has_state() != Some(true) {
             return work.await;
         }
-        vfs::lasting(work).await
+        vfs::run_to_completion(work).await
     }
 }
 
@@ -79,7 +79,7 @@ impl FileSystem for Cache {
         guard: Option<Timestamp>,
     ) -> Result<Wcc> {
         let (core, caller, handle, set) = (self.core.clone(), caller.clone(), *handle, *set);
-        self.lasting(async move {
+        self.run_to_completion(async move {
             let since = core.policy.event();
             let mut wcc = core.setattr(&caller, &handle, &set, guard).await?;
             core.written_after(since, &handle, &mut wcc);
@@ -117,7 +117,14 @@ impl FileSystem for Cache {
         self.core.or_offline(self.core.readlink(caller, handle), known).await
     }
 
-    async fn read(&self, caller: &Caller, handle: &Handle, by: By, offset: u64, count: u32) -> Result<Read> {
+    async fn read(
+        &self,
+        caller: &Caller,
+        handle: &Handle,
+        by: StateidBasis,
+        offset: u64,
+        count: u32,
+    ) -> Result<Read> {
         let read = if self.core.delayed.is_some() {
             self.core.tell_if_lost(handle)?;
             self.core.read_over((caller, by), handle, offset, count).await?
@@ -132,7 +139,7 @@ impl FileSystem for Cache {
         &self,
         caller: &Caller,
         handle: &Handle,
-        by: By,
+        by: StateidBasis,
         offset: u64,
         data: Bytes,
         stability: Stability,
@@ -142,7 +149,8 @@ impl FileSystem for Cache {
             return self.core.write_delayed(delayed, (caller, by), handle, offset, data, stability).await;
         }
         let (core, caller, handle) = (self.core.clone(), caller.clone(), *handle);
-        self.lasting(async move { core.write(&caller, &handle, offset, data, stability).await }).await
+        self.run_to_completion(async move { core.write(&caller, &handle, offset, data, stability).await })
+            .await
     }
 
     async fn commit(&self, caller: &Caller, handle: &Handle, offset: u64, count: u32) -> Result<Commit> {
@@ -162,7 +170,7 @@ impl FileSystem for Cache {
     ) -> Result<Created> {
         let (core, caller, set) = (self.core.clone(), caller.clone(), *set);
         let (directory, name) = (*directory, name.clone());
-        self.lasting(async move {
+        self.run_to_completion(async move {
             let size = set.size.filter(|_| how == CreateHow::Unchecked);
             let cut = core.cut_named(&caller, &directory, &name, size).await;
             let make = core.below.create(&caller, &directory, &name, how, &set);
@@ -216,7 +224,7 @@ impl FileSystem for Cache {
 
     async fn remove(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<Wcc> {
         let (core, caller, directory, name) = (self.core.clone(), caller.clone(), *directory, name.clone());
-        self.lasting(async move {
+        self.run_to_completion(async move {
             let victim = core.victim(&caller, &directory, &name).await;
             let hold = core.before_unlink(&directory, &name).await;
             let remove = core.below.remove(&caller, &directory, &name);
@@ -241,7 +249,7 @@ impl FileSystem for Cache {
     ) -> Result<Renamed> {
         let (core, caller) = (self.core.clone(), caller.clone());
         let (from, from_name, to, to_name) = (*from, from_name.clone(), *to, to_name.clone());
-        self.lasting(async move {
+        self.run_to_completion(async move {
             core.before_rename(&caller, (&from, &from_name), &to_name).await?;
             let hold = core.before_unlink(&to, &to_name).await;
             let renamed = core.rename(&caller, (&from, &from_name), (&to, &to_name)).await?;
@@ -254,7 +262,7 @@ impl FileSystem for Cache {
     async fn link(&self, caller: &Caller, file: &Handle, directory: &Handle, name: &Name) -> Result<Created> {
         let (core, caller, file) = (self.core.clone(), caller.clone(), *file);
         let (directory, name) = (*directory, name.clone());
-        self.lasting(async move {
+        self.run_to_completion(async move {
             core.before_link(&file, &name).await?;
             let since = core.policy.event();
             let mut created = core.link(&caller, &file, &directory, &name).await?;
@@ -350,8 +358,8 @@ impl FileSystem for Cache {
         self.core.names_doubted(directory)
     }
 
-    async fn whole(&self, caller: &Caller, open: OpenId) -> Option<Whole> {
-        self.core.whole(caller, open)
+    async fn complete_file(&self, caller: &Caller, open: OpenId) -> Option<CompleteFile> {
+        self.core.complete_file(caller, open)
     }
 
     fn callbacks(&self) -> Option<Callbacks> {
@@ -381,7 +389,7 @@ impl FileSystem for Cache {
 
     async fn set_acl(&self, caller: &Caller, handle: &Handle, acl: &Acl) -> Result<Wcc> {
         let (core, caller, handle, acl) = (self.core.clone(), caller.clone(), *handle, acl.clone());
-        self.lasting(async move { core.set_acl(&caller, &handle, &acl).await }).await
+        self.run_to_completion(async move { core.set_acl(&caller, &handle, &acl).await }).await
     }
 
     async fn getxattr(&self, caller: &Caller, handle: &Handle, name: &XattrName) -> Result<Bytes> {
@@ -397,7 +405,7 @@ impl FileSystem for Cache {
         how: XattrHow,
     ) -> Result<Wcc> {
         let (core, caller, handle, name) = (self.core.clone(), caller.clone(), *handle, name.clone());
-        self.lasting(async move { core.setxattr(&caller, &handle, &name, value, how).await }).await
+        self.run_to_completion(async move { core.setxattr(&caller, &handle, &name, value, how).await }).await
     }
 
     async fn listxattrs(
@@ -412,14 +420,14 @@ impl FileSystem for Cache {
 
     async fn removexattr(&self, caller: &Caller, handle: &Handle, name: &XattrName) -> Result<Wcc> {
         let (core, caller, handle, name) = (self.core.clone(), caller.clone(), *handle, name.clone());
-        self.lasting(async move { core.removexattr(&caller, &handle, &name).await }).await
+        self.run_to_completion(async move { core.removexattr(&caller, &handle, &name).await }).await
     }
 
     async fn seek(
         &self,
         caller: &Caller,
         handle: &Handle,
-        _: By,
+        _: StateidBasis,
         offset: u64,
         what: Extent,
     ) -> Result<Sought> {
@@ -428,35 +436,35 @@ impl FileSystem for Cache {
 
     async fn allocate(&self, caller: &Caller, at: Place, length: u64) -> Result<Wcc> {
         let (core, caller) = (self.core.clone(), caller.clone());
-        self.lasting(async move { core.allocate(&caller, at, length).await }).await
+        self.run_to_completion(async move { core.allocate(&caller, at, length).await }).await
     }
 
     async fn deallocate(&self, caller: &Caller, at: Place, length: u64) -> Result<Wcc> {
         let (core, caller) = (self.core.clone(), caller.clone());
-        self.lasting(async move { core.deallocate(&caller, at, length).await }).await
+        self.run_to_completion(async move { core.deallocate(&caller, at, length).await }).await
     }
 
     async fn copy(&self, caller: &Caller, from: Place, to: Place, count: u64) -> Result<Copied> {
         let (core, caller) = (self.core.clone(), caller.clone());
-        self.lasting(async move { core.copy(&caller, from, to, count).await }).await
+        self.run_to_completion(async move { core.copy(&caller, from, to, count).await }).await
     }
 
     async fn clone_range(&self, caller: &Caller, from: Place, to: Place, count: u64) -> Result<Wcc> {
         let (core, caller) = (self.core.clone(), caller.clone());
-        self.lasting(async move { core.clone_range(&caller, from, to, count).await }).await
+        self.run_to_completion(async move { core.clone_range(&caller, from, to, count).await }).await
     }
 
     async fn end_reclaim(&self) {
         self.core.end_reclaim().await;
     }
 
-    fn silence(&self) -> Option<tokio::sync::watch::Receiver<vfs::Silence>> {
-        self.core.below.silence()
+    fn unanswered_since(&self) -> Option<tokio::sync::watch::Receiver<vfs::UnansweredSince>> {
+        self.core.below.unanswered_since()
     }
 
     async fn shutdown(&self) {
         self.core.flush_all_writes().await;
-        self.core.below.leave();
+        self.core.below.prepare_shutdown();
         self.core.return_unused().await;
         self.finish().await;
         self.core.below.shutdown().await;

@@ -11,7 +11,7 @@ use bytes::{Bytes, BytesMut};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
-use vfs::{AccessMask, Attributes, By, Caller, Extent, Features, Result, Share, Status};
+use vfs::{AccessMask, Attributes, Caller, Extent, Features, Result, Share, StateidBasis, Status};
 
 use crate::core::{CHUNK_MAX_BYTES, Core};
 use crate::data::{Data, Ticket};
@@ -108,8 +108,8 @@ impl Core {
             }
             let ahead = state.streams.on_read(range, size, window_max, chunk)?;
             let sent = self.policy.sending();
-            let young = !state.is_settled(&self.policy, &sent);
-            Some(state.data.plan_ahead(&ahead, size, chunk, young, sent.sequence))
+            let racy = state.is_racy(&self.policy, &sent);
+            Some(state.data.plan_ahead(&ahead, size, chunk, racy, sent.sequence))
         });
         for fetch in fetches.unwrap_or_default() {
             if let Ok(permit) = self.ahead.clone().try_acquire_owned() {
@@ -157,7 +157,7 @@ impl Core {
         object: &Arc<Object>,
         range: Range<u64>,
         bytes: &Bytes,
-        young: bool,
+        racy: bool,
         wanted: impl Fn(&Data) -> bool,
     ) {
         let claims = self.with(object, |state| {
@@ -178,7 +178,7 @@ impl Core {
             let result = file.write(part.start, piece).await;
             let stored = self.with(object, |state| {
                 let good = result.is_ok() && wanted(&state.data);
-                let stored = state.data.release(ticket, good, young);
+                let stored = state.data.release(ticket, good, racy);
                 if stored {
                     state.data.put_sum(part.clone(), crc);
                 }
@@ -212,7 +212,7 @@ impl Errand {
                 let range = self.fetch.range.start..self.fetch.range.start + bytes.len() as u64;
                 let wanted = |data: &Data| data.wants(&self.fetch);
                 if self.core.may_store() {
-                    self.core.store(&self.object, range, &bytes, self.fetch.young, wanted).await;
+                    self.core.store(&self.object, range, &bytes, self.fetch.racy, wanted).await;
                 }
             }
             Err(error) => {
@@ -310,7 +310,7 @@ impl Errand {
         let (core, handle) = (&self.core, &self.object.handle);
         let usage = core.use_open(&self.object, Share::READ);
         core.counters.extended.bump();
-        let by = Core::ground(usage.as_ref());
+        let by = Core::stateid_basis(usage.as_ref());
         let (data, told) = match core.below.seek(&self.caller, handle, by, start, Extent::Data).await {
             Ok(sought) => (Some(sought.offset), sought.attributes),
             Err(error) if error.status == Status::Nxio => (None, error.attributes.map(|all| *all)),
@@ -330,7 +330,7 @@ impl Errand {
         if self.background {
             self.core.counters.filled_calls.bump();
         }
-        let reader = Reader { caller: &self.caller, by: By::Anonymous, told: None };
+        let reader = Reader { caller: &self.caller, by: StateidBasis::Anonymous, told: None };
         self.core.read_below(reader, &self.object, range.start, count).await
     }
 }

@@ -13,7 +13,7 @@ use vfs::{Attributes, Caller, FileType, Fsid, Handle, Name, Status, Timestamp};
 use crate::Cache;
 use crate::core::Core;
 use crate::names::{Leads, NameEntry, directory_prefix};
-use crate::object::State;
+use crate::object::ObjectState;
 use crate::store::objects::blocking;
 use crate::store::{Pinned, Table, UseNote};
 use crate::table::Object;
@@ -33,7 +33,7 @@ pub enum Completeness {
     /// A part.
     Part,
     /// All of it: it is read without the origin.
-    Whole,
+    CompleteFile,
 }
 
 /// How far what is known is believed.
@@ -110,7 +110,7 @@ pub struct Totals {
     /// Files with data.
     pub files: u64,
     /// Those that are whole.
-    pub whole: u64,
+    pub complete: u64,
     /// Bytes of disk in use.
     pub disk_bytes: u64,
     /// The hard limit.
@@ -245,7 +245,8 @@ impl Cache {
     /// Those of them of which nobody has been told: no operation on the file has failed since.
     pub fn lost_untold(&self) -> Vec<Lost> {
         let is_untold = |lost: &Lost| {
-            let writes = |state: &mut State| state.writes.as_ref().is_some_and(|writes| writes.is_lost());
+            let writes =
+                |state: &mut ObjectState| state.writes.as_ref().is_some_and(|writes| writes.is_lost());
             self.core.with(&self.core.glance(&lost.handle), writes)
         };
         self.lost().0.into_iter().filter(is_untold).collect()
@@ -279,7 +280,7 @@ impl Cache {
             for note in page.iter().map(|(_, note)| UseNote::decode(note)) {
                 totals.objects += 1;
                 totals.files += u64::from(note.has_data);
-                totals.whole += u64::from(note.is_whole);
+                totals.complete += u64::from(note.is_complete);
             }
             tokio::task::yield_now().await;
         }
@@ -390,10 +391,10 @@ pub fn since(then: Timestamp, now: Timestamp) -> Duration {
     Duration::from_nanos(nanos as u64)
 }
 
-fn completeness(state: &State) -> Completeness {
+fn completeness(state: &ObjectState) -> Completeness {
     let regular = state.attributes().is_some_and(|known| known.file_type == FileType::Regular);
-    if regular && state.is_whole() {
-        Completeness::Whole
+    if regular && state.is_complete() {
+        Completeness::CompleteFile
     } else if state.data.valid().is_empty() {
         Completeness::Nothing
     } else {
@@ -401,7 +402,7 @@ fn completeness(state: &State) -> Completeness {
     }
 }
 
-fn validity(state: &State) -> Validity {
+fn validity(state: &ObjectState) -> Validity {
     if state.leased().is_some() {
         Validity::Leased
     } else if state.current().is_some() {

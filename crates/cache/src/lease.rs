@@ -4,7 +4,7 @@
 //! the attributes and the data that are known of the file, and for the names that lead to it, since whoever removes or
 //! renames a name of the file changes the file too. It does not vouch for anything that was asked before it was granted
 //! and answered after, nor for what anybody may do: that is the origin's to say, of each credential. One on a directory
-//! vouches for all names in it ([`State::names_epoch`](crate::object::State::names_epoch)).
+//! vouches for all names in it ([`ObjectState::names_epoch`](crate::object::State::names_epoch)).
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -106,12 +106,12 @@ pub enum Early {
 /// Who holds which lease. The state of an object is never locked while this is.
 #[derive(Debug, Default)]
 pub struct Leases {
-    inner: Mutex<Inner>,
+    inner: Mutex<HeldLeases>,
     names: AtomicU64,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct HeldLeases {
     below: HashMap<LeaseId, (Arc<Object>, LeaseKind)>,
     above: HashMap<LeaseId, Arc<Object>>,
     /// In the order in which they came, with a second chance for those used since.
@@ -119,30 +119,30 @@ struct Inner {
     /// Chosen to be returned.
     leaving: HashSet<LeaseId>,
     /// Opens that may bring a lease, by number.
-    flights: BTreeSet<u64>,
-    next_flight: u64,
+    grants_in_flight: BTreeSet<u64>,
+    next_grant: u64,
     early: HashMap<LeaseId, (Early, u64)>,
 }
 
 /// An open that may bring a lease.
 #[derive(Debug)]
-pub struct Flight(u64);
+pub struct GrantInFlight(u64);
 
 impl Leases {
     /// An open that may bring a lease is about to be sent.
-    pub fn take_off(&self) -> Flight {
+    pub fn begin_grant(&self) -> GrantInFlight {
         let mut inner = self.inner.lock();
-        let number = inner.next_flight;
-        inner.next_flight += 1;
-        inner.flights.insert(number);
-        Flight(number)
+        let number = inner.next_grant;
+        inner.next_grant += 1;
+        inner.grants_in_flight.insert(number);
+        GrantInFlight(number)
     }
 
     /// It has been answered, and what it brought is known. Leases that were recalled meanwhile and that nobody has.
-    pub fn land(&self, flight: &Flight) -> Vec<LeaseId> {
+    pub fn end_grant(&self, grant: &GrantInFlight) -> Vec<LeaseId> {
         let mut inner = self.inner.lock();
-        inner.flights.remove(&flight.0);
-        let first = inner.flights.first().copied().unwrap_or(inner.next_flight);
+        inner.grants_in_flight.remove(&grant.0);
+        let first = inner.grants_in_flight.first().copied().unwrap_or(inner.next_grant);
         let mut lost = Vec::new();
         inner.early.retain(|id, (early, until)| {
             let waits = first < *until;
@@ -170,10 +170,10 @@ impl Leases {
     /// The layer below knows that a lease is held no more: opens sent from now on do not tell of it.
     pub fn forget(&self, id: LeaseId) {
         let mut inner = self.inner.lock();
-        if inner.flights.is_empty() {
+        if inner.grants_in_flight.is_empty() {
             inner.early.remove(&id);
         } else {
-            let until = inner.next_flight;
+            let until = inner.next_grant;
             inner.early.insert(id, (Early::Returned, until));
         }
     }
@@ -186,7 +186,7 @@ impl Leases {
         inner.above.remove(&above);
         inner.early.insert(id, (Early::Returned, u64::MAX));
         if inner.order.len() > 64 && inner.order.len() > inner.below.len() * 2 {
-            let Inner { order, below, .. } = &mut *inner;
+            let HeldLeases { order, below, .. } = &mut *inner;
             order.retain(|(id, _)| below.contains_key(id));
         }
     }
@@ -198,10 +198,10 @@ impl Leases {
         if let Some((object, _)) = inner.below.get(&id) {
             return Ok(Some(object.clone()));
         }
-        if inner.flights.is_empty() || inner.early.len() >= EARLY_MAX {
+        if inner.grants_in_flight.is_empty() || inner.early.len() >= EARLY_MAX {
             return Err(());
         }
-        let until = inner.next_flight;
+        let until = inner.next_grant;
         // One that was returned stays that, whatever else is said of it.
         inner.early.entry(id).or_insert((early, until));
         Ok(None)
@@ -247,7 +247,7 @@ impl Leases {
     /// Is any held, or on its way?
     pub fn may_be_held(&self) -> bool {
         let inner = self.inner.lock();
-        !inner.below.is_empty() || !inner.flights.is_empty()
+        !inner.below.is_empty() || !inner.grants_in_flight.is_empty()
     }
 
     /// How many, for reading and for writing.

@@ -6,7 +6,7 @@
 //! | module | what it decides |
 //! |---|---|
 //! | `object` | what is known of a remote object, and what new attributes do to it |
-//! | `chain` | which changes our own operations explain |
+//! | `history` | which changes our own operations explain |
 //! | `trust` | when unchanged attributes prove unchanged data (the granule rule) |
 //! | `news` | when a negative entry is asked again |
 //! | `rights` | who may have a hit |
@@ -36,7 +36,6 @@
 
 mod adopt;
 mod callbacks;
-mod chain;
 mod cleaner;
 mod completer;
 mod core;
@@ -44,6 +43,7 @@ mod data;
 mod fetch;
 mod filesystem;
 mod filler;
+mod history;
 mod holes;
 mod inspect;
 mod lease;
@@ -52,7 +52,7 @@ mod listing;
 mod locks;
 mod names;
 mod news;
-mod nobody;
+mod null;
 mod object;
 mod opens;
 mod options;
@@ -155,7 +155,7 @@ impl Cache {
             options.min_free_bytes = 0;
             // To look at it is no reason to throw it away.
             let index = Index::open_or_leave(&directory.index())?;
-            prepare(directory, index, Arc::new(nobody::Nobody), options)
+            prepare(directory, index, Arc::new(null::NullFileSystem), options)
         });
         let core = Core::new(opened.await.map_err(|error| failed(&error))??);
         Ok(Arc::new(Cache { core, tasks: Vec::new(), offline: true }))

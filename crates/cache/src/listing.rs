@@ -27,7 +27,7 @@ pub struct Listed {
 
 /// A whole directory.
 #[derive(Debug)]
-pub struct WholeListing {
+pub struct CompleteListing {
     /// The origin's.
     pub verifier: Verifier,
     /// Handles were asked for.
@@ -38,12 +38,12 @@ pub struct WholeListing {
     by_name: HashMap<Name, usize>,
 }
 
-impl WholeListing {
+impl CompleteListing {
     /// One of these entries.
-    pub fn new(verifier: Verifier, plus: bool, entries: Vec<Listed>) -> WholeListing {
+    pub fn new(verifier: Verifier, plus: bool, entries: Vec<Listed>) -> CompleteListing {
         let by_cookie = entries.iter().enumerate().map(|(at, entry)| (entry.cookie, at)).collect();
         let by_name = entries.iter().enumerate().map(|(at, entry)| (entry.name.clone(), at)).collect();
-        WholeListing { verifier, plus, entries, by_cookie, by_name }
+        CompleteListing { verifier, plus, entries, by_cookie, by_name }
     }
 
     /// The entries behind a cookie, as many as fit into about `bytes` encoded, and whether the directory ends there.
@@ -51,14 +51,14 @@ impl WholeListing {
     pub fn part(&self, cookie: u64, bytes: u32, plus: bool) -> Option<(&[Listed], bool)> {
         let start = if cookie == 0 { 0 } else { self.by_cookie.get(&cookie)? + 1 };
         let rest = self.entries.get(start..)?;
-        let mut room = bytes as usize;
+        let mut capacity = bytes as usize;
         let mut count = 0;
         for entry in rest {
             let size = encoded_bytes(entry, plus);
-            if size > room && count > 0 {
+            if size > capacity && count > 0 {
                 break;
             }
-            room = room.saturating_sub(size);
+            capacity = capacity.saturating_sub(size);
             count += 1;
         }
         Some((&rest[..count], count == rest.len()))
@@ -97,24 +97,24 @@ pub struct KnownListing {
     /// Its number in the index.
     pub id: u64,
     /// Part of it was read before the directory's state was settled: good until the next open.
-    pub young: bool,
+    pub racy: bool,
     /// The listing, if it has been read.
-    pub whole: Option<Arc<WholeListing>>,
+    pub complete: Option<Arc<CompleteListing>>,
     /// What we changed since, under a lease. Then it still says which names there are not, and is not read out any more.
     pub edits: HashMap<Name, Edit>,
 }
 
 impl KnownListing {
     /// One that was just read, or is in the index.
-    pub fn new(id: u64, young: bool, whole: Option<Arc<WholeListing>>) -> KnownListing {
-        KnownListing { id, young, whole, edits: HashMap::new() }
+    pub fn new(id: u64, racy: bool, complete: Option<Arc<CompleteListing>>) -> KnownListing {
+        KnownListing { id, racy, complete, edits: HashMap::new() }
     }
 
     /// Does the name lead nowhere, as far as this tells?
     pub fn lacks(&self, name: &Name) -> bool {
         match self.edits.get(name) {
             Some(edit) => *edit == Edit::Gone,
-            None => self.whole.as_ref().is_some_and(|whole| !whole.contains(name)),
+            None => self.complete.as_ref().is_some_and(|complete| !complete.contains(name)),
         }
     }
 
@@ -134,22 +134,22 @@ pub struct Gathering {
     /// Where the next part has to begin.
     next: u64,
     /// Some of it was read before the state was settled.
-    pub young: bool,
+    pub racy: bool,
 }
 
 impl Gathering {
     /// The first part.
-    pub fn begin(part: &Listing, plus: bool, young: bool) -> Gathering {
-        let mut gathering = Gathering { verifier: part.verifier, plus, entries: Vec::new(), next: 0, young };
+    pub fn begin(part: &Listing, plus: bool, racy: bool) -> Gathering {
+        let mut gathering = Gathering { verifier: part.verifier, plus, entries: Vec::new(), next: 0, racy };
         gathering.take(part);
         gathering
     }
 
     /// Another part, read at `cookie`. False if it does not join on.
-    pub fn add(&mut self, cookie: u64, part: &Listing, plus: bool, young: bool) -> bool {
+    pub fn add(&mut self, cookie: u64, part: &Listing, plus: bool, racy: bool) -> bool {
         let joins = cookie == self.next && part.verifier == self.verifier && plus == self.plus;
         if joins {
-            self.young |= young;
+            self.racy |= racy;
             self.take(part);
         }
         joins
@@ -161,8 +161,8 @@ impl Gathering {
     }
 
     /// The end was reached.
-    pub fn whole(self) -> WholeListing {
-        WholeListing::new(self.verifier, self.plus, self.entries)
+    pub fn complete(self) -> CompleteListing {
+        CompleteListing::new(self.verifier, self.plus, self.entries)
     }
 
     fn take(&mut self, part: &Listing) {
@@ -197,16 +197,18 @@ mod tests {
         assert!(!gathering.add(5, &part(6..8, 2, true), false, false), "another verifier");
         assert!(!gathering.add(5, &part(6..8, 1, true), true, false), "READDIR and READDIRPLUS");
         assert!(gathering.add(5, &part(6..8, 1, true), false, true));
-        assert!(gathering.young);
-        let whole = gathering.whole();
-        assert_eq!(whole.entries.len(), 5);
-        assert!(whole.contains(&Name::new(b"n7").unwrap()) && !whole.contains(&Name::new(b"n8").unwrap()));
+        assert!(gathering.racy);
+        let complete = gathering.complete();
+        assert_eq!(complete.entries.len(), 5);
+        assert!(
+            complete.contains(&Name::new(b"n7").unwrap()) && !complete.contains(&Name::new(b"n8").unwrap())
+        );
     }
 
     #[test]
     fn edits_say_which_names_there_are_not() {
-        let whole = Gathering::begin(&part(3..6, 1, true), false, false).whole();
-        let mut known = KnownListing::new(1, false, Some(Arc::new(whole)));
+        let complete = Gathering::begin(&part(3..6, 1, true), false, false).complete();
+        let mut known = KnownListing::new(1, false, Some(Arc::new(complete)));
         let name = |name: &str| Name::new(name.as_bytes()).unwrap();
         assert!(!known.lacks(&name("n3")) && known.lacks(&name("n9")));
         assert!(known.edit(&name("n3"), Edit::Gone) && known.edit(&name("n9"), Edit::There));
@@ -217,10 +219,10 @@ mod tests {
 
     #[test]
     fn parts_are_cut_to_size_and_go_on_at_any_cookie() {
-        let whole = Gathering::begin(&part(3..103, 1, true), false, false).whole();
+        let complete = Gathering::begin(&part(3..103, 1, true), false, false).complete();
         let (mut cookie, mut count) = (0, 0);
         loop {
-            let (entries, eof) = whole.part(cookie, 100, false).unwrap();
+            let (entries, eof) = complete.part(cookie, 100, false).unwrap();
             assert!(!entries.is_empty() && entries.len() <= 4);
             count += entries.len();
             cookie = entries.last().unwrap().cookie;
@@ -229,8 +231,8 @@ mod tests {
             }
         }
         assert_eq!(count, 100);
-        assert_eq!(whole.part(50, 1, false).unwrap().0[0].cookie, 51, "one at least");
-        assert!(whole.part(102, 100, false).unwrap().0.is_empty());
-        assert!(whole.part(4711, 100, false).is_none());
+        assert_eq!(complete.part(50, 1, false).unwrap().0[0].cookie, 51, "one at least");
+        assert!(complete.part(102, 100, false).unwrap().0.is_empty());
+        assert!(complete.part(4711, 100, false).is_none());
     }
 }

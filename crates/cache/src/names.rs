@@ -31,7 +31,7 @@ pub struct NameEntry {
     /// How long.
     pub epoch: u64,
     /// Learnt before the state was settled: not believed at an open.
-    pub young: bool,
+    pub racy: bool,
     /// The epoch of the directory in which a name led to the child, if every later change of the directory would show.
     pub within: Option<u64>,
 }
@@ -41,7 +41,7 @@ impl NameEntry {
     pub fn holds_within(&self, epoch: u64) -> bool {
         match self.leads {
             Leads::To(_) => self.within == Some(epoch),
-            Leads::Nowhere => self.epoch == epoch && !self.young,
+            Leads::Nowhere => self.epoch == epoch && !self.racy,
         }
     }
 
@@ -49,7 +49,7 @@ impl NameEntry {
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::new(VERSION);
         writer.u64(self.epoch);
-        writer.bool(self.young);
+        writer.bool(self.racy);
         writer.bool(self.within.is_some());
         if let Some(within) = self.within {
             writer.u64(within);
@@ -63,10 +63,10 @@ impl NameEntry {
     /// From the index.
     pub fn decode(value: &[u8]) -> Option<NameEntry> {
         let mut reader = Reader::new(value, VERSION)?;
-        let (epoch, young) = (reader.u64()?, reader.bool()?);
+        let (epoch, racy) = (reader.u64()?, reader.bool()?);
         let within = if reader.bool()? { Some(reader.u64()?) } else { None };
         let leads = if reader.is_empty() { Leads::Nowhere } else { Leads::To(reader.handle()?) };
-        Some(NameEntry { leads, epoch, young, within })
+        Some(NameEntry { leads, epoch, racy, within })
     }
 }
 
@@ -102,13 +102,13 @@ mod tests {
         for (leads, within) in
             [(Leads::To(child), Some(78)), (Leads::To(child), None), (Leads::Nowhere, None)]
         {
-            let entry = NameEntry { leads, epoch: 77, young: true, within };
+            let entry = NameEntry { leads, epoch: 77, racy: true, within };
             assert_eq!(NameEntry::decode(&entry.encode()), Some(entry));
         }
-        let led = NameEntry { leads: Leads::To(child), epoch: 1, young: true, within: Some(2) };
+        let led = NameEntry { leads: Leads::To(child), epoch: 1, racy: true, within: Some(2) };
         assert!(led.holds_within(2) && !led.holds_within(1));
-        let absent = NameEntry { leads: Leads::Nowhere, young: false, within: None, ..led };
-        assert!(absent.holds_within(1) && !NameEntry { young: true, ..absent }.holds_within(1));
+        let absent = NameEntry { leads: Leads::Nowhere, racy: false, within: None, ..led };
+        assert!(absent.holds_within(1) && !NameEntry { racy: true, ..absent }.holds_within(1));
         assert_eq!(NameEntry::decode(b"nonsense"), None);
         let key =
             |handle: &[u8], name: &[u8]| name_key(&Handle::new(handle).unwrap(), &Name::new(name).unwrap());

@@ -3,7 +3,7 @@
 //! Everything cached about an object (data, names in it, names of it, rights, listing, link target) belongs to one
 //! **known state** of it: the attributes last shown by the origin. New attributes either
 //! - are the same: everything holds, and is younger by as much;
-//! - differ, and our own operations explain the change ([`crate::chain`]): everything holds, with what we changed;
+//! - differ, and our own operations explain the change ([`crate::history`]): everything holds, with what we changed;
 //! - differ otherwise: somebody else changed it, and everything is dropped.
 //!
 //! Replies overtake each other, so attributes count only if they were asked for after the known ones had arrived, or
@@ -32,8 +32,8 @@ use bytes::Bytes;
 use tokio::time::Instant;
 use vfs::{Attributes, Name, Timestamp};
 
-use crate::chain::Chain;
 use crate::data::Data;
+use crate::history::ChangeHistory;
 use crate::lease::HeldLease;
 use crate::listing::{Gathering, KnownListing};
 use crate::locks::Locks;
@@ -44,7 +44,7 @@ use crate::rights::Rights;
 use crate::store::{ObjectFile, Place};
 use crate::trust::Sent;
 use crate::writes::Writes;
-use names::{BusyName, Touched, Wish};
+use names::{BusyName, DelegationBackoff, Touched};
 use presumed::Presumed;
 
 /// Does a reply count as an open of the object? Those to GETATTR, LOOKUP and ACCESS do; those that merely carry
@@ -87,16 +87,16 @@ struct Known {
 
 /// What is known of one object.
 #[derive(Debug)]
-pub struct State {
+pub struct ObjectState {
     known: Option<Known>,
     /// Attributes asked for before this event are the known state, but not the current one.
     distrusted_before: u64,
     epoch: u64,
-    chain: Chain,
+    history: ChangeHistory,
     /// The operations of ours since the chain was last at rest.
-    chained: u32,
+    explained: u32,
     /// When the first of them was sent, or a little earlier.
-    chained_from: Sent,
+    explained_from: Sent,
     /// A lease has been held since before the first of them was sent: nobody else is among them.
     covered: bool,
     /// Operations of ours under a lease have left it open what the attributes are now. The next ones are ours.
@@ -157,7 +157,7 @@ pub struct State {
     busy_names: Vec<BusyName>,
     tickets: u64,
     /// How much a lease on it is wanted, if it is a directory.
-    pub wish: Wish,
+    pub delegation_backoff: DelegationBackoff,
     /// All names in it.
     pub listing: Option<KnownListing>,
     /// The beginning of all names in it.
@@ -178,21 +178,21 @@ pub struct Kept {
     /// Its epoch.
     pub epoch: u64,
     /// Every later change of the object shows in its attributes.
-    pub settled: bool,
+    pub nonracy: bool,
     /// When the call was sent that last showed it, by this machine's clock.
     pub confirmed: Timestamp,
 }
 
-impl State {
+impl ObjectState {
     /// Nothing is known.
-    pub fn new(policy: &Policy) -> State {
-        State {
+    pub fn new(policy: &Policy) -> ObjectState {
+        ObjectState {
             known: None,
             distrusted_before: 0,
             epoch: policy.epoch(),
-            chain: Chain::default(),
-            chained: 0,
-            chained_from: policy.sending(),
+            history: ChangeHistory::default(),
+            explained: 0,
+            explained_from: policy.sending(),
             covered: false,
             ours: false,
             presumed: Presumed::default(),
@@ -224,7 +224,7 @@ impl State {
             negative_from: 0,
             busy_names: Vec::new(),
             tickets: 0,
-            wish: Wish::default(),
+            delegation_backoff: DelegationBackoff::default(),
             listing: None,
             gathering: None,
             trash: Vec::new(),
@@ -235,9 +235,9 @@ impl State {
 
     /// What the index remembers: the known state, not believed to be current, unless it is vouched for by a lease that is
     /// held still.
-    pub fn restore(policy: &Policy, kept: &Kept, vouched: bool) -> State {
-        let mut state = State::new(policy);
-        if kept.settled || vouched {
+    pub fn restore(policy: &Policy, kept: &Kept, vouched: bool) -> ObjectState {
+        let mut state = ObjectState::new(policy);
+        if kept.nonracy || vouched {
             state.epoch = kept.epoch;
         }
         state.vouched = vouched;
@@ -255,8 +255,8 @@ impl State {
     pub fn keep(&self, policy: &Policy) -> Option<Kept> {
         let known = self.known.as_ref()?;
         // A lease does not outlive the process, so that it settles nothing here.
-        let settled = self.is_stamped(policy, &policy.sending());
-        Some(Kept { attributes: known.attributes, epoch: self.epoch, settled, confirmed: known.sent.wall })
+        let nonracy = self.is_stamped(policy, &policy.sending());
+        Some(Kept { attributes: known.attributes, epoch: self.epoch, nonracy, confirmed: known.sent.wall })
     }
 
     /// The known state.
@@ -275,11 +275,11 @@ impl State {
     }
 
     /// Is all of a regular file here?
-    pub fn is_whole(&self) -> bool {
-        let whole = |known: &Attributes| {
+    pub fn is_complete(&self) -> bool {
+        let complete = |known: &Attributes| {
             known.file_type == vfs::FileType::Regular && self.data.valid().contains(&(0..known.size))
         };
-        self.attributes().is_some_and(whole)
+        self.attributes().is_some_and(complete)
     }
 
     /// It was seen under this name.
@@ -308,15 +308,15 @@ impl State {
         }
         let known = self.known.as_ref()?;
         let timeout = age_max.map_or(known.timeout, |max| max.min(known.timeout));
-        let young = known.sent.at.elapsed() < timeout;
-        let trusted = known.sent.sequence >= self.distrusted_before && !self.chain.is_suspect();
-        (young && trusted).then_some(&known.attributes)
+        let racy = known.sent.at.elapsed() < timeout;
+        let trusted = known.sent.sequence >= self.distrusted_before && !self.history.is_suspect();
+        (racy && trusted).then_some(&known.attributes)
     }
 
     /// Until when they may be believed without asking, by attribute timeouts alone.
     pub fn current_until(&self) -> Option<Instant> {
         let known = self.known.as_ref()?;
-        let trusted = known.sent.sequence >= self.distrusted_before && !self.chain.is_suspect();
+        let trusted = known.sent.sequence >= self.distrusted_before && !self.history.is_suspect();
         let timed = trusted.then(|| known.sent.at + known.timeout);
         timed.or_else(|| Some(self.presumed()?.1))
     }
@@ -326,7 +326,7 @@ impl State {
         let lease = self.lease.as_ref().filter(|lease| lease.is_valid())?;
         let known = self.known.as_ref()?;
         let from = lease.vouches_from.max(self.distrusted_before);
-        (known.sent.sequence >= from && !self.chain.is_suspect()).then_some(&known.attributes)
+        (known.sent.sequence >= from && !self.history.is_suspect()).then_some(&known.attributes)
     }
 
     /// Attributes as fresh as the asker wants them, if `open` is that they be asked after the request came.
@@ -341,8 +341,8 @@ impl State {
         let known = self.known.as_ref()?;
         let lease = self.lease.as_ref().filter(|lease| lease.is_valid())?;
         let from = lease.vouches_from.max(self.distrusted_before);
-        let ours = self.covered && self.chain.is_under_way() && self.chained_from.sequence >= from;
-        (ours && self.chain.is_suspect()).then(|| self.chain.latest(&known.attributes)).flatten()
+        let ours = self.covered && self.history.is_under_way() && self.explained_from.sequence >= from;
+        (ours && self.history.is_suspect()).then(|| self.history.latest(&known.attributes)).flatten()
     }
 
     /// Is it held for more than what is known of it?
@@ -355,7 +355,7 @@ impl State {
     pub fn is_known_since(&self, event: u64) -> bool {
         let since =
             |known: &Known| known.sent.sequence > event && known.sent.sequence >= self.distrusted_before;
-        !self.chain.is_suspect() && self.known.as_ref().is_some_and(since)
+        !self.history.is_suspect() && self.known.as_ref().is_some_and(since)
     }
 
     /// Was it this very call that last showed the known state?
@@ -370,19 +370,19 @@ impl State {
 
     /// Has a state been seen that our own operations under way may or may not explain? Then nothing cached is used.
     pub fn is_suspect(&self) -> bool {
-        self.chain.is_suspect()
+        self.history.is_suspect()
     }
 
-    /// Would every change after `sent` show in the attributes, or be announced?
-    pub fn is_settled(&self, policy: &Policy, sent: &Sent) -> bool {
+    /// Could a change after `sent` carry the timestamps of the known state, without a lease that would announce it?
+    pub fn is_racy(&self, policy: &Policy, sent: &Sent) -> bool {
         let announced = |lease: &HeldLease| lease.is_valid() && lease.since <= sent.sequence;
-        self.lease.as_ref().is_some_and(announced) || self.is_stamped(policy, sent)
+        !self.lease.as_ref().is_some_and(announced) && !self.is_stamped(policy, sent)
     }
 
-    /// Would every change after `sent` show in the time stamps?
+    /// Does every change after `sent` show in the timestamps?
     fn is_stamped(&self, policy: &Policy, sent: &Sent) -> bool {
-        let settled = |known: &Known| policy.origin.settled(&known.attributes.wcc(), known.seen, sent);
-        self.known.as_ref().is_some_and(settled)
+        let racy = |known: &Known| policy.origin.is_racy(&known.attributes.wcc(), known.seen, sent);
+        self.known.as_ref().is_some_and(|known| !racy(known))
     }
 
     /// Attributes came with the reply to a call.
@@ -410,16 +410,16 @@ impl State {
         }
         let overtaken = sent.sequence < known.received;
         if overtaken
-            && (attributes.ctime < known.attributes.ctime || self.chain.has_passed(&attributes.wcc()))
+            && (attributes.ctime < known.attributes.ctime || self.history.has_passed(&attributes.wcc()))
         {
             return Seen::Late;
         }
-        if self.chain.is_under_way() {
-            self.chain.observe(attributes);
-            if self.chain.is_suspect() && opening != Opening::No {
+        if self.history.is_under_way() {
+            self.history.observe(attributes);
+            if self.history.is_suspect() && opening != Opening::No {
                 self.doubt_writes();
             }
-            return if self.chain.is_suspect() { Seen::Unclear } else { Seen::Late };
+            return if self.history.is_suspect() { Seen::Unclear } else { Seen::Late };
         }
         if self.ours && !overtaken && sent.sequence >= self.distrusted_before {
             self.ours = false;
@@ -494,13 +494,13 @@ impl State {
 
     /// An open: what is good until the next open only is good no more.
     fn open(&mut self) {
-        self.changed |= self.data.distrust_young();
-        self.rights.forget_young();
-        if self.listing.as_ref().is_some_and(|listing| listing.young) {
+        self.changed |= self.data.distrust_racy();
+        self.rights.forget_racy();
+        if self.listing.as_ref().is_some_and(|listing| listing.racy) {
             self.listing = None;
             self.changed = true;
         }
-        if self.gathering.as_ref().is_some_and(|gathering| gathering.young) {
+        if self.gathering.as_ref().is_some_and(|gathering| gathering.racy) {
             self.gathering = None;
         }
     }

@@ -10,7 +10,7 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
-use vfs::{By, Caller, HolderId, OpenId, Owner, Principal, Share};
+use vfs::{Caller, HolderId, OpenId, Owner, Principal, Share, StateidBasis};
 
 /// How long a failure to open for reading on behalf of a client without opens keeps us from trying again.
 const REFUSED_FOR: Duration = Duration::from_secs(10);
@@ -152,8 +152,8 @@ impl Opens {
     }
 
     /// Was this user let in for reading, by this open?
-    pub fn is_read_by(&self, by: By, user: &Principal) -> bool {
-        let By::Open(id) = by else { return false };
+    pub fn is_read_by(&self, by: StateidBasis, user: &Principal) -> bool {
+        let StateidBasis::Open(id) = by else { return false };
         let local = self.local.iter().find(|local| local.id == id);
         local.is_some_and(|local| {
             local.shares.access.contains(Share::READ) && local.user.as_ref() == Some(user)

@@ -171,7 +171,7 @@ pub struct Options {
     pub readahead_max_bytes: u64,
     /// The least granule of time stamps that is assumed of the origin, whatever it says: kernels stamp files with a
     /// clock that moves with the timer tick, up to ten milliseconds.
-    pub granule_min: Duration,
+    pub granularity_min: Duration,
     /// How far the origin's clock may be from ours, until we learn how far it is.
     pub clock_skew: Duration,
     /// Files whose state is kept in memory; that of others is read from the index when it is needed.
@@ -211,7 +211,7 @@ impl Options {
             offline_after: Duration::from_secs(5),
             min_free_bytes: 1 << 30,
             readahead_max_bytes: 16 << 20,
-            granule_min: Duration::from_millis(10),
+            granularity_min: Duration::from_millis(10),
             clock_skew: Duration::from_secs(3),
             objects_in_memory_max: 1 << 16,
             objects_max: 4_000_000,

@@ -12,7 +12,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
-use vfs::{Caller, Handle, Silence};
+use vfs::{Caller, Handle, UnansweredSince};
 
 use crate::core::Core;
 use crate::inspect::since;
@@ -24,14 +24,14 @@ const TOLD_MAX: usize = 10_000;
 /// Watches for outages.
 #[derive(Debug)]
 pub struct Outage {
-    silence: Option<watch::Receiver<Silence>>,
+    silence: Option<watch::Receiver<UnansweredSince>>,
     after: Duration,
     told: Mutex<HashSet<Handle>>,
 }
 
 impl Outage {
     /// As the options say; `silence` is what the layer below tells.
-    pub fn new(options: &Options, silence: Option<watch::Receiver<Silence>>) -> Outage {
+    pub fn new(options: &Options, silence: Option<watch::Receiver<UnansweredSince>>) -> Outage {
         let silence = silence.filter(|_| options.offline == Offline::Read);
         Outage { silence, after: options.offline_after, told: Mutex::default() }
     }

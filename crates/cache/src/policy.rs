@@ -33,7 +33,7 @@ impl Policy {
             consistency: options.consistency,
             lookup_cache: options.lookup_cache,
             timeouts: options.timeouts,
-            origin: OriginClock::new(options.granule_min, options.clock_skew),
+            origin: OriginClock::new(options.granularity_min, options.clock_skew),
             news: News::default(),
             clock: options.clock.clone(),
             events: AtomicU64::new(1),

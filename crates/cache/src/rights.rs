@@ -23,7 +23,7 @@ pub struct Right {
     /// What it was seen to succeed with.
     pub proven: AccessMask,
     /// The answer belongs to a state that was not settled when it was asked: no answer to the next open.
-    pub young: bool,
+    pub racy: bool,
     /// When it was asked.
     pub learnt: Timestamp,
 }
@@ -59,7 +59,7 @@ impl Rights {
 
     /// The whole ACCESS answer, if it was asked, not too long ago, and of a settled state.
     pub fn answer(&mut self, principal: &Principal, now: Timestamp, max: Duration) -> Option<AccessMask> {
-        self.find(principal, now, max).filter(|right| !right.young)?.granted
+        self.find(principal, now, max).filter(|right| !right.racy)?.granted
     }
 
     /// An ACCESS for everything was answered.
@@ -67,13 +67,13 @@ impl Rights {
         &mut self,
         principal: &Principal,
         granted: AccessMask,
-        young: bool,
+        racy: bool,
         learnt: Timestamp,
     ) {
         // What was proven before is proven again when it is next done: it must not outlive its time by riding along.
         self.take(principal);
         let proven = AccessMask::empty();
-        self.push(Right { principal: principal.clone(), granted: Some(granted), proven, young, learnt });
+        self.push(Right { principal: principal.clone(), granted: Some(granted), proven, racy, learnt });
     }
 
     /// An operation succeeded that needs this right.
@@ -82,7 +82,7 @@ impl Rights {
             principal: principal.clone(),
             granted: None,
             proven: AccessMask::empty(),
-            young: false,
+            racy: false,
             learnt,
         });
         right.proven |= bit;
@@ -96,8 +96,8 @@ impl Rights {
     }
 
     /// Forgets what was asked of a state that was not settled.
-    pub fn forget_young(&mut self) {
-        self.entries.retain(|right| !right.young);
+    pub fn forget_racy(&mut self) {
+        self.entries.retain(|right| !right.racy);
     }
 
     /// Forgets everything. True if there was anything.

@@ -84,7 +84,7 @@ pub struct Stats {
     /// Bytes that the origin's READs brought.
     pub fetched_bytes: u64,
     /// READs of the origin that came with an OPEN, and are no calls of their own.
-    pub reads_along: u64,
+    pub piggybacked_reads: u64,
     /// Bytes stored in the cache.
     pub stored_bytes: u64,
     /// Objects whose data was dropped to make room.
@@ -214,7 +214,7 @@ pub struct Counters {
     pub revoked: Counter,
     pub read_hit_bytes: Counter,
     pub fetched_bytes: Counter,
-    pub reads_along: Counter,
+    pub piggybacked_reads: Counter,
     pub stored_bytes: Counter,
     pub evictions: Counter,
     pub revalidations: Counter,
@@ -262,7 +262,7 @@ impl Counters {
             upstream,
             read_hit_bytes: self.read_hit_bytes.get(),
             fetched_bytes: self.fetched_bytes.get(),
-            reads_along: self.reads_along.get(),
+            piggybacked_reads: self.piggybacked_reads.get(),
             stored_bytes: self.stored_bytes.get(),
             evictions: self.evictions.get(),
             revalidations: self.revalidations.get(),

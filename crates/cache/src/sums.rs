@@ -198,10 +198,10 @@ mod tests {
             sums.put(number * 4096..(number + 1) * 4096, crc);
         }
         assert!(sums.len() <= COARSER_FROM, "{}", sums.len());
-        let whole: u64 = sums.iter().map(|sum| sum.range.end - sum.range.start).sum();
-        assert_eq!(whole, 600_000 * 4096);
+        let complete: u64 = sums.iter().map(|sum| sum.range.end - sum.range.start).sum();
+        assert_eq!(complete, 600_000 * 4096);
         let mut valid = RangeSet::default();
-        valid.insert(0..whole - 1);
+        valid.insert(0..complete - 1);
         assert_eq!(sums.of(&valid).len(), sums.len() - 1, "the last one reaches beyond what is valid");
     }
 }

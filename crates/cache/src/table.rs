@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use vfs::{Attributes, Handle, Result};
 
-use crate::object::State;
+use crate::object::ObjectState;
 
 const SHARDS: usize = 64;
 /// Objects looked at, at most, for each one that comes.
@@ -29,7 +29,7 @@ pub struct Object {
     /// Which.
     pub handle: Handle,
     /// What is known of it. Held for bookkeeping alone, never across a call or the disk.
-    pub state: Mutex<State>,
+    pub state: Mutex<ObjectState>,
     /// Held by the GETATTR under way; who waits for it shares the next one.
     pub revalidation: tokio::sync::Mutex<Revalidated>,
     /// Held while an open at the origin is asked for by handle, narrowed or closed.
@@ -55,7 +55,7 @@ pub struct Object {
 
 impl Object {
     /// An object in this state.
-    pub fn new(handle: Handle, state: State, used_in_index: u64) -> Object {
+    pub fn new(handle: Handle, state: ObjectState, used_in_index: u64) -> Object {
         Object {
             handle,
             state: Mutex::new(state),
@@ -131,7 +131,7 @@ impl ObjectTable {
             shard.objects.insert(*handle, object.clone());
             shard.order.push_back(*handle);
             if shard.objects.len() > self.shard_max {
-                shard.make_room();
+                shard.free_capacity();
             }
             return object;
         }
@@ -163,7 +163,7 @@ impl ObjectTable {
 }
 
 impl Shard {
-    fn make_room(&mut self) {
+    fn free_capacity(&mut self) {
         for _ in 0..SEARCH_MAX {
             let Some(handle) = self.order.pop_front() else { return };
             let Some(object) = self.objects.get(&handle) else { continue };

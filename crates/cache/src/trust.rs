@@ -32,7 +32,7 @@ pub struct Sent {
 #[derive(Debug)]
 pub struct OriginClock {
     /// All in nanoseconds.
-    granule: AtomicU64,
+    granularity: AtomicU64,
     skew: i128,
     /// The origin's clock less ours, at least; zero until learnt.
     offset: AtomicI64,
@@ -40,22 +40,22 @@ pub struct OriginClock {
 
 impl OriginClock {
     /// Nothing learnt yet.
-    pub fn new(granule_min: Duration, skew: Duration) -> OriginClock {
+    pub fn new(granularity_min: Duration, skew: Duration) -> OriginClock {
         OriginClock {
-            granule: AtomicU64::new(granule_min.as_nanos() as u64),
+            granularity: AtomicU64::new(granularity_min.as_nanos() as u64),
             skew: skew.as_nanos() as i128,
             offset: AtomicI64::new(0),
         }
     }
 
     /// The origin says how coarse its time stamps are (FSINFO's `time_delta`). They are never finer than assumed.
-    pub fn learn_granule(&self, nanos: u64) {
-        self.granule.fetch_max(nanos.min(10_000_000_000), Ordering::Relaxed);
+    pub fn learn_granularity(&self, nanos: u64) {
+        self.granularity.fetch_max(nanos.min(10_000_000_000), Ordering::Relaxed);
     }
 
     /// How coarse its time stamps are taken to be.
-    pub fn granule(&self) -> Duration {
-        Duration::from_nanos(self.granule.load(Ordering::Relaxed))
+    pub fn granularity(&self) -> Duration {
+        Duration::from_nanos(self.granularity.load(Ordering::Relaxed))
     }
 
     /// An operation of our own, answered at `received`, left this ctime: the origin's clock showed at least it then.
@@ -70,15 +70,17 @@ impl OriginClock {
         Timestamp::from_nanos(wall.as_nanos() + i128::from(self.offset.load(Ordering::Relaxed)))
     }
 
-    /// Would every change of the file after `sent` show in its time stamps? `seen` is when the state was first seen.
-    pub fn settled(&self, state: &WccAttributes, seen: Option<Instant>, sent: &Sent) -> bool {
-        let granule = self.granule.load(Ordering::Relaxed);
-        if seen.is_some_and(|seen| sent.at.saturating_duration_since(seen) >= Duration::from_nanos(granule)) {
-            return true;
+    /// Could a change of the file after `sent` carry the timestamps of `state`? `seen` is when `state` was first seen.
+    pub fn is_racy(&self, state: &WccAttributes, seen: Option<Instant>, sent: &Sent) -> bool {
+        let granularity = self.granularity.load(Ordering::Relaxed);
+        if seen
+            .is_some_and(|seen| sent.at.saturating_duration_since(seen) >= Duration::from_nanos(granularity))
+        {
+            return false;
         }
-        let stamped = state.mtime.max(state.ctime).as_nanos() + i128::from(granule);
+        let stamped = state.mtime.max(state.ctime).as_nanos() + i128::from(granularity);
         let offset = i128::from(self.offset.load(Ordering::Relaxed));
-        stamped < sent.wall.as_nanos() + offset - self.skew
+        stamped >= sent.wall.as_nanos() + offset - self.skew
     }
 }
 
@@ -100,38 +102,38 @@ mod tests {
     }
 
     #[test]
-    fn old_stamps_are_settled_and_young_ones_are_not() {
+    fn new_stamps_are_racy_and_old_ones_are_not() {
         let now = Instant::now();
-        assert!(clock().settled(&state(1000), None, &sent(1004, now)));
-        assert!(!clock().settled(&state(1000), None, &sent(1003, now)), "within the skew");
-        assert!(!clock().settled(&state(1000), None, &sent(900, now)), "from the future");
+        assert!(!clock().is_racy(&state(1000), None, &sent(1004, now)));
+        assert!(clock().is_racy(&state(1000), None, &sent(1003, now)), "within the skew");
+        assert!(clock().is_racy(&state(1000), None, &sent(900, now)), "from the future");
     }
 
     #[test]
-    fn a_state_seen_a_granule_before_is_settled_whatever_the_clocks_say() {
+    fn a_state_seen_one_granularity_before_is_not_racy_whatever_the_clocks_say() {
         let seen = Instant::now();
         let early = sent(0, seen + Duration::from_millis(9));
         let late = sent(0, seen + Duration::from_millis(10));
-        assert!(!clock().settled(&state(1000), Some(seen), &early));
-        assert!(clock().settled(&state(1000), Some(seen), &late));
+        assert!(clock().is_racy(&state(1000), Some(seen), &early));
+        assert!(!clock().is_racy(&state(1000), Some(seen), &late));
     }
 
     #[test]
-    fn a_coarse_origin_needs_its_granule() {
+    fn a_coarse_origin_needs_its_granularity() {
         let clock = clock();
-        clock.learn_granule(2_000_000_000);
+        clock.learn_granularity(2_000_000_000);
         let seen = Instant::now();
-        assert!(!clock.settled(&state(1000), Some(seen), &sent(1004, seen + Duration::from_secs(1))));
-        assert!(clock.settled(&state(1000), Some(seen), &sent(1004, seen + Duration::from_secs(2))));
+        assert!(clock.is_racy(&state(1000), Some(seen), &sent(1004, seen + Duration::from_secs(1))));
+        assert!(!clock.is_racy(&state(1000), Some(seen), &sent(1004, seen + Duration::from_secs(2))));
     }
 
     #[test]
     fn an_origin_that_is_an_hour_behind_is_found_out() {
         let clock = clock();
         let now = Instant::now();
-        assert!(clock.settled(&state(10_000), None, &sent(13_600, now)), "looks an hour old");
+        assert!(!clock.is_racy(&state(10_000), None, &sent(13_600, now)), "looks an hour old");
         clock.learn_offset(Timestamp::new(10_000, 0), Timestamp::new(13_600, 0));
-        assert!(!clock.settled(&state(10_000), None, &sent(13_600, now)), "was made this second");
-        assert!(clock.settled(&state(10_000), None, &sent(13_604, now)));
+        assert!(clock.is_racy(&state(10_000), None, &sent(13_600, now)), "was made this second");
+        assert!(!clock.is_racy(&state(10_000), None, &sent(13_604, now)));
     }
 }

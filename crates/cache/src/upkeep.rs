@@ -343,9 +343,9 @@ mod tests {
 
     fn core(directory: &std::path::Path, store: Slow) -> Arc<Core> {
         let mut options = Options::new(directory.join("cache"), "nfs://origin/export");
-        options.granule_min = Duration::from_nanos(1);
+        options.granularity_min = Duration::from_nanos(1);
         Core::new(Start {
-            below: Arc::new(crate::nobody::Nobody),
+            below: Arc::new(crate::null::NullFileSystem),
             directory: Directory::open(&options.directory, &options.origin).unwrap(),
             options,
             index: Index::over(Box::new(store)),

@@ -2,7 +2,7 @@
 //!
 //! An OPEN runs as a task of its own: who gives up waiting for it must not leave a lease behind that nobody knows of.
 
-pub mod along;
+pub mod piggyback;
 pub mod read;
 pub mod settle;
 
@@ -11,8 +11,8 @@ use std::sync::{Arc, Weak};
 
 use tokio::sync::OwnedMutexGuard;
 use vfs::{
-    AccessMask, AndDelegated, Attributes, By, Caller, Error, Handle, Lease, LeaseKind, Name, OpenId,
-    OpenRequest, Opened, Owner, Read, Result, Share, Stability, Status, Want, Wcc, Written,
+    AccessMask, AndDelegated, Attributes, Caller, Error, Handle, Lease, LeaseKind, Name, OpenId, OpenRequest,
+    Opened, Owner, Read, Result, Share, Stability, StateidBasis, Status, Want, Wcc, Written,
 };
 
 use crate::core::Core;
@@ -21,12 +21,12 @@ use crate::filesystem::names::Before;
 use crate::filler::OwnWrite;
 use crate::lease::{Early, HeldLease};
 use crate::names::{Leads, NameEntry};
-use crate::object::{Opening, Seen, State};
+use crate::object::{ObjectState, Opening, Seen};
 use crate::opens::Shares;
 use crate::table::Object;
 use crate::trust::Sent;
 use crate::writes::Cut;
-use along::{Brought, Reply};
+use piggyback::{Brought, Reply};
 
 /// The owner of all opens of a cache at the origin.
 const OWNER: &[u8] = b"cache";
@@ -93,21 +93,21 @@ impl Core {
         request: OpenRequest,
         turn: Option<OwnedMutexGuard<()>>,
     ) -> Result<Granted> {
-        self.ask_open_along(caller, request, turn, None).await
+        self.open_with_piggyback(caller, request, turn, None).await
     }
 
     /// The same, with a READ of this range along with it, if the origin takes them together.
-    pub async fn ask_open_along(
+    pub async fn open_with_piggyback(
         &self,
         caller: &Caller,
         request: OpenRequest,
         turn: Option<OwnedMutexGuard<()>>,
-        along: Option<Range<u64>>,
+        piggyback: Option<Range<u64>>,
     ) -> Result<Granted> {
         let core = self.share().ok_or(Status::ServerFault)?;
         let caller = caller.clone();
-        vfs::lasting(async move {
-            let granted = core.run_open(&caller, &request, along).await;
+        vfs::run_to_completion(async move {
+            let granted = core.run_open(&caller, &request, piggyback).await;
             drop(turn);
             granted
         })
@@ -118,7 +118,7 @@ impl Core {
         &self,
         caller: &Caller,
         request: &OpenRequest,
-        along: Option<Range<u64>>,
+        piggyback: Option<Range<u64>>,
     ) -> Result<Granted> {
         let cut = match (&request.name, &request.create) {
             (Some(name), Some((_, set))) => self.cut_named(caller, &request.handle, name, set.size).await,
@@ -127,26 +127,26 @@ impl Core {
         let naming = request.name.as_ref().map(|name| self.begin_naming(request, name)).transpose()?;
         let directory = naming.as_ref().filter(|naming| naming.making.is_none());
         let directory = directory.map(|naming| naming.directory.clone());
-        let wished = directory.filter(|directory| self.wishes_directory(directory));
+        let wanted = directory.filter(|directory| self.wants_directory_lease(directory));
         let sent = self.policy.sending();
-        let flight = self.leases.take_off();
+        let grant = self.leases.begin_grant();
         self.counters.open.bump();
-        let (AndDelegated { result, lease }, read) = match &along {
+        let (AndDelegated { result, lease }, read) = match &piggyback {
             Some(range) => {
                 let part = (range.start, (range.end - range.start) as u32);
-                self.below.open_and_read(caller, request, part, wished.is_some()).await
+                self.below.open_and_read(caller, request, part, wanted.is_some()).await
             }
-            None if wished.is_some() => (self.below.open_and_delegate(caller, request).await, None),
+            None if wanted.is_some() => (self.below.open_and_delegate(caller, request).await, None),
             None => (AndDelegated::alone(self.below.open(caller, request).await), None),
         };
         match &read {
             Some(read) => {
-                self.counters.reads_along.bump();
+                self.counters.piggybacked_reads.bump();
                 self.measure(read.data.len() as u64);
             }
             None => self.pace.lock().on_round_trip(sent.at.elapsed()),
         }
-        let read = along.map(|range| range.start).zip(read);
+        let read = piggyback.map(|range| range.start).zip(read);
         let result = match result {
             Ok(opened) => {
                 let is_cut = |cut: &Cut| cut.is_of(&opened.handle) && !opened.created;
@@ -161,10 +161,10 @@ impl Core {
                 Err(error)
             }
         };
-        if let Some(directory) = wished {
+        if let Some(directory) = wanted {
             self.note_delegation(&directory, lease, &sent);
         }
-        self.landed(&flight);
+        self.landed(&grant);
         result
     }
 
@@ -236,11 +236,11 @@ impl Core {
             let clear = state.opens.opened(opened.id, shares, caller, sent.sequence);
             let usage = if clear { state.opens.begin_use(shares) } else { None };
             // The lease vouches for the name too, since it was granted along with it.
-            let young = state.lease.is_none() && !state.is_settled(&self.policy, sent);
+            let racy = state.lease.is_none() && state.is_racy(&self.policy, sent);
             let (leads, epoch) = (Leads::To(opened.handle), state.epoch());
-            let entry = NameEntry { leads, epoch, young, within: None };
+            let entry = NameEntry { leads, epoch, racy, within: None };
             let reply = Reply { seen, lease: opened.lease.as_ref(), forgotten, sent };
-            let came = read.and_then(|(start, read)| self.take_along(state, start, read, &reply));
+            let came = read.and_then(|(start, read)| self.take_piggybacked(state, start, read, &reply));
             ((seen == Seen::Known && !moved).then_some(entry), usage, early, came)
         });
         let brought = self.brought(&object, came);
@@ -257,7 +257,7 @@ impl Core {
     /// What an OPEN proves, and what it tells, of the caller's rights.
     fn learn_rights(
         &self,
-        state: &mut State,
+        state: &mut ObjectState,
         caller: &Caller,
         request: &OpenRequest,
         opened: &Opened,
@@ -267,8 +267,8 @@ impl Core {
             return;
         }
         if let Some(granted) = opened.granted {
-            let young = state.lease.is_none() && !state.is_settled(&self.policy, sent);
-            state.rights.remember_answer(&caller.principal, granted, young, sent.wall);
+            let racy = state.lease.is_none() && state.is_racy(&self.policy, sent);
+            state.rights.remember_answer(&caller.principal, granted, racy, sent.wall);
         }
         // Who makes a file may open it whatever mode it gets.
         if !opened.created {
@@ -284,7 +284,7 @@ impl Core {
 
     pub fn learn_lease(
         &self,
-        state: &mut State,
+        state: &mut ObjectState,
         object: &Arc<Object>,
         lease: Option<Lease>,
         (seen, sent): (Seen, &Sent),
@@ -380,8 +380,8 @@ impl Core {
             return;
         }
         let request = Core::open_handle_below(object.handle, shares, Want::Any);
-        let along = self.along_with_read(object, range);
-        match self.ask_open_along(caller, request, Some(turn), along).await {
+        let piggyback = self.piggyback_on_read(object, range);
+        match self.open_with_piggyback(caller, request, Some(turn), piggyback).await {
             // Who reads takes the bytes as they came, and does not wait for this disk.
             Ok(Granted { brought, .. }) => brought.into_iter().for_each(|it| drop(tokio::spawn(it.store()))),
             Err(_) => self.with(object, |state| state.opens.refuse()),
@@ -399,18 +399,18 @@ impl Core {
     ) -> Result<Written> {
         self.counters.write.bump();
         if let Some(usage) = self.use_open(object, Share::WRITE) {
-            let by = By::Open(usage.id);
+            let by = StateidBasis::Open(usage.id);
             match self.below.write(caller, &object.handle, by, offset, data.clone(), stability).await {
                 Err(error) if is_lost(&error) => self.lose_open(object, usage.id, &error),
                 result => return result,
             }
         }
-        self.below.write(caller, &object.handle, By::Anonymous, offset, data, stability).await
+        self.below.write(caller, &object.handle, StateidBasis::Anonymous, offset, data, stability).await
     }
 
     /// The ground for any other operation.
-    pub fn ground(usage: Option<&Use>) -> By {
-        usage.map_or(By::Anonymous, |usage| By::Open(usage.id))
+    pub fn stateid_basis(usage: Option<&Use>) -> StateidBasis {
+        usage.map_or(StateidBasis::Anonymous, |usage| StateidBasis::Open(usage.id))
     }
 
     /// The same, after waiting for a narrowing that is under way.

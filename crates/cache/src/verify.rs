@@ -11,13 +11,13 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use vfs::{By, Handle, Status};
+use vfs::{Handle, StateidBasis, Status};
 
 use crate::Cache;
 use crate::core::Core;
 use crate::data::Proof;
 use crate::inspect::patient;
-use crate::object::{Opening, State};
+use crate::object::{ObjectState, Opening};
 use crate::store::objects::blocking;
 use crate::store::{ObjectFile, Pin};
 use crate::sums::Sum;
@@ -150,7 +150,7 @@ impl Core {
         while (theirs.len() as u64) < range.end - range.start {
             let at = range.start + theirs.len() as u64;
             let count = (range.end - at).min(self.chunk_bytes()) as u32;
-            let reader = Reader { caller, by: By::Anonymous, told: None };
+            let reader = Reader { caller, by: StateidBasis::Anonymous, told: None };
             let answered = self.read_below(reader, &subject.object, at, count).await;
             let read = answered.map_err(|error| error.status)?.read;
             self.observe(&subject.object, read.attributes.as_ref(), &sent, Opening::No);
@@ -184,8 +184,9 @@ impl Core {
     /// Compares what an earlier process has left of a whole file with its sums, once.
     pub async fn prove(&self, handle: &Handle) {
         let object = self.glance(handle);
-        let open = self
-            .with(&object, |state| state.is_whole() && !state.is_proven() && state.data.proof == Proof::Open);
+        let open = self.with(&object, |state| {
+            state.is_complete() && !state.is_proven() && state.data.proof == Proof::Open
+        });
         let Some(subject) = open.then(|| self.subject(handle)).flatten() else { return };
         let valid: u64 = subject.valid.iter().map(|range| range.end - range.start).sum();
         let (file, sums) = (subject.file.clone(), subject.sums.clone());
@@ -219,7 +220,7 @@ impl Core {
     }
 }
 
-impl State {
+impl ObjectState {
     /// Is the data that is here one state of the file, whatever an earlier process was doing when it was killed? If the
     /// origin has been asked since, its attributes have told.
     pub fn is_proven(&self) -> bool {

@@ -12,7 +12,9 @@ use cache::Cache;
 use origin::behind::{open_file, over, put, user};
 use origin::state::Policy;
 use origin::{Bench, opener};
-use vfs::{Callback, FileSystem, Handle, Held, LeaseKind, Query, SetAttributes, SetTime, Timestamp};
+use vfs::{
+    Callback, DelayedAttributes, FileSystem, Handle, LeaseKind, Query, SetAttributes, SetTime, Timestamp,
+};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -22,7 +24,7 @@ async fn leased() -> (Bench, Arc<Cache>, Handle) {
 }
 
 /// Asks as the origin does.
-async fn ask(bench: &Bench, file: &Handle, times: bool) -> Option<Held> {
+async fn ask(bench: &Bench, file: &Handle, times: bool) -> Option<DelayedAttributes> {
     let (answer, held) = tokio::sync::oneshot::channel();
     let deadline = tokio::time::Instant::now() + SECOND;
     {

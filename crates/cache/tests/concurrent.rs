@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use cache::Cache;
 use origin::{Bench, id, name, opener, read, root, until, write};
-use vfs::{By, CreateHow, Data, FileSystem, Handle, SetAttributes, Stability, Status};
+use vfs::{CreateHow, Data, FileSystem, Handle, SetAttributes, Stability, StateidBasis, Status};
 
 const LONG: Duration = Duration::from_secs(10);
 
@@ -128,7 +128,7 @@ async fn partial_reads_cache_partially_and_join() {
 async fn an_origin_that_sends_a_few_bytes_with_each_read_is_an_error_after_a_few_calls() {
     let (bench, cache, file) = opened(&pattern(100_000)).await;
     bench.origin.read_max.store(7, std::sync::atomic::Ordering::Relaxed);
-    let read = cache.read(&opener(0), &file, By::Anonymous, 0, 65_536).await;
+    let read = cache.read(&opener(0), &file, StateidBasis::Anonymous, 0, 65_536).await;
     assert_eq!(read.map(drop).unwrap_err().status, Status::Io);
     let reads: u64 =
         bench.origin.calls().iter().filter(|(call, _)| *call == "READ").map(|(_, calls)| calls).sum();
@@ -139,7 +139,7 @@ async fn an_origin_that_sends_a_few_bytes_with_each_read_is_an_error_after_a_few
 }
 
 async fn read_all(cache: &Cache, file: &Handle) -> Vec<u8> {
-    let read = cache.read(&opener(0), file, By::Anonymous, 0, 1 << 20).await.unwrap();
+    let read = cache.read(&opener(0), file, StateidBasis::Anonymous, 0, 1 << 20).await.unwrap();
     read.data.to_bytes().unwrap().to_vec()
 }
 
@@ -164,7 +164,7 @@ async fn a_large_hit_is_a_range_of_a_file_that_no_write_tears() {
     let (bench, cache, file) = opened(&data).await;
     read(&cache, &opener(0), &file, 0, 1 << 20).await;
     settle(&cache, &file, 1 << 20).await;
-    let pinned = cache.read(&opener(0), &file, By::Anonymous, 4096, 500_000).await.unwrap().data;
+    let pinned = cache.read(&opener(0), &file, StateidBasis::Anonymous, 4096, 500_000).await.unwrap().data;
     assert!(matches!(pinned, Data::File(_)));
     // Everything that could touch the bytes: a write of ours, a cut, a change by somebody else.
     write(&cache, &opener(0), &file, 8192, &vec![0xee; 100_000]).await;
@@ -182,7 +182,7 @@ async fn a_large_hit_is_a_range_of_a_file_that_no_write_tears() {
 /// Waits until what was fetched is on the disk: replies do not wait for that.
 async fn settle(cache: &Cache, file: &Handle, length: u32) {
     for _ in 0..5000 {
-        let read = cache.read(&opener(0), file, By::Anonymous, 0, length).await.unwrap();
+        let read = cache.read(&opener(0), file, StateidBasis::Anonymous, 0, length).await.unwrap();
         if matches!(read.data, Data::File(_)) {
             return;
         }
@@ -341,11 +341,13 @@ async fn failures_of_the_origin_are_passed_on_and_forget_nothing_else() {
     assert_eq!(error.status, Status::Exist);
     bench.origin.tree().remove(&root(), &name("f"), false).unwrap();
     assert_eq!(cache.getattr(&opener(0), &file).await.unwrap_err().status, Status::Stale);
-    let error = cache.read(&opener(0), &file, By::Anonymous, 0, 4).await.unwrap_err();
+    let error = cache.read(&opener(0), &file, StateidBasis::Anonymous, 0, 4).await.unwrap_err();
     assert_eq!(error.status, Status::Stale);
     let data = Bytes::from_static(b"x");
-    let error =
-        cache.write(&opener(0), &file, By::Anonymous, 0, data, Stability::Unstable).await.unwrap_err();
+    let error = cache
+        .write(&opener(0), &file, StateidBasis::Anonymous, 0, data, Stability::Unstable)
+        .await
+        .unwrap_err();
     assert_eq!(error.status, Status::Stale);
 }
 

@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use cache::{Cache, OpenError};
 use origin::{Bench, SmallDisk, name, opener, read, root, until, write};
-use vfs::{AccessMask, By, Caller, CreateHow, Data, FileSystem, Handle, ReadDir, SetAttributes, Status};
+use vfs::{
+    AccessMask, Caller, CreateHow, Data, FileSystem, Handle, ReadDir, SetAttributes, StateidBasis, Status,
+};
 
 const LONG: Duration = Duration::from_secs(10);
 const MIB: usize = 1 << 20;
@@ -25,7 +27,8 @@ async fn open_and_read(cache: &Cache, file: &Handle) -> bytes::Bytes {
 async fn store(cache: &Cache, file: &Handle, length: usize) -> Data {
     for _ in 0..5000 {
         cache.getattr(&opener(0), file).await.unwrap();
-        let data = cache.read(&opener(0), file, By::Anonymous, 0, length as u32).await.unwrap().data;
+        let data =
+            cache.read(&opener(0), file, StateidBasis::Anonymous, 0, length as u32).await.unwrap().data;
         if matches!(data, Data::File(_)) {
             return data;
         }
@@ -171,7 +174,7 @@ async fn an_evicted_file_is_not_torn_under_its_reader() {
     let mut held = Vec::new();
     for (number, file) in files.iter().enumerate() {
         open_and_read(&cache, file).await;
-        let read = cache.read(&opener(0), file, By::Anonymous, 0, MIB as u32).await.unwrap();
+        let read = cache.read(&opener(0), file, StateidBasis::Anonymous, 0, MIB as u32).await.unwrap();
         held.push((number, read.data));
     }
     for (number, data) in held {

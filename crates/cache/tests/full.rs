@@ -13,8 +13,8 @@ use origin::state::{Policy, unchecked};
 use origin::{Bench, name, open_request, read, root, until};
 use proptest::prelude::*;
 use vfs::{
-    By, CreateHow, FileSystem, Handle, LeaseKind, OpenId, OpenRequest, SetAttributes, Share, Stability,
-    Status,
+    CreateHow, FileSystem, Handle, LeaseKind, OpenId, OpenRequest, SetAttributes, Share, Stability,
+    StateidBasis, Status,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -132,7 +132,8 @@ async fn what_is_lost_after_a_close_is_told_by_path_and_by_the_next_use_once() {
     assert_eq!(write_file(&cache, "three", b"x").await.1, Err(Status::NoSpc));
     // There is space again: the first write goes through, and then closes are free.
     bench.origin.hold(1 << 40);
-    let again = cache.write(&user(), &two, By::Open(id), 0, "again".into(), Stability::Unstable).await;
+    let again =
+        cache.write(&user(), &two, StateidBasis::Open(id), 0, "again".into(), Stability::Unstable).await;
     assert_eq!(again.unwrap().stability, Stability::FileSync);
     assert_eq!(close(&cache, id).await, Ok(()));
     assert_eq!(bench.origin.contents(&two), b"again");

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use cache::{Cache, OpenError};
 use origin::{Bench, SmallDisk, name, opener, read, root, until};
-use vfs::{AccessMask, By, Data, FileSystem, Handle, Status};
+use vfs::{AccessMask, Data, FileSystem, Handle, StateidBasis, Status};
 
 const LONG: Duration = Duration::from_secs(10);
 const MIB: usize = 1 << 20;
@@ -59,7 +59,7 @@ async fn store_all(cache: &Cache, files: &[Handle]) {
         for round in 0.. {
             assert!(round < 10_000, "f{number} is never stored");
             cache.getattr(&opener(0), file).await.unwrap();
-            let data = cache.read(&opener(0), file, By::Anonymous, 0, length).await.unwrap().data;
+            let data = cache.read(&opener(0), file, StateidBasis::Anonymous, 0, length).await.unwrap().data;
             if matches!(data, Data::File(_)) {
                 break;
             }

@@ -14,8 +14,8 @@ use origin::durability::Came;
 use origin::state::{Policy, unchecked};
 use origin::{Bench, name, open_request, root, v4, v4_opener};
 use vfs::{
-    By, Caller, CreateHow, FileSystem, Handle, LeaseKind, Lock, LockKind, LockRequest, OpenId, OpenRequest,
-    Owner, SetAttributes, Share, Stability,
+    Caller, CreateHow, FileSystem, Handle, LeaseKind, Lock, LockKind, LockRequest, OpenId, OpenRequest,
+    Owner, SetAttributes, Share, Stability, StateidBasis,
 };
 
 /// Sections of an object file in the order in which an assembler writes them; between them is what alignment leaves.
@@ -48,9 +48,18 @@ async fn assemble(cache: &Cache, by: OpenId, file: &Handle) -> Vec<u8> {
     for (number, (start, end)) in (1..).zip(SECTIONS) {
         let bytes = Bytes::from(vec![number; end - start]);
         object[start..end].copy_from_slice(&bytes);
-        cache.write(&user(), file, By::Open(by), start as u64, bytes, Stability::Unstable).await.unwrap();
+        cache
+            .write(&user(), file, StateidBasis::Open(by), start as u64, bytes, Stability::Unstable)
+            .await
+            .unwrap();
         // Its library reads a block of what it has written so far, by the same descriptor.
-        let there = cache.read(&user(), file, By::Open(by), 0, 4096).await.unwrap().data.to_bytes().unwrap();
+        let there = cache
+            .read(&user(), file, StateidBasis::Open(by), 0, 4096)
+            .await
+            .unwrap()
+            .data
+            .to_bytes()
+            .unwrap();
         assert!(there.ends_with(&[1]) || number > 2, "the end of what was written first");
         assert_eq!(there[..], object[..there.len()]);
     }
@@ -83,7 +92,13 @@ async fn an_object_file_is_one_write_and_is_read_back_from_here() {
         cache.close(&user(), id).await.unwrap();
         let (id, _) = open(&cache, &open_request(&root(), "o", 2, Share::READ)).await;
         bench.origin.calls();
-        let there = cache.read(&user(), &file, By::Open(id), 0, 4096).await.unwrap().data.to_bytes().unwrap();
+        let there = cache
+            .read(&user(), &file, StateidBasis::Open(id), 0, 4096)
+            .await
+            .unwrap()
+            .data
+            .to_bytes()
+            .unwrap();
         assert_eq!(there[..], object);
         assert_eq!(bench.origin.calls(), [], "gaps too: {state:?}");
     }

@@ -15,7 +15,7 @@ use std::time::Duration;
 use cache::Cache;
 use origin::tree::Version;
 use origin::{Bench, Origin, handle, id, name, opener, root, write};
-use vfs::{AccessMask, By, CreateHow, FileSystem, FileType, Handle, SetAttributes, Status};
+use vfs::{AccessMask, CreateHow, FileSystem, FileType, Handle, SetAttributes, StateidBasis, Status};
 
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 const SIZE: u64 = 30_000;
@@ -74,7 +74,10 @@ impl Client {
         }
         for _ in 0..=self.random(3) {
             let (offset, length) = (self.random(SIZE), self.random(SIZE) as u32 + 1);
-            let Ok(read) = self.cache.read(&user, &file, By::Anonymous, offset, length).await else { return };
+            let Ok(read) = self.cache.read(&user, &file, StateidBasis::Anonymous, offset, length).await
+            else {
+                return;
+            };
             let bytes = read.data.to_bytes().unwrap();
             let held = |version: &Version| {
                 let size = version.data.len() as u64;
@@ -119,7 +122,7 @@ impl Client {
         let (offset, length) = (self.random(SIZE), self.random(9000) as usize + 1);
         let data = vec![self.random(256) as u8; length];
         let (user, stability) = (opener(self.uid), vfs::Stability::Unstable);
-        let write = self.cache.write(&user, &file, By::Anonymous, offset, data.into(), stability);
+        let write = self.cache.write(&user, &file, StateidBasis::Anonymous, offset, data.into(), stability);
         if self.random(10) == 0 {
             let _ = tokio::time::timeout(Duration::from_micros(self.random(2000)), write).await;
         } else {
@@ -177,7 +180,7 @@ fn summary(bytes: &[u8]) -> String {
 }
 
 async fn run(seed: u64, without_before: bool, jitter_micros: u64) {
-    let origin = Origin::with_granule(Duration::from_millis(10));
+    let origin = Origin::with_granularity(Duration::from_millis(10));
     origin.tree().ticks = true;
     origin.seed.store(seed, Ordering::Relaxed);
     origin.jitter.store(jitter_micros, Ordering::Relaxed);

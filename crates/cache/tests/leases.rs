@@ -11,8 +11,8 @@ use cache::Cache;
 use origin::state::{Policy, unchecked};
 use origin::{Bench, name, open_handle, open_request, opener, owner, read, root, v4, v4_opener, write};
 use vfs::{
-    AccessMask, By, FileSystem, Handle, LeaseKind, Lock, LockKind, LockRequest, Locked, OpenId, OpenRequest,
-    Opened, Share, Stability,
+    AccessMask, FileSystem, Handle, LeaseKind, Lock, LockKind, LockRequest, Locked, OpenId, OpenRequest,
+    Opened, Share, Stability, StateidBasis,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -211,7 +211,7 @@ async fn a_hundred_files_eight_times_by_two_clients_are_a_hundred_opens_with_the
                     let request = open_request(&root(), text, client, Share::READ);
                     let opened = open(&cache, &request, 0, client).await;
                     lock(&cache, opened.id, client).await;
-                    let by = By::Open(opened.id);
+                    let by = StateidBasis::Open(opened.id);
                     let caller = v4(0, client);
                     let data = cache.read(&caller, &opened.handle, by, 0, 100).await.unwrap().data;
                     assert_eq!(data.to_bytes().unwrap(), "data");
@@ -264,7 +264,7 @@ async fn own_writes_under_a_lease_keep_data_and_attributes() {
         let writes = (0..4u64).map(|n| {
             let cache = cache.clone();
             async move {
-                let by = By::Open(opened.id);
+                let by = StateidBasis::Open(opened.id);
                 cache.write(&v4(0, 1), &file, by, n * 4, b"abcd".as_slice().into(), Stability::Unstable).await
             }
         });

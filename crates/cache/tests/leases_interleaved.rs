@@ -22,8 +22,8 @@ use origin::{
 };
 use parking_lot::Mutex;
 use vfs::{
-    Attributes, By, Callback, Callbacks, Caller, FileSystem, FileType, Handle, LeaseId, Lock, LockKind,
-    LockRequest, Locked, Opened, Owner, SetAttributes, Share, Stability, Status,
+    Attributes, Callback, Callbacks, Caller, FileSystem, FileType, Handle, LeaseId, Lock, LockKind,
+    LockRequest, Locked, Opened, Owner, SetAttributes, Share, Stability, StateidBasis, Status,
 };
 
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
@@ -178,7 +178,8 @@ impl Client {
             (known.leases.get(&id(&file)).copied(), known.floor.get(&id(&file)).copied().unwrap_or(0))
         };
         let (offset, length) = (self.random(SIZE), self.random(SIZE) as u32 + 1);
-        let read = self.cache.read(&self.caller(), &file, By::Open(opened.id), offset, length).await;
+        let read =
+            self.cache.read(&self.caller(), &file, StateidBasis::Open(opened.id), offset, length).await;
         let Ok(read) = read else { return };
         let bytes = read.data.to_bytes().unwrap();
         let still = leased.is_some() && self.known.lock().leases.get(&id(&file)).copied() == leased;
@@ -202,7 +203,7 @@ impl Client {
     async fn write(&self, opened: &Opened) {
         let (offset, length) = (self.random(SIZE), self.random(9000) as usize + 1);
         let data = vec![self.random(256) as u8; length];
-        let by = By::Open(opened.id);
+        let by = StateidBasis::Open(opened.id);
         let caller = self.caller();
         let write = self.cache.write(&caller, &opened.handle, by, offset, data.into(), Stability::Unstable);
         if self.random(10) == 0 {
@@ -273,7 +274,8 @@ impl Client {
         self.was(&file, &attributes, since);
         if self.random(2) == 0 {
             let (offset, length) = (self.random(SIZE), self.random(SIZE) as u32 + 1);
-            let _ = self.cache.read(&opener(self.uid()), &file, By::Anonymous, offset, length).await;
+            let _ =
+                self.cache.read(&opener(self.uid()), &file, StateidBasis::Anonymous, offset, length).await;
         } else {
             let set = SetAttributes { size: Some(self.random(SIZE)), ..SetAttributes::default() };
             if let Ok(wcc) = self.cache.setattr(&opener(self.uid()), &file, &set, None).await {
@@ -333,7 +335,7 @@ impl Client {
 }
 
 async fn run(seed: u64, policy: Policy, jitter_micros: u64) {
-    let origin = Origin::with_granule(Duration::from_millis(10));
+    let origin = Origin::with_granularity(Duration::from_millis(10));
     origin.tree().ticks = true;
     origin.state.lock().policy = Some(policy);
     origin.seed.store(seed, Ordering::Relaxed);

@@ -16,11 +16,11 @@ use origin::tree::Version;
 use origin::{Bench, Origin, handle, name, opener, read, root, write};
 use proptest::prelude::*;
 use vfs::{
-    AccessMask, By, CreateHow, FileSystem, FileType, Handle, ReadDir, SetAttributes, SetTime, Status,
-    Timestamp,
+    AccessMask, CreateHow, FileSystem, FileType, Handle, ReadDir, SetAttributes, SetTime, StateidBasis,
+    Status, Timestamp,
 };
 
-const GRANULE: Duration = Duration::from_millis(10);
+const GRANULARITY: Duration = Duration::from_millis(10);
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 
 #[derive(Clone, Debug)]
@@ -151,7 +151,7 @@ struct World {
 
 impl World {
     async fn new(behind: Option<WriteBehind>) -> World {
-        let bench = Bench { behind, ..Bench::over(Origin::with_granule(GRANULE)) };
+        let bench = Bench { behind, ..Bench::over(Origin::with_granularity(GRANULARITY)) };
         bench.origin.put(&root(), NAMES[0], &vec![1; 10_000]);
         let cache = Some(bench.open().await);
         World { bench, cache, opened: HashMap::new() }
@@ -169,9 +169,9 @@ impl World {
     async fn step(&mut self, step: &Step) {
         match step {
             Step::Others(change) => {
-                tokio::time::advance(GRANULE).await;
+                tokio::time::advance(GRANULARITY).await;
                 self.others(change);
-                tokio::time::advance(GRANULE).await;
+                tokio::time::advance(GRANULARITY).await;
             }
             Step::Ours(change) => self.ours(change).await,
             Step::OpenAndRead { uid, file, how, offset, length } => {
@@ -352,7 +352,7 @@ impl World {
         }
         self.note_open(&file);
         let expected = self.bench.origin.tree().read(&user.principal, &file, offset, length);
-        let found = self.cache().read(&user, &file, By::Anonymous, offset, length).await;
+        let found = self.cache().read(&user, &file, StateidBasis::Anonymous, offset, length).await;
         match (expected, found) {
             (Ok(expected), Ok(found)) => {
                 let (expected_bytes, bytes) =

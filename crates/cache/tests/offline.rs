@@ -11,7 +11,7 @@ use std::time::Duration;
 use cache::{Cache, Offline};
 use origin::{Bench, Gate, name, open_request, opener, read, root, until, v4_opener, write};
 use tokio::time::{Instant, timeout};
-use vfs::{AccessMask, By, FileSystem, Handle, ReadDir, Share, Stability, Status};
+use vfs::{AccessMask, FileSystem, Handle, ReadDir, Share, Stability, StateidBasis, Status};
 
 const LONG: Duration = Duration::from_secs(100);
 const PART: ReadDir = ReadDir { cookie: 0, verifier: [0; 8], bytes: 1 << 16, plus: true };
@@ -23,14 +23,14 @@ struct Scene {
     bench: Bench,
     cache: Arc<Cache>,
     directory: Handle,
-    whole: Handle,
+    complete: Handle,
     part: Handle,
     gates: Vec<Arc<Gate>>,
 }
 
 async fn scene(offline: Offline, bench: Bench) -> Scene {
     let directory = bench.origin.put_dir(&root(), "d");
-    let whole = bench.origin.put(&directory, "whole", &vec![7; 200_000]);
+    let complete = bench.origin.put(&directory, "whole", &vec![7; 200_000]);
     let part = bench.origin.put(&directory, "part", &vec![8; 3 << 20]);
     bench.origin.pass(LONG);
     let mut options = bench.options();
@@ -39,16 +39,16 @@ async fn scene(offline: Offline, bench: Bench) -> Scene {
     options.readahead_max_bytes = 0;
     let cache = bench.open_with(options).await;
     cache.root(&opener(5)).await.unwrap();
-    for handle in [root(), directory, whole, part] {
+    for handle in [root(), directory, complete, part] {
         cache.access(&opener(5), &handle, AccessMask::all()).await.unwrap();
     }
     cache.lookup(&opener(5), &root(), &name("d")).await.unwrap();
     cache.lookup(&opener(5), &root(), &name("none")).await.unwrap_err();
     cache.readdir(&opener(5), &directory, PART).await.unwrap();
-    cache.complete(&opener(5), &whole).await.unwrap();
+    cache.complete(&opener(5), &complete).await.unwrap();
     read(&cache, &opener(5), &part, 0, 4096).await;
     until(|| cache.info(&part).cached_bytes > 0).await;
-    Scene { bench, cache, directory, whole, part, gates: Vec::new() }
+    Scene { bench, cache, directory, complete, part, gates: Vec::new() }
 }
 
 impl Scene {
@@ -74,25 +74,28 @@ async fn waits<T>(what: impl Future<Output = T>) {
 async fn what_is_known_is_answered_and_the_rest_waits() {
     let mut scene = scene(Offline::Read, Bench::new()).await;
     scene.cut();
-    let (cache, directory, whole, part) = (scene.cache.clone(), scene.directory, scene.whole, scene.part);
+    let (cache, directory, complete, part) =
+        (scene.cache.clone(), scene.directory, scene.complete, scene.part);
     let user = opener(5);
-    assert_eq!(cache.getattr(&user, &whole).await.unwrap().size, 200_000);
-    assert!(cache.access(&user, &whole, AccessMask::READ).await.unwrap().granted.contains(AccessMask::READ));
+    assert_eq!(cache.getattr(&user, &complete).await.unwrap().size, 200_000);
+    assert!(
+        cache.access(&user, &complete, AccessMask::READ).await.unwrap().granted.contains(AccessMask::READ)
+    );
     assert_eq!(cache.lookup(&user, &root(), &name("d")).await.unwrap().node.handle, directory);
-    assert_eq!(cache.lookup(&user, &directory, &name("whole")).await.unwrap().node.handle, whole);
+    assert_eq!(cache.lookup(&user, &directory, &name("whole")).await.unwrap().node.handle, complete);
     assert_eq!(cache.lookup(&user, &root(), &name("none")).await.unwrap_err().status, Status::NoEnt);
     assert_eq!(cache.readdir(&user, &directory, PART).await.unwrap().entries.len(), 2);
     assert_eq!(cache.root(&user).await.unwrap().handle, root());
-    assert_eq!(read(&cache, &user, &whole, 0, 1 << 20).await, vec![7; 200_000]);
-    assert_eq!(read(&cache, &user, &whole, 199_999, 10).await, vec![7; 1]);
-    assert_eq!(read(&cache, &user, &whole, 500_000, 10).await, "");
+    assert_eq!(read(&cache, &user, &complete, 0, 1 << 20).await, vec![7; 200_000]);
+    assert_eq!(read(&cache, &user, &complete, 199_999, 10).await, vec![7; 1]);
+    assert_eq!(read(&cache, &user, &complete, 500_000, 10).await, "");
     assert!(cache.stats().is_away && cache.stats().offline >= 10);
     // A file of which a part is here, somebody who was never allowed, a name that was never asked, and all changes.
-    waits(cache.read(&user, &part, By::Anonymous, 1 << 20, 4096)).await;
-    waits(cache.read(&opener(6), &whole, By::Anonymous, 0, 10)).await;
+    waits(cache.read(&user, &part, StateidBasis::Anonymous, 1 << 20, 4096)).await;
+    waits(cache.read(&opener(6), &complete, StateidBasis::Anonymous, 0, 10)).await;
     waits(cache.lookup(&user, &root(), &name("never asked"))).await;
     let data = bytes::Bytes::from_static(b"x");
-    waits(cache.write(&user, &whole, By::Anonymous, 0, data, Stability::Unstable)).await;
+    waits(cache.write(&user, &complete, StateidBasis::Anonymous, 0, data, Stability::Unstable)).await;
 }
 
 #[tokio::test]
@@ -100,19 +103,19 @@ async fn a_write_that_waited_is_carried_out_and_nothing_stale_is_read_afterwards
     let mut scene = scene(Offline::Read, Bench::new()).await;
     scene.cut();
     let (cache, user) = (scene.cache.clone(), opener(5));
-    assert_eq!(read(&cache, &user, &scene.whole, 0, 5).await, vec![7; 5]);
+    assert_eq!(read(&cache, &user, &scene.complete, 0, 5).await, vec![7; 5]);
     let waiting = {
-        let (cache, whole) = (cache.clone(), scene.part);
-        tokio::spawn(async move { write(&cache, &opener(5), &whole, 0, b"late").await })
+        let (cache, complete) = (cache.clone(), scene.part);
+        tokio::spawn(async move { write(&cache, &opener(5), &complete, 0, b"late").await })
     };
     // Somebody else changes the file meanwhile.
-    scene.bench.origin.tree().write(&scene.whole, 0, b"other").unwrap();
-    assert_eq!(read(&cache, &user, &scene.whole, 0, 5).await, vec![7; 5], "as it was last known");
+    scene.bench.origin.tree().write(&scene.complete, 0, b"other").unwrap();
+    assert_eq!(read(&cache, &user, &scene.complete, 0, 5).await, vec![7; 5], "as it was last known");
     scene.mend();
     waiting.await.unwrap();
     assert_eq!(&scene.bench.origin.tree().get(&scene.part).unwrap().data[..4], b"late");
-    cache.getattr(&user, &scene.whole).await.unwrap();
-    assert_eq!(read(&cache, &user, &scene.whole, 0, 5).await, "other");
+    cache.getattr(&user, &scene.complete).await.unwrap();
+    assert_eq!(read(&cache, &user, &scene.complete, 0, 5).await, "other");
     assert!(!cache.stats().is_away);
 }
 
@@ -120,18 +123,18 @@ async fn a_write_that_waited_is_carried_out_and_nothing_stale_is_read_afterwards
 async fn without_the_option_everything_waits() {
     let mut scene = scene(Offline::Wait, Bench::new()).await;
     scene.cut();
-    waits(scene.cache.getattr(&opener(5), &scene.whole)).await;
+    waits(scene.cache.getattr(&opener(5), &scene.complete)).await;
     assert!(!scene.cache.stats().is_away);
     scene.mend();
-    scene.cache.getattr(&opener(5), &scene.whole).await.unwrap();
+    scene.cache.getattr(&opener(5), &scene.complete).await.unwrap();
 }
 
 #[tokio::test]
 async fn an_origin_that_falls_silent_while_somebody_waits() {
     let mut scene = scene(Offline::Read, Bench::new()).await;
     scene.gates = CALLS.map(|call| scene.bench.origin.gate(call)).into();
-    let (cache, whole) = (scene.cache.clone(), scene.whole);
-    let waiting = tokio::spawn(async move { cache.getattr(&opener(5), &whole).await });
+    let (cache, complete) = (scene.cache.clone(), scene.complete);
+    let waiting = tokio::spawn(async move { cache.getattr(&opener(5), &complete).await });
     scene.gates[0].wait_for(1).await;
     scene.bench.origin.silence.send_replace(Some(Instant::now()));
     assert_eq!(waiting.await.unwrap().unwrap().size, 200_000);
@@ -139,7 +142,7 @@ async fn an_origin_that_falls_silent_while_somebody_waits() {
     scene.bench.origin.silence.send_replace(None);
     scene.bench.origin.silence.send_replace(Some(Instant::now()));
     scene.mend();
-    scene.cache.getattr(&opener(5), &scene.whole).await.unwrap();
+    scene.cache.getattr(&opener(5), &scene.complete).await.unwrap();
 }
 
 #[tokio::test]
@@ -155,15 +158,15 @@ async fn opens_for_reading_of_whole_files_work() {
         let caller = v4_opener(5, 1);
         let request = open_request(&scene.directory, "whole", 1, Share::READ);
         let opened = cache.open(&caller, &request).await.unwrap();
-        assert_eq!((opened.handle, opened.lease), (scene.whole, None));
-        let part = cache.read(&caller, &opened.handle, By::Open(opened.id), 0, 3).await.unwrap();
+        assert_eq!((opened.handle, opened.lease), (scene.complete, None));
+        let part = cache.read(&caller, &opened.handle, StateidBasis::Open(opened.id), 0, 3).await.unwrap();
         assert_eq!(part.data.to_bytes().unwrap(), vec![7; 3]);
         waits(cache.open(&caller, &open_request(&scene.directory, "part", 2, Share::READ))).await;
         waits(cache.open(&caller, &open_request(&scene.directory, "whole", 3, Share::WRITE))).await;
         scene.mend();
         // The open goes on when the origin is back, and ends like any other.
         scene.bench.origin.pass(LONG);
-        let part = cache.read(&caller, &opened.handle, By::Open(opened.id), 0, 3).await.unwrap();
+        let part = cache.read(&caller, &opened.handle, StateidBasis::Open(opened.id), 0, 3).await.unwrap();
         assert_eq!(part.data.to_bytes().unwrap(), vec![7; 3]);
         cache.close(&caller, opened.id).await.unwrap();
     }
@@ -184,20 +187,20 @@ async fn what_was_known_to_a_killed_process_is_answered_too() {
     killed.origin.pass(LONG * 1000);
     let found = cache.lookup(&opener(5), &first.directory, &name("whole")).await.unwrap();
     assert_eq!(read(&cache, &opener(5), &found.node.handle, 0, 1 << 20).await, vec![7; 200_000]);
-    assert!(cache.info(&first.whole).age.unwrap() >= LONG * 900);
+    assert!(cache.info(&first.complete).age.unwrap() >= LONG * 900);
     gates.iter().for_each(|gate| gate.open());
     killed.origin.silence.send_replace(None);
-    cache.getattr(&opener(5), &first.whole).await.unwrap();
-    assert!(cache.info(&first.whole).age.unwrap() < LONG);
+    cache.getattr(&opener(5), &first.complete).await.unwrap();
+    assert!(cache.info(&first.complete).age.unwrap() < LONG);
 }
 
 #[tokio::test]
 async fn a_file_that_was_being_written_when_the_process_was_killed_is_not_put_together_from_two_states() {
     let first = scene(Offline::Read, Bench::new()).await;
     first.cache.flush().await;
-    write(&first.cache, &opener(5), &first.whole, 100_000, &[9; 4096]).await;
+    write(&first.cache, &opener(5), &first.complete, 100_000, &[9; 4096]).await;
     // It is on the disk, and the index has not heard of it: a part of it, if the machine went down.
-    until(|| first.cache.info(&first.whole).cached_bytes >= 200_000).await;
+    until(|| first.cache.info(&first.complete).cached_bytes >= 200_000).await;
     let killed = first.bench.killed();
     let files = killed.stored_files().into_iter().map(|path| (std::fs::read(&path).unwrap(), path));
     let (mut data, path) = files.into_iter().find(|(data, _)| data.get(100_000) == Some(&9)).unwrap();
@@ -212,7 +215,7 @@ async fn a_file_that_was_being_written_when_the_process_was_killed_is_not_put_to
     let mut new = vec![7; 200_000];
     new[100_000..104_096].fill(9);
     let user = opener(5);
-    let reading = cache.read(&user, &first.whole, By::Anonymous, 0, 1 << 20);
+    let reading = cache.read(&user, &first.complete, StateidBasis::Anonymous, 0, 1 << 20);
     if let Ok(read) = timeout(Duration::from_millis(150), reading).await {
         let data = read.unwrap().data.to_bytes().unwrap();
         assert!(data == vec![7; 200_000] || data == new, "neither of the two");
@@ -221,12 +224,12 @@ async fn a_file_that_was_being_written_when_the_process_was_killed_is_not_put_to
     let caller = v4_opener(5, 1);
     if let Ok(opened) = timeout(Duration::from_millis(150), cache.open(&caller, &request)).await {
         let opened = opened.unwrap();
-        let reading = cache.read(&caller, &opened.handle, By::Open(opened.id), 0, 1 << 20);
+        let reading = cache.read(&caller, &opened.handle, StateidBasis::Open(opened.id), 0, 1 << 20);
         let data = timeout(LONG, reading).await.unwrap().unwrap().data.to_bytes().unwrap();
         assert!(data == vec![7; 200_000] || data == new, "neither of the two");
     }
     // Somebody hears of it as it is when the origin is back.
     gates.iter().for_each(|gate| gate.open());
     killed.origin.silence.send_replace(None);
-    assert_eq!(read(&cache, &user, &first.whole, 0, 1 << 20).await, new);
+    assert_eq!(read(&cache, &user, &first.complete, 0, 1 << 20).await, new);
 }

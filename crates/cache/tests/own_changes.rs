@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use origin::state::Policy;
 use origin::{Bench, name, open_request, opener, root, v4, v4_opener};
-use vfs::{AccessMask, By, CreateHow, FileSystem, LeaseKind, SetAttributes, Share, Stability, Status};
+use vfs::{
+    AccessMask, CreateHow, FileSystem, LeaseKind, SetAttributes, Share, Stability, StateidBasis, Status,
+};
 
 const LONG: Duration = Duration::from_secs(10);
 
@@ -94,7 +96,7 @@ async fn a_write_that_was_answered_tells_the_state_while_another_is_under_way() 
         bench.origin.pass(LONG);
         let cache = bench.open().await;
         let request = open_request(&root(), "f", 1, Share::READ | Share::WRITE);
-        let by = By::Open(cache.open(&v4_opener(0, 1), &request).await.unwrap().id);
+        let by = StateidBasis::Open(cache.open(&v4_opener(0, 1), &request).await.unwrap().id);
         let gate = bench.origin.gate("WRITE");
         let write = |at: u64| {
             let cache = cache.clone();

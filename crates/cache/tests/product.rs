@@ -19,8 +19,8 @@ const LONG: Duration = Duration::from_secs(100);
 const BLOCK: usize = 4096;
 const PART: ReadDir = ReadDir { cookie: 0, verifier: [0; 8], bytes: 1 << 16, plus: true };
 
-fn is_whole(cache: &Cache, file: &Handle) -> bool {
-    cache.info(file).completeness == Completeness::Whole
+fn is_complete(cache: &Cache, file: &Handle) -> bool {
+    cache.info(file).completeness == Completeness::CompleteFile
 }
 
 async fn complete(cache: &Cache, file: &Handle) -> Completed {
@@ -55,7 +55,7 @@ async fn completing_fetches_what_is_missing_and_what_is_whole_costs_nothing() {
     until(|| cache.info(&file).completeness == Completeness::Part).await;
     bench.origin.calls();
     assert_eq!(complete(&cache, &file).await, Completed::Now(data.len() as u64 - 4096));
-    assert!(is_whole(&cache, &file));
+    assert!(is_complete(&cache, &file));
     let calls = bench.origin.calls();
     assert!(calls.iter().all(|(call, _)| ["READ", "GETATTR"].contains(call)), "{calls:?}");
     assert_eq!(complete(&cache, &file).await, Completed::Was);
@@ -68,7 +68,7 @@ async fn completing_fetches_what_is_missing_and_what_is_whole_costs_nothing() {
     bench.origin.tree().write(&file, 5, b"other").unwrap();
     bench.origin.pass(LONG);
     cache.getattr(&opener(0), &file).await.unwrap();
-    assert!(!is_whole(&cache, &file));
+    assert!(!is_complete(&cache, &file));
     assert_eq!(complete(&cache, &file).await, Completed::Now(data.len() as u64));
 }
 
@@ -78,13 +78,13 @@ async fn thresholds_keep_files_out() {
     let [small, right, large] =
         [100, 5000, 90_000].map(|size| bench.origin.put(&root(), &format!("f{size}"), &vec![7; size]));
     bench.origin.pass(LONG);
-    let young = bench.origin.put(&root(), "young", &vec![7; 5000]);
+    let racy = bench.origin.put(&root(), "young", &vec![7; 5000]);
     let mut options = bench.options();
     options.file_min_bytes = 4096;
     options.file_max_bytes = 64 << 10;
     options.changed_min_age = Duration::from_secs(30);
     let cache = bench.open_with(options).await;
-    for (file, size) in [(small, 100), (large, 90_000), (young, 5000)] {
+    for (file, size) in [(small, 100), (large, 90_000), (racy, 5000)] {
         assert_eq!(complete(&cache, &file).await, Completed::NotWanted);
         assert_eq!(read(&cache, &opener(0), &file, 0, 1 << 20).await, vec![7; size]);
         write(&cache, &opener(0), &file, 0, &vec![8; size]).await;
@@ -93,7 +93,7 @@ async fn thresholds_keep_files_out() {
     assert_eq!(cache.stats().stored_bytes, 0);
     assert!(matches!(complete(&cache, &right).await, Completed::Now(5000)));
     bench.origin.pass(LONG);
-    assert!(matches!(complete(&cache, &young).await, Completed::Now(5000)), "it has rested since");
+    assert!(matches!(complete(&cache, &racy).await, Completed::Now(5000)), "it has rested since");
 }
 
 #[tokio::test]
@@ -113,9 +113,9 @@ async fn a_file_system_of_the_origin_has_a_limit_of_its_own() {
     for file in one.iter().chain(&two) {
         assert!(matches!(complete(&cache, file).await, Completed::Now(_)), "the cleaner makes room");
     }
-    until(|| two.iter().filter(|file| is_whole(&cache, file)).count() <= 18).await;
-    assert!(one.iter().all(|file| is_whole(&cache, file)), "the other one's files stay");
-    assert!(is_whole(&cache, &two[29]) && !is_whole(&cache, &two[0]), "the oldest went first");
+    until(|| two.iter().filter(|file| is_complete(&cache, file)).count() <= 18).await;
+    assert!(one.iter().all(|file| is_complete(&cache, file)), "the other one's files stay");
+    assert!(is_complete(&cache, &two[29]) && !is_complete(&cache, &two[0]), "the oldest went first");
     // The count is durable.
     cache.shutdown().await;
     drop(cache);
@@ -123,8 +123,8 @@ async fn a_file_system_of_the_origin_has_a_limit_of_its_own() {
     let more = put(99, 2);
     bench.origin.pass(LONG);
     assert!(matches!(complete(&cache, &more).await, Completed::Now(_)));
-    until(|| two.iter().filter(|file| is_whole(&cache, file)).count() <= 18).await;
-    assert!(one.iter().all(|file| is_whole(&cache, file)));
+    until(|| two.iter().filter(|file| is_complete(&cache, file)).count() <= 18).await;
+    assert!(one.iter().all(|file| is_complete(&cache, file)));
 }
 
 #[derive(Clone, Debug)]
@@ -172,9 +172,10 @@ async fn play(sizes: Vec<usize>, soft_blocks: u64, steps: Vec<Step>) -> Result<(
     }
     let mut last_use = [0; FILES];
     let mut pins: BTreeSet<usize> = BTreeSet::new();
-    let mut whole_directory = false;
+    let mut complete_directory = false;
     for (now, step) in (1..).zip(steps) {
-        let cached: BTreeSet<usize> = (0..FILES).filter(|number| is_whole(&cache, &files[*number])).collect();
+        let cached: BTreeSet<usize> =
+            (0..FILES).filter(|number| is_complete(&cache, &files[*number])).collect();
         match step {
             Step::Read(number) => {
                 complete(&cache, &files[number]).await;
@@ -188,33 +189,34 @@ async fn play(sizes: Vec<usize>, soft_blocks: u64, steps: Vec<Step>) -> Result<(
                 prop_assert_eq!(cache.unpin(&files[number]).await.unwrap(), pins.remove(&number));
             }
             Step::PinDirectory => {
-                whole_directory = true;
+                complete_directory = true;
                 cache.pin(&directory, "/d".into()).await.unwrap();
             }
             Step::UnpinDirectory => {
-                prop_assert_eq!(cache.unpin(&directory).await.unwrap(), whole_directory);
-                whole_directory = false;
+                prop_assert_eq!(cache.unpin(&directory).await.unwrap(), complete_directory);
+                complete_directory = false;
             }
         }
-        let kept = |number: usize| pins.contains(&number) || (whole_directory && number.is_multiple_of(3));
+        let kept = |number: usize| pins.contains(&number) || (complete_directory && number.is_multiple_of(3));
         let soft = soft_blocks * BLOCK as u64;
         // The cleaner rests when there is room, or nothing more may go. Until then it goes by the pins of this step.
         until(|| {
             let stats = cache.stats();
             let nothing_may_go =
-                || (0..FILES).all(|number| kept(number) || !is_whole(&cache, &files[number]));
+                || (0..FILES).all(|number| kept(number) || !is_complete(&cache, &files[number]));
             !stats.cleaning && ((stats.used_bytes <= soft && !stats.paused) || nothing_may_go())
         })
         .await;
         for number in 0..FILES {
-            let there = is_whole(&cache, &files[number]);
+            let there = is_complete(&cache, &files[number]);
             let keeper = cache.info(&files[number]).pinned;
             prop_assert_eq!(keeper.is_some(), kept(number));
             prop_assert!(!pins.contains(&number) || keeper == Some(Keeper::Itself));
             if cached.contains(&number) && !there {
                 prop_assert!(!kept(number), "a pinned file went");
                 // Of two that may go, the one goes first that was used longest ago.
-                for other in cached.iter().filter(|other| !kept(**other) && is_whole(&cache, &files[**other]))
+                for other in
+                    cached.iter().filter(|other| !kept(**other) && is_complete(&cache, &files[**other]))
                 {
                     prop_assert!(
                         last_use[*other] > last_use[number],
@@ -284,7 +286,7 @@ async fn a_pin_outlives_the_process_and_the_index_and_keeps_what_comes_later() {
     for _ in 0..5 {
         assert_eq!(complete(&cache, &other).await, Completed::Full);
     }
-    assert!(is_whole(&cache, &early) && is_whole(&cache, &late));
+    assert!(is_complete(&cache, &early) && is_complete(&cache, &late));
     cache.unpin(&directory).await.unwrap();
     assert!(matches!(complete(&cache, &other).await, Completed::Now(_)), "there is room again");
     cache.pin(&directory, "/d".into()).await.unwrap();
@@ -343,7 +345,7 @@ async fn rot_on_the_disk_is_found_and_dropped() {
             found += usize::from(!verified.damaged.is_empty());
             assert_eq!(verified.dropped, !verified.damaged.is_empty());
             assert_eq!(
-                is_whole(&cache, file),
+                is_complete(&cache, file),
                 verified.damaged.is_empty() && cache.info(file).cached_bytes > 0
             );
             let length: u64 = verified.damaged.iter().map(|range| range.end - range.start).sum();
@@ -410,7 +412,7 @@ async fn files_are_completed_while_nobody_asks_the_least_first() {
     until(|| cache.stats().filled_bytes > 0).await;
     for _ in 0..10_000 {
         for (file, blocks) in files.iter().zip(sizes) {
-            if is_whole(&cache, file) && !done.contains(&blocks) {
+            if is_complete(&cache, file) && !done.contains(&blocks) {
                 done.push(blocks);
             }
         }
@@ -441,7 +443,7 @@ async fn the_rest_of_a_file_is_fetched_after_a_restart() {
     options.directory = killed.directory.path().join("cache");
     options.fill = Some(Fill { idle: Duration::from_millis(20), percent_min: 10 });
     let cache = killed.open_with(options).await;
-    until(|| is_whole(&cache, &file)).await;
+    until(|| is_complete(&cache, &file)).await;
     assert_eq!(cache.stats().filled_bytes, 200 * BLOCK as u64);
     assert_eq!(read(&cache, &opener(7), &file, 0, 1 << 21).await, vec![9; 300 * BLOCK]);
 }
@@ -467,7 +469,7 @@ async fn paths_lead_through_what_is_remembered_and_looking_asks_nobody() {
     let info = cache.info(&file);
     assert_eq!(
         (info.cached_bytes, info.completeness, info.validity),
-        (100, Completeness::Whole, Validity::Current)
+        (100, Completeness::CompleteFile, Validity::Current)
     );
     assert_eq!(cache.path_of(&file).unwrap(), [name("d"), name("f")]);
     assert_eq!(bench.origin.calls(), []);
@@ -489,9 +491,9 @@ async fn paths_lead_through_what_is_remembered_and_looking_asks_nobody() {
     assert_eq!(cache.find(b"/d/f").await, Ok(file));
     assert!(matches!(cache.find(b"/d/none").await, Err(FindError::NotKnown(_))));
     let info = cache.info(&file);
-    assert_eq!((info.completeness, info.validity), (Completeness::Whole, Validity::Unconfirmed));
+    assert_eq!((info.completeness, info.validity), (Completeness::CompleteFile, Validity::Unconfirmed));
     assert!(info.used_at.is_some() && info.confirmed.is_some());
-    assert_eq!(cache.totals().await.whole, 1);
+    assert_eq!(cache.totals().await.complete, 1);
     assert!(cache.drop_data(&file).await > 0);
     cache.close_offline().await;
     assert_eq!(bench.origin.calls(), []);
@@ -515,7 +517,7 @@ async fn the_origin_is_told_of_reads_only_if_it_is_to_be() {
         }
         if told {
             until(|| cache.stats().atimes == 1).await;
-            assert!(is_whole(&cache, &file), "our own change of the times keeps the data");
+            assert!(is_complete(&cache, &file), "our own change of the times keeps the data");
             assert_eq!(read(&cache, &opener(0), &file, 0, 100).await, vec![1; 100]);
         }
         let calls = bench.origin.calls();

@@ -11,8 +11,8 @@ use cache::Cache;
 use origin::state::Policy;
 use origin::{Bench, open_handle, open_request, opener, owner, read, root, until, v4, v4_opener};
 use vfs::{
-    By, Callback, FileSystem, Handle, LeaseKind, Lock, LockKind, LockRequest, Locked, OpenRequest, Opened,
-    Share, Status, Want,
+    Callback, FileSystem, Handle, LeaseKind, Lock, LockKind, LockRequest, Locked, OpenRequest, Opened, Share,
+    StateidBasis, Status, Want,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -124,7 +124,7 @@ async fn a_recall_goes_up_first_and_waits_for_the_return() {
 async fn a_read_that_a_recall_overtakes_is_not_kept_for_later() {
     let (bench, cache, file) = setup(LeaseKind::Read).await;
     // A READ of its own, and not one that came with the open.
-    bench.origin.fails_along.store(true, std::sync::atomic::Ordering::Relaxed);
+    bench.origin.fails_piggybacked.store(true, std::sync::atomic::Ordering::Relaxed);
     open(&cache, &open_request(&root(), "f", 1, Share::READ)).await;
     for effect_first in [true, false] {
         let gate = bench.origin.gate("READ");
@@ -320,7 +320,7 @@ async fn an_open_that_crosses_a_close_is_sent_again() {
     gate.open();
     let opened = opening.await.unwrap();
     assert_eq!(bench.origin.open_count(), 1);
-    let data = cache.read(&v4(0, 1), &file, By::Open(opened.id), 0, 10).await.unwrap().data;
+    let data = cache.read(&v4(0, 1), &file, StateidBasis::Open(opened.id), 0, 10).await.unwrap().data;
     assert_eq!(data.to_bytes().unwrap(), "data");
     assert_eq!(bench.origin.calls(), [("CLOSE", 1), ("OPEN", 3)], "the second has brought the data");
 }
@@ -332,7 +332,7 @@ async fn an_open_that_the_origin_has_forgotten_does_not_fail_a_read() {
     let cache = bench.open().await;
     let opened = open(&cache, &open_handle(&file, 1, Share::READ)).await;
     bench.origin.state.lock().opens.clear();
-    let data = cache.read(&v4(0, 1), &file, By::Open(opened.id), 0, 10).await.unwrap().data;
+    let data = cache.read(&v4(0, 1), &file, StateidBasis::Open(opened.id), 0, 10).await.unwrap().data;
     assert_eq!(data.to_bytes().unwrap(), "data");
     cache.close(&v4(0, 1), opened.id).await.unwrap();
 }

@@ -13,8 +13,8 @@ use origin::state::Policy;
 use origin::{Bench, name, open_handle, open_request, opener, owner, read, root, v4, v4_opener, write};
 use proptest::prelude::*;
 use vfs::{
-    By, FileSystem, Handle, LeaseKind, Lock, LockKind, LockRequest, Locked, OpenRequest, Share, Stability,
-    Status,
+    FileSystem, Handle, LeaseKind, Lock, LockKind, LockRequest, Locked, OpenRequest, Share, Stability,
+    StateidBasis, Status,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -107,7 +107,7 @@ async fn what_the_index_was_not_told_of_is_asked() {
     assert_eq!(read(&cache, &v4(0, 1), &file, 0, 10).await, "data");
     cache.flush().await;
     let bytes = bytes::Bytes::from_static(b"more data");
-    let by = By::Open(opened.id);
+    let by = StateidBasis::Open(opened.id);
     cache.write(&v4(0, 1), &file, by, 0, bytes, Stability::FileSync).await.unwrap();
     let cache = restart(&mut bench, cache).await;
     bench.origin.calls();
@@ -332,11 +332,11 @@ async fn play(steps: &[Step], kind: LeaseKind) {
             }
         }
         let really = bench.origin.tree().get(&file).unwrap().attributes;
-        let whole = bench.origin.tree().read(&vfs::Principal::Machine, &file, 0, 100).unwrap();
+        let complete = bench.origin.tree().read(&vfs::Principal::Machine, &file, 0, 100).unwrap();
         // An open: without a lease, as after the READ of an empty file, nothing else asks.
         let known = cache.getattr(&opener(0), &file).await.unwrap();
         let seen = read(&cache, &opener(0), &file, 0, 100).await;
-        assert_eq!(seen, whole.data.to_bytes().unwrap(), "after step {turn}: {step:?}");
+        assert_eq!(seen, complete.data.to_bytes().unwrap(), "after step {turn}: {step:?}");
         assert_eq!(
             (known.size, known.ctime, known.change),
             (really.size, really.ctime, really.change),

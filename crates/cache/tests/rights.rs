@@ -13,7 +13,7 @@ use bytes::Bytes;
 use cache::Cache;
 use origin::state::Policy;
 use origin::{Bench, open_request, opener, read, root, v4, v4_opener};
-use vfs::{By, Caller, FileSystem, Handle, LeaseKind, Result, SetAttributes, Share, Status};
+use vfs::{Caller, FileSystem, Handle, LeaseKind, Result, SetAttributes, Share, StateidBasis, Status};
 
 const SECOND: Duration = Duration::from_secs(1);
 const POLICIES: [Policy; 3] =
@@ -65,7 +65,7 @@ impl Rights {
     }
 
     async fn read(&self, caller: &Caller, offset: u64) -> Result<Bytes> {
-        let read = self.cache.read(caller, &self.file, By::Anonymous, offset, 4).await?;
+        let read = self.cache.read(caller, &self.file, StateidBasis::Anonymous, offset, 4).await?;
         Ok(read.data.to_bytes().unwrap())
     }
 
@@ -118,7 +118,7 @@ async fn who_joins_the_fetch_of_another_needs_the_right_to_what_it_brings() {
     let (cache, file) = (rights.cache.clone(), rights.file);
     let first = tokio::spawn(async move {
         let caller = v4(OWNER, 2);
-        cache.read(&caller, &file, By::Anonymous, HALF, 4).await.unwrap().data.to_bytes().unwrap()
+        cache.read(&caller, &file, StateidBasis::Anonymous, HALF, 4).await.unwrap().data.to_bytes().unwrap()
     });
     gate.wait_for(1).await;
     let joining = rights.read(&member, HALF);
@@ -155,7 +155,7 @@ async fn a_success_that_is_told_late_proves_nothing_of_the_state_since() {
     assert_eq!(first.await.unwrap(), "old", "it was read while that was allowed");
     gate.open();
     assert_eq!(read(&cache, &opener(OWNER), &file, 0, 3).await, "new");
-    let error = cache.read(&member, &file, By::Anonymous, 0, 3).await.unwrap_err();
+    let error = cache.read(&member, &file, StateidBasis::Anonymous, 0, 3).await.unwrap_err();
     assert_eq!(error.status, Status::Access);
 }
 
@@ -169,7 +169,7 @@ async fn owners_and_those_who_opened_the_file_go_on_as_the_origin_lets_them() {
         let file = rights.file;
         rights.bench.origin.tree().setattr(&file, &mode(0), None).unwrap();
         assert_eq!(rights.read(&opener(OWNER), 0).await.unwrap(), "NNNN", "its owner may always");
-        let by = By::Open(opened.id);
+        let by = StateidBasis::Open(opened.id);
         let read = rights.cache.read(&v4(MEMBER, 1), &file, by, 0, 4).await.unwrap();
         assert_eq!(read.data.to_bytes().unwrap(), "NNNN", "as at the origin, through its own open");
         let other = rights.cache.read(&v4(7, 1), &file, by, 0, 4).await.unwrap_err();

@@ -116,7 +116,7 @@ async fn a_denial_given_up_by_a_downgrade_has_ended_at_the_origin() {
 async fn an_open_waits_for_a_read_under_the_one_in_its_way() {
     let (bench, cache, file) = setup(Policy::Never).await;
     // A READ of its own, and not one that came with the open.
-    bench.origin.fails_along.store(true, std::sync::atomic::Ordering::Relaxed);
+    bench.origin.fails_piggybacked.store(true, std::sync::atomic::Ordering::Relaxed);
     let reader = open(&cache, 1, &open_handle(&file, 1, Share::READ)).await.unwrap();
     let gate = bench.origin.gate("READ");
     let reading = tokio::spawn({

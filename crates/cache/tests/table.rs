@@ -7,7 +7,7 @@ mod origin;
 use std::time::Duration;
 
 use origin::{Bench, name, opener, read, root, write};
-use vfs::{AccessMask, By, Caller, CreateHow, FileSystem, ReadDir, SetAttributes, Status};
+use vfs::{AccessMask, Caller, CreateHow, FileSystem, ReadDir, SetAttributes, StateidBasis, Status};
 
 const SECOND: Duration = Duration::from_secs(1);
 const PART: ReadDir = ReadDir { cookie: 0, verifier: [0; 8], bytes: 4096, plus: true };
@@ -134,10 +134,10 @@ async fn read_is_one_read_cold_and_nothing_warm() {
         assert_eq!(read(&cache, &opener(5), &file, offset, 4096).await.len(), expected);
     }
     assert_eq!(bench.origin.calls(), [], "the origin has let this credential read");
-    let reply = cache.read(&opener(5), &file, By::Anonymous, 0, 100).await.unwrap();
+    let reply = cache.read(&opener(5), &file, StateidBasis::Anonymous, 0, 100).await.unwrap();
     assert!(reply.attributes.is_none(), "attributes that were not asked for are not given");
     assert!(!reply.eof);
-    assert!(cache.read(&opener(5), &file, By::Anonymous, 9000, 1000).await.unwrap().eof);
+    assert!(cache.read(&opener(5), &file, StateidBasis::Anonymous, 9000, 1000).await.unwrap().eof);
     // Another credential: one ACCESS, then nothing.
     read(&cache, &opener(6), &file, 0, 100).await;
     assert_eq!(bench.origin.calls(), [("ACCESS", 1)]);
@@ -186,10 +186,10 @@ async fn what_is_no_file_has_no_data_and_a_read_of_nothing_no_end() {
     let me = opener(5);
     for _ in 0..2 {
         cache.getattr(&me, &root()).await.unwrap();
-        let error = cache.read(&me, &root(), By::Anonymous, 0, 100).await.unwrap_err();
+        let error = cache.read(&me, &root(), StateidBasis::Anonymous, 0, 100).await.unwrap_err();
         assert_eq!(error.status, Status::IsDir);
         for (offset, count, eof) in [(0, 7, true), (0, 0, false), (7, 0, true), (9, 5, true)] {
-            let read = cache.read(&me, &file, By::Anonymous, offset, count).await.unwrap();
+            let read = cache.read(&me, &file, StateidBasis::Anonymous, offset, count).await.unwrap();
             assert_eq!(read.eof, eof, "{count} bytes at {offset}");
         }
     }
@@ -207,7 +207,7 @@ async fn read_that_is_not_allowed_is_left_to_the_origin() {
     read(&cache, &opener(5), &file, 0, 100).await;
     bench.origin.calls();
     for calls in [vec![("ACCESS", 1), ("READ", 1)], vec![("READ", 1)]] {
-        let error = cache.read(&opener(6), &file, By::Anonymous, 0, 100).await.unwrap_err();
+        let error = cache.read(&opener(6), &file, StateidBasis::Anonymous, 0, 100).await.unwrap_err();
         assert_eq!(error.status, Status::Access);
         assert_eq!(bench.origin.calls(), calls);
     }

@@ -12,8 +12,8 @@ use origin::durability::Came;
 use origin::state::{Policy, unchecked};
 use origin::{Bench, name, open_handle, open_request, opener, read, root, until, v4, v4_opener, write};
 use vfs::{
-    AccessMask, By, Callback, Caller, FileSystem, Handle, LeaseKind, OpenId, OpenRequest, Query,
-    SetAttributes, SetTime, Share, Stability, Status, Timestamp,
+    AccessMask, Callback, Caller, FileSystem, Handle, LeaseKind, OpenId, OpenRequest, Query, SetAttributes,
+    SetTime, Share, Stability, StateidBasis, Status, Timestamp,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -77,7 +77,7 @@ async fn a_file_of_one_wsize_is_one_call_and_fsync_of_nothing_is_none() {
     assert_eq!(bench.origin.calls(), []);
     // A write that has to be durable is so when it is answered.
     let id = open_file(&bench, &cache).await;
-    let by = By::Open(id);
+    let by = StateidBasis::Open(id);
     let written = cache.write(&user(), &file, by, 5, "x".into(), Stability::DataSync).await.unwrap();
     assert!(written.stability >= Stability::DataSync);
     assert_eq!(bench.origin.calls(), [("WRITE", 1)]);
@@ -103,9 +103,9 @@ async fn what_waits_is_what_everybody_here_sees() {
         assert_eq!(read(&cache, &caller, &file, 0, 20_000).await, expected);
         assert_eq!(read(&cache, &caller, &file, 110, 20).await, [2; 20][..]);
         assert_eq!(read(&cache, &caller, &file, 9990, 2050).await, expected[9990..12_040]);
-        let end = cache.read(&caller, &file, By::Anonymous, 12_050, 100).await.unwrap();
+        let end = cache.read(&caller, &file, StateidBasis::Anonymous, 12_050, 100).await.unwrap();
         assert!(end.eof && end.data.len() == 50);
-        let middle = cache.read(&caller, &file, By::Anonymous, 9000, 1000).await.unwrap();
+        let middle = cache.read(&caller, &file, StateidBasis::Anonymous, 9000, 1000).await.unwrap();
         assert!(!middle.eof && middle.data.len() == 1000, "there is more");
         assert_eq!(bench.origin.calls(), []);
     }
@@ -223,7 +223,8 @@ async fn an_error_is_told_once_at_fsync_or_close() {
         // After an error, nothing is delayed until the origin takes something.
         bench.origin.calls();
         bench.origin.durability.refuse_writes.lock().push_back(status);
-        let again = cache.write(&user(), &file, By::Open(id), 0, "abc".into(), Stability::Unstable).await;
+        let again =
+            cache.write(&user(), &file, StateidBasis::Open(id), 0, "abc".into(), Stability::Unstable).await;
         assert_eq!(again.unwrap_err().status, status);
         put_through(&cache, id, &file, b"abc").await;
         assert_eq!(bench.origin.calls(), [("WRITE", 2)]);
@@ -237,8 +238,10 @@ async fn an_error_is_told_once_at_fsync_or_close() {
 }
 
 async fn put_through(cache: &Cache, by: OpenId, file: &Handle, data: &'static [u8]) {
-    let written =
-        cache.write(&user(), file, By::Open(by), 0, data.into(), Stability::Unstable).await.unwrap();
+    let written = cache
+        .write(&user(), file, StateidBasis::Open(by), 0, data.into(), Stability::Unstable)
+        .await
+        .unwrap();
     assert_eq!(written.stability, Stability::FileSync);
 }
 

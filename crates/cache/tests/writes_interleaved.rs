@@ -18,7 +18,8 @@ use cache::{Cache, WriteBehind};
 use origin::state::{Policy, unchecked};
 use origin::{Bench, Origin, open_request, root, v4, v4_opener};
 use vfs::{
-    By, Caller, FileSystem, Handle, LeaseKind, OpenId, OpenRequest, SetAttributes, Share, Stability, Status,
+    Caller, FileSystem, Handle, LeaseKind, OpenId, OpenRequest, SetAttributes, Share, Stability,
+    StateidBasis, Status,
 };
 
 const SIZE: u64 = 12_000;
@@ -94,7 +95,7 @@ impl Writer {
             return;
         }
         let data = vec![self.random(255) as u8 + 1; self.random(3000) as usize + 1];
-        let by = if self.random(4) == 0 { By::Anonymous } else { By::Open(open) };
+        let by = if self.random(4) == 0 { StateidBasis::Anonymous } else { StateidBasis::Open(open) };
         let bytes = Bytes::from(data.clone());
         let written = loop {
             let bytes = bytes.clone();
@@ -116,7 +117,8 @@ impl Writer {
 
     async fn read(&mut self) {
         let (offset, count) = (self.random(SIZE), self.random(SIZE) as u32 + 1);
-        let read = self.cache.read(&self.user(), &self.file, By::Anonymous, offset, count).await.unwrap();
+        let read =
+            self.cache.read(&self.user(), &self.file, StateidBasis::Anonymous, offset, count).await.unwrap();
         let bytes = read.data.to_bytes().unwrap();
         let size = self.model.len() as u64;
         let (start, end) = (offset.min(size), (offset + u64::from(count)).min(size));

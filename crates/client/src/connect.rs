@@ -201,7 +201,7 @@ impl ConnectError {
     }
 
     /// Nobody answered: somebody may later.
-    pub fn is_silence(&self) -> bool {
+    pub fn is_no_answer(&self) -> bool {
         matches!(
             self,
             ConnectError::Nfs { .. }

@@ -15,9 +15,9 @@ use bytes::Bytes;
 use protocol::{Call, Reply, nfs3};
 use tokio::sync::watch;
 use vfs::{
-    AccessMask, Accessed, Attributes, By, Caller, Commit, CreateHow, Created, Device, Error, FileSystem,
+    AccessMask, Accessed, Attributes, Caller, Commit, CreateHow, Created, Device, Error, FileSystem,
     FileType, FsLimits, FsStat, Handle, Listing, Looked, Name, Node, Read, ReadDir, Renamed, Result,
-    SetAttributes, Silence, Stability, Timestamp, Wcc, Written,
+    SetAttributes, Stability, StateidBasis, Timestamp, UnansweredSince, Wcc, Written,
 };
 
 use crate::connect::{self, ConnectError, Sizes};
@@ -151,7 +151,7 @@ fn place(directory: &Handle, name: &Name) -> Result<nfs3::DirOpArgs> {
 
 #[async_trait]
 impl FileSystem for Nfs3 {
-    fn silence(&self) -> Option<watch::Receiver<Silence>> {
+    fn unanswered_since(&self) -> Option<watch::Receiver<UnansweredSince>> {
         Some(self.transport.pulse.watch())
     }
 
@@ -190,7 +190,14 @@ impl FileSystem for Nfs3 {
         self.read_link(caller, handle).await
     }
 
-    async fn read(&self, caller: &Caller, handle: &Handle, _by: By, offset: u64, count: u32) -> Result<Read> {
+    async fn read(
+        &self,
+        caller: &Caller,
+        handle: &Handle,
+        _by: StateidBasis,
+        offset: u64,
+        count: u32,
+    ) -> Result<Read> {
         self.read_data(caller, handle, offset, count).await
     }
 
@@ -198,7 +205,7 @@ impl FileSystem for Nfs3 {
         &self,
         caller: &Caller,
         handle: &Handle,
-        _by: By,
+        _by: StateidBasis,
         offset: u64,
         data: Bytes,
         stability: Stability,

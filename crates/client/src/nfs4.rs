@@ -19,7 +19,6 @@ pub(crate) mod durable;
 mod establish;
 mod execute;
 mod extended;
-mod farewell;
 mod idmap;
 mod io;
 mod keeper;
@@ -31,6 +30,7 @@ mod names;
 mod opens;
 mod recovery;
 mod resume;
+mod return_all;
 mod session;
 mod space;
 mod state;
@@ -49,11 +49,11 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use vfs::{
-    AccessMask, Accessed, Acl, Adopted, AndDelegated, Attributes, By, Callbacks, Caller, Commit, Copied,
+    AccessMask, Accessed, Acl, Adopted, AndDelegated, Attributes, Callbacks, Caller, Commit, Copied,
     CreateHow, Created, Delegated, Device, Extent, FileSystem, FileType, FsLimits, FsStat, Handle, LeaseId,
     ListedXattrs, Listing, Lock, LockRequest, Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Owner,
-    Place, Read, ReadDir, Renamed, Result, SetAttributes, Share, Silence, Sought, Stability, Timestamp, Wcc,
-    Written, XattrHow, XattrName,
+    Place, Read, ReadDir, Renamed, Result, SetAttributes, Share, Sought, Stability, StateidBasis, Timestamp,
+    UnansweredSince, Wcc, Written, XattrHow, XattrName,
 };
 
 use crate::connect::ConnectError;
@@ -62,25 +62,25 @@ use crate::nonsense::{Fsids, Types};
 use crate::url::Url;
 use callback::Back;
 use channel::Channel;
-use delegating::Prospects;
-use durable::Held;
-pub use durable::Life;
+use delegating::DelegationBackoff;
+pub use durable::Incarnation;
+use durable::RecordedState;
 use establish::Client;
 pub use establish::Identity;
-pub use farewell::FAREWELL_MAX;
 use idmap::Idmap;
+pub use return_all::FAREWELL_MAX;
 use session::Session;
 
 /// A remote server's export, over version 4.1 or 4.2. See [`Nfs4::connect`].
 #[derive(Debug)]
 pub struct Nfs4 {
-    inner: Arc<Inner>,
+    inner: Arc<Nfs4Client>,
     tasks: Vec<JoinHandle<()>>,
 }
 
 /// What the tasks share.
 #[derive(Debug)]
-struct Inner {
+struct Nfs4Client {
     url: Url,
     server: SocketAddr,
     minor: u32,
@@ -88,7 +88,7 @@ struct Inner {
     channel: Channel,
     client: Mutex<Client>,
     phase: watch::Sender<Phase>,
-    state: Held,
+    state: RecordedState,
     back: Arc<Back>,
     /// When the last request left whose SEQUENCE the server took.
     renewed: Mutex<Instant>,
@@ -104,11 +104,11 @@ struct Inner {
     /// `Features` that the origin turned out not to have.
     missing: AtomicU16,
     /// Does the origin delegate directories?
-    prospects: Prospects,
+    backoff: DelegationBackoff,
     /// The origin may have granted what nobody here heard of: an earlier life held something, or an answer was lost.
     strays: AtomicBool,
     /// The origin knows the current state id: a READ may ride on an OPEN.
-    reads_along: AtomicBool,
+    piggybacked_reads: AtomicBool,
     /// The end gives everything back, although it is recorded.
     leaves_nothing: AtomicBool,
     /// Those who ask hold what they hold by this client's layers, which can make room.
@@ -119,7 +119,7 @@ struct Inner {
     told_moved: Mutex<Option<Instant>>,
     /// A handle that names nothing.
     nowhere: Handle,
-    weak: std::sync::Weak<Inner>,
+    weak: std::sync::Weak<Nfs4Client>,
 }
 
 /// What does not change about an export.
@@ -191,13 +191,13 @@ impl Nfs4 {
     /// # Errors
     /// One line that says what did not answer or would not, and what to do.
     pub async fn connect(url: &Url) -> Result<Nfs4, ConnectError> {
-        Nfs4::connect_as(url, Life::volatile(url)).await
+        Nfs4::connect_as(url, Incarnation::volatile(url)).await
     }
 
     /// Mounts as this client, and takes over what its last life held, if that is known: see [`FileSystem::adopted`]. What
     /// is not known the origin drops.
-    pub async fn connect_as(url: &Url, life: Life) -> Result<Nfs4, ConnectError> {
-        connect::connect(url, life).await
+    pub async fn connect_as(url: &Url, incarnation: Incarnation) -> Result<Nfs4, ConnectError> {
+        connect::connect(url, incarnation).await
     }
 
     /// The callers that are holders are clients of ours, and the layers above know which of them can go without: an OPEN to
@@ -216,7 +216,7 @@ impl Nfs4 {
     }
 }
 
-impl Inner {
+impl Nfs4Client {
     /// What the mount taught. Only the mount itself asks before it is known.
     fn export(&self) -> Export {
         self.export.get().copied().unwrap_or(Export {
@@ -230,14 +230,14 @@ impl Inner {
     }
 
     /// Ourselves, for a task.
-    fn myself(&self) -> Option<Arc<Inner>> {
+    fn myself(&self) -> Option<Arc<Nfs4Client>> {
         self.weak.upgrade()
     }
 }
 
 #[async_trait]
 impl FileSystem for Nfs4 {
-    fn silence(&self) -> Option<watch::Receiver<Silence>> {
+    fn unanswered_since(&self) -> Option<watch::Receiver<UnansweredSince>> {
         Some(self.inner.channel.pulse.watch())
     }
 
@@ -277,7 +277,14 @@ impl FileSystem for Nfs4 {
         self.inner.read_link(caller, handle).await
     }
 
-    async fn read(&self, caller: &Caller, handle: &Handle, by: By, offset: u64, count: u32) -> Result<Read> {
+    async fn read(
+        &self,
+        caller: &Caller,
+        handle: &Handle,
+        by: StateidBasis,
+        offset: u64,
+        count: u32,
+    ) -> Result<Read> {
         self.inner.read_data(caller, handle, by, offset, count).await
     }
 
@@ -285,7 +292,7 @@ impl FileSystem for Nfs4 {
         &self,
         caller: &Caller,
         handle: &Handle,
-        by: By,
+        by: StateidBasis,
         offset: u64,
         data: Bytes,
         stability: Stability,
@@ -428,11 +435,11 @@ impl FileSystem for Nfs4 {
     ) -> AndDelegated<Looked> {
         let (inner, asker, above, below) = (self.inner.clone(), caller.clone(), *directory, name.clone());
         let work = async move { inner.look_up_delegated(&asker, &above, &below).await };
-        self.along(caller, Box::pin(work)).await
+        self.with_piggyback(caller, Box::pin(work)).await
     }
 
     async fn open_and_delegate(&self, caller: &Caller, request: &OpenRequest) -> AndDelegated<Opened> {
-        self.open_file_along(caller, request, None, true).await.0
+        self.open_file_with_piggyback(caller, request, None, true).await.0
     }
 
     async fn open_and_read(
@@ -442,7 +449,7 @@ impl FileSystem for Nfs4 {
         part: (u64, u32),
         delegate: bool,
     ) -> (AndDelegated<Opened>, Option<Read>) {
-        self.open_file_along(caller, request, Some(part), delegate).await
+        self.open_file_with_piggyback(caller, request, Some(part), delegate).await
     }
 
     async fn readdir_and_delegate(
@@ -453,7 +460,7 @@ impl FileSystem for Nfs4 {
     ) -> AndDelegated<Listing> {
         let (inner, asker, above) = (self.inner.clone(), caller.clone(), *directory);
         let work = async move { inner.read_directory_delegated(&asker, &above, part).await };
-        self.along(caller, Box::pin(work)).await
+        self.with_piggyback(caller, Box::pin(work)).await
     }
 
     async fn acl(&self, caller: &Caller, handle: &Handle) -> Result<Acl> {
@@ -497,7 +504,7 @@ impl FileSystem for Nfs4 {
         &self,
         caller: &Caller,
         handle: &Handle,
-        by: By,
+        by: StateidBasis,
         offset: u64,
         what: Extent,
     ) -> Result<Sought> {

@@ -29,10 +29,10 @@ use rpc::Link;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use vfs::{
-    AccessMask, Accessed, Attributes, By, Callback, Callbacks, Caller, Commit, CreateHow, Created, Data,
+    AccessMask, Accessed, Attributes, Callback, Callbacks, Caller, Commit, CreateHow, Created, Data,
     Delegated, Device, FileSystem, FileType, FsLimits, FsStat, Handle, Lease, LeaseId, Listing, Lock,
     LockRequest, Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Owner, Read, ReadDir, Renamed,
-    Result, SetAttributes, Share, Stability, Status, Timestamp, Wcc, Written,
+    Result, SetAttributes, Share, Stability, StateidBasis, Status, Timestamp, Wcc, Written,
 };
 use xdr::{Bulk, Opaque};
 
@@ -47,7 +47,7 @@ use seen::Seen;
 #[derive(Debug)]
 pub struct Nqnfs {
     url: Url,
-    inner: Arc<Inner>,
+    inner: Arc<NqnfsClient>,
     callbacks: Mutex<Option<Callbacks>>,
     /// Renews leases and tells of those that end; ends with this.
     keeper: JoinHandle<()>,
@@ -55,7 +55,7 @@ pub struct Nqnfs {
 
 /// What calls, callbacks and the keeper share.
 #[derive(Debug)]
-struct Inner {
+struct NqnfsClient {
     server: SocketAddr,
     root: Handle,
     link: Link,
@@ -173,7 +173,14 @@ impl FileSystem for Nqnfs {
         Ok((path.into_bytes(), None))
     }
 
-    async fn read(&self, caller: &Caller, handle: &Handle, _by: By, offset: u64, count: u32) -> Result<Read> {
+    async fn read(
+        &self,
+        caller: &Caller,
+        handle: &Handle,
+        _by: StateidBasis,
+        offset: u64,
+        count: u32,
+    ) -> Result<Read> {
         let count = count.min(self.inner.transfer_max);
         let args = nqnfs::ReadArgs { file: convert::to_wire(handle)?, offset, count };
         self.inner.used(handle);
@@ -195,7 +202,7 @@ impl FileSystem for Nqnfs {
         &self,
         caller: &Caller,
         handle: &Handle,
-        _by: By,
+        _by: StateidBasis,
         offset: u64,
         data: Bytes,
         _stability: Stability,
@@ -250,7 +257,10 @@ impl FileSystem for Nqnfs {
         // To its end even if the asker goes away: a lease must not come to nobody.
         let (inner, caller, directory) = (self.inner.clone(), caller.clone(), *directory);
         let (name, set) = (name.clone(), *set);
-        vfs::lasting(async move { inner.make_leased_directory(&caller, &directory, &name, &set).await }).await
+        vfs::run_to_completion(
+            async move { inner.make_leased_directory(&caller, &directory, &name, &set).await },
+        )
+        .await
     }
 
     async fn symlink(
@@ -324,7 +334,7 @@ impl FileSystem for Nqnfs {
     async fn open(&self, caller: &Caller, request: &OpenRequest) -> Result<Opened> {
         // To its end even if the asker goes away: a lease must not come to nobody.
         let (inner, caller, request) = (self.inner.clone(), caller.clone(), request.clone());
-        vfs::lasting(async move { inner.open(&caller, &request).await }).await
+        vfs::run_to_completion(async move { inner.open(&caller, &request).await }).await
     }
 
     async fn downgrade(&self, _caller: &Caller, _open: OpenId, _access: Share, _deny: Share) -> Result<()> {
@@ -367,7 +377,7 @@ impl FileSystem for Nqnfs {
         }
         // To its end even if the asker goes away: a lease must not come to nobody.
         let (inner, caller, directory) = (self.inner.clone(), caller.clone(), *directory);
-        vfs::lasting(async move { inner.delegate(&caller, &directory, asked).await }).await
+        vfs::run_to_completion(async move { inner.delegate(&caller, &directory, asked).await }).await
     }
 
     async fn returned(&self, _caller: &Caller, lease: LeaseId) -> Result<()> {
@@ -375,11 +385,11 @@ impl FileSystem for Nqnfs {
         Ok(())
     }
 
-    fn leave(&self) {
+    fn prepare_shutdown(&self) {
         self.inner.leases.lock().leave();
     }
 
     async fn shutdown(&self) {
-        self.inner.say_farewell().await;
+        self.inner.return_all().await;
     }
 }

@@ -8,7 +8,7 @@ use vfs::{FileSystem, Handle};
 use crate::connect::ConnectError;
 use crate::counts::ProcedureCounts;
 use crate::nfs3::Nfs3;
-use crate::nfs4::{Life, Nfs4};
+use crate::nfs4::{Incarnation, Nfs4};
 use crate::nqnfs::Nqnfs;
 use crate::url::{Proto, Url, Version};
 
@@ -28,11 +28,11 @@ pub enum Origin {
 /// # Errors
 /// One line that says what did not answer or would not, and what to do.
 pub async fn connect(url: &Url) -> Result<Origin, ConnectError> {
-    connect_as(url, Life::volatile(url)).await
+    connect_as(url, Incarnation::volatile(url)).await
 }
 
 /// Mounts as this client, where the version has such a thing, and takes over what its last life held.
-pub async fn connect_as(url: &Url, life: Life) -> Result<Origin, ConnectError> {
+pub async fn connect_as(url: &Url, incarnation: Incarnation) -> Result<Origin, ConnectError> {
     let vers = url.options.vers;
     if vers == Version::Nqnfs {
         return Ok(Origin::Nqnfs(Arc::new(Nqnfs::connect(url).await?)));
@@ -41,15 +41,16 @@ pub async fn connect_as(url: &Url, life: Life) -> Result<Origin, ConnectError> {
     if vers.minors().is_empty() || (vers.takes_v3() && udp) {
         return Ok(Origin::V3(Arc::new(Nfs3::connect(url).await?)));
     }
-    let version4 =
-        async || Nfs4::connect_as(url, life.clone()).await.map(|mounted| Origin::V4(Arc::new(mounted)));
+    let version4 = async || {
+        Nfs4::connect_as(url, incarnation.clone()).await.map(|mounted| Origin::V4(Arc::new(mounted)))
+    };
     let refused = match version4().await {
         Err(refused) if vers.takes_v3() && refused.leaves_v3() => refused,
         decided => return decided,
     };
     match Nfs3::connect(url).await {
         // A server that was only just starting may speak version 4 by now, and whoever has chosen stays with it.
-        Ok(mounted) if refused.is_silence() => match version4().await {
+        Ok(mounted) if refused.is_no_answer() => match version4().await {
             Ok(mounted) => Ok(mounted),
             Err(_) => Ok(Origin::V3(Arc::new(mounted))),
         },
@@ -57,7 +58,7 @@ pub async fn connect_as(url: &Url, life: Life) -> Result<Origin, ConnectError> {
         // What speaks version 4 is what there is.
         Err(_) if matches!(refused, ConnectError::Refused4 { .. }) => Err(refused),
         // Of a server that is away, the port of MOUNT is not what is to be told.
-        Err(failed) if refused.is_silence() && failed.is_silence() => Err(refused),
+        Err(failed) if refused.is_no_answer() && failed.is_no_answer() => Err(refused),
         Err(failed) => Err(failed),
     }
 }

@@ -34,7 +34,7 @@ pub enum AskError {
     Connect(#[from] io::Error),
     /// A connection, or datagrams sent, and silence.
     #[error("no answer")]
-    Silence,
+    UnansweredSince,
     /// The server says no.
     #[error("{0}")]
     Refused(Refusal),
@@ -72,7 +72,9 @@ pub(crate) async fn ask<C: Call>(
         Ok(mut answer) => Ok(C::Results::decode(&mut answer.results)?),
         Err(CallError::Refused(refusal)) => Err(AskError::Refused(refusal)),
         Err(CallError::Malformed(error)) => Err(error.into()),
-        Err(CallError::TimedOut | CallError::TooLarge(_) | CallError::Closed) => Err(AskError::Silence),
+        Err(CallError::TimedOut | CallError::TooLarge(_) | CallError::Closed) => {
+            Err(AskError::UnansweredSince)
+        }
     }
 }
 

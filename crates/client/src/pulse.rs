@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use rpc::CallError;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
-use vfs::Silence;
+use vfs::UnansweredSince;
 
 /// Shorter silences are not told of.
 const NOTICE_AFTER: Duration = Duration::from_secs(1);
@@ -21,7 +21,7 @@ const NOTICE_AFTER: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Pulse {
     heard: Mutex<Instant>,
-    silence: watch::Sender<Silence>,
+    silence: watch::Sender<UnansweredSince>,
 }
 
 impl Default for Pulse {
@@ -32,7 +32,7 @@ impl Default for Pulse {
 
 impl Pulse {
     /// Since when there is silence, as it begins and ends.
-    pub(crate) fn watch(&self) -> watch::Receiver<Silence> {
+    pub(crate) fn watch(&self) -> watch::Receiver<UnansweredSince> {
         self.silence.subscribe()
     }
 

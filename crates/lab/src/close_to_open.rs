@@ -70,12 +70,12 @@ pub struct CloseToOpen {
     /// Files shared.
     pub files: usize,
     /// One timestamp granule of the origin. File systems of Linux before 6.13 have a tick: 10 ms in a guest, 4 ms on a usual host.
-    pub granule: Duration,
+    pub granularity: Duration,
 }
 
 impl Default for CloseToOpen {
     fn default() -> CloseToOpen {
-        CloseToOpen { rounds: 300, files: 6, granule: Duration::from_millis(11) }
+        CloseToOpen { rounds: 300, files: 6, granularity: Duration::from_millis(11) }
     }
 }
 
@@ -129,7 +129,7 @@ impl CloseToOpen {
                 Manner::Resize,
             ]);
             unasked +=
-                change(&mut files[file], &mut seats[writer], manner, round, self.granule, &mut history);
+                change(&mut files[file], &mut seats[writer], manner, round, self.granularity, &mut history);
             if unasked > UNASKED_MAX {
                 fail(&files[file], seats, writer, round, &history);
             }
@@ -172,7 +172,7 @@ fn change(
     seat: &mut Seat,
     manner: Manner,
     round: usize,
-    granule: Duration,
+    granularity: Duration,
     history: &mut VecDeque<String>,
 ) -> usize {
     let mut unasked = 0;
@@ -181,7 +181,7 @@ fn change(
     let path = seat.directory.join(&file.name);
     for attempt in 0..ATTEMPTS_MAX {
         file.content = content_of(&file.name, round * 100 + attempt, &seat.name, size);
-        std::thread::sleep((file.changed + granule).saturating_duration_since(Instant::now()));
+        std::thread::sleep((file.changed + granularity).saturating_duration_since(Instant::now()));
         let before = calls(seat);
         let mut done = match manner {
             Manner::Rewrite | Manner::Resize => seat.hand.write(&path, &file.content),
@@ -310,7 +310,7 @@ mod tests {
     #[test]
     fn one_directory_keeps_the_promise() {
         let directory = tempfile::tempdir().expect("a directory");
-        let checker = CloseToOpen { rounds: 50, granule: Duration::ZERO, ..CloseToOpen::default() };
+        let checker = CloseToOpen { rounds: 50, granularity: Duration::ZERO, ..CloseToOpen::default() };
         let reads = checker.run(&mut seats_at([directory.path(); 2]), &mut Rng::new(1));
         assert!(reads > 50);
     }
@@ -319,7 +319,7 @@ mod tests {
     #[should_panic(expected = "close-to-open is broken")]
     fn two_directories_do_not() {
         let directories = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
-        let checker = CloseToOpen { granule: Duration::ZERO, ..CloseToOpen::default() };
+        let checker = CloseToOpen { granularity: Duration::ZERO, ..CloseToOpen::default() };
         checker.create(&mut seats_at([directories[1].path(); 2])[0]);
         checker.run(&mut seats_at([directories[0].path(), directories[1].path()]), &mut Rng::new(1));
     }

@@ -109,13 +109,13 @@ struct Board {
     failure: Mutex<Option<String>>,
     stop: AtomicBool,
     steps: AtomicUsize,
-    granule: Duration,
+    granularity: Duration,
 }
 
 impl Coherence {
-    /// The first player makes the files. Who writes waits for `granule` before another may write the same file: where a
+    /// The first player makes the files. Who writes waits for `granularity` before another may write the same file: where a
     /// version 2 or 3 client or origin takes part, that of the origin's time stamps.
-    pub fn new(players: Vec<Player>, granule: Duration) -> Coherence {
+    pub fn new(players: Vec<Player>, granularity: Duration) -> Coherence {
         let board = Board {
             ledger: Mutex::default(),
             history: Mutex::default(),
@@ -123,7 +123,7 @@ impl Coherence {
             failure: Mutex::default(),
             stop: AtomicBool::new(false),
             steps: AtomicUsize::new(0),
-            granule,
+            granularity,
         };
         let mut game = Coherence { players: players.into_iter().map(Some).collect(), board };
         if let Some(Some(player)) = game.players.first_mut() {

@@ -73,8 +73,8 @@ impl Log {
         let mut tail = self.locked();
         loop {
             let text = String::from_utf8_lossy(&tail.bytes[tail.searched_from..]);
-            let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
-            if let Some(line) = whole.rev().find(|line| line.contains(words)) {
+            let complete = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+            if let Some(line) = complete.rev().find(|line| line.contains(words)) {
                 return Some(line.trim_end().to_owned());
             }
             let left = deadline.saturating_duration_since(Instant::now());

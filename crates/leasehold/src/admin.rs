@@ -131,10 +131,10 @@ impl Admin {
 }
 
 async fn accept(listener: UnixListener, answering: Arc<Answering>) {
-    let room = Arc::new(Semaphore::new(REQUESTS_MAX));
+    let capacity = Arc::new(Semaphore::new(REQUESTS_MAX));
     // Requests end with the socket.
     let mut tasks = tokio::task::JoinSet::new();
-    while let Ok(permit) = room.clone().acquire_owned().await {
+    while let Ok(permit) = capacity.clone().acquire_owned().await {
         let Ok((stream, _)) = listener.accept().await else { return };
         let answering = answering.clone();
         tasks.spawn(async move {

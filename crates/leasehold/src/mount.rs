@@ -31,7 +31,7 @@ pub use places::cache_of;
 use crate::admin::Admin;
 use crate::cli;
 use crate::departure::{self, Left};
-use crate::owner::Life;
+use crate::owner::Incarnation;
 use crate::stack::End;
 use crate::state::{self, Kind, Lock};
 use crate::{Failure, proxy, status};
@@ -142,12 +142,12 @@ pub async fn run(arguments: cli::Mount) -> Result<(), Failure> {
     };
     // Once mounted, the working directory is the root.
     let directory = std::path::absolute(&directory).unwrap_or(directory);
-    let life = tokio::select! {
-        life = Life::begin(&url, &directory) => life?,
+    let incarnation = tokio::select! {
+        incarnation = Incarnation::begin(&url, &directory) => incarnation?,
         () = end.wait() => return Err(nothing()),
     };
     let origin = tokio::select! {
-        origin = reach(&url, &life, words.retry) => origin?,
+        origin = reach(&url, &incarnation, words.retry) => origin?,
         () = end.wait() => return Err(nothing()),
     };
     let mut options = proxy::cache_options(&url, directory.clone());
@@ -157,7 +157,7 @@ pub async fn run(arguments: cli::Mount) -> Result<(), Failure> {
     // On a full disk the mount works without what a later one could go on with.
     let state = directory.join("state");
     let state = state::try_make(&state)?.is_ok().then_some(state);
-    let lock = state.as_ref().map(|state| life.keep(state, &origin)).transpose()?;
+    let lock = state.as_ref().map(|state| incarnation.keep(state, &origin)).transpose()?;
     let mounting = async {
         // What programs of the last life had open died with them.
         cache.end_reclaim().await;
@@ -311,17 +311,20 @@ fn tell(arguments: &cli::Mount, url: &Url, mounted: &Mount, log: Option<File>) -
 }
 
 /// Mounts the origin; one that does not answer is waited for as long as `retry` says: with none, there is one attempt.
-async fn reach(url: &Url, life: &Life, retry: Duration) -> Result<Origin, Failure> {
+async fn reach(url: &Url, incarnation: &Incarnation, retry: Duration) -> Result<Origin, Failure> {
     let silent = || {
         Failure(format!(
             "{url} does not answer; check that the server runs, or wait longer with -o retry=MINUTES"
         ))
     };
     if retry.is_zero() {
-        let once = tokio::time::timeout(ATTEMPT_MAX, client::connect_as(url, life.client.clone())).await;
+        let once =
+            tokio::time::timeout(ATTEMPT_MAX, client::connect_as(url, incarnation.client.clone())).await;
         return once.map_err(|_| silent())?.map_err(|error| Failure(error.to_string()));
     }
-    tokio::time::timeout(retry, proxy::reach(url, &life.client)).await.unwrap_or_else(|_| Err(silent()))
+    tokio::time::timeout(retry, proxy::reach(url, &incarnation.client))
+        .await
+        .unwrap_or_else(|_| Err(silent()))
 }
 
 fn status_of(mounted: &Weak<Mount>, cache: &Cache, origin: &Origin) -> Value {

@@ -17,39 +17,41 @@ use crate::state::{self, Lock};
 const BYTES_MAX: usize = 1024;
 
 /// Who to be, and what keeps others from being it too.
-pub struct Life {
+pub struct Incarnation {
     /// For the origin.
-    pub client: client::Life,
+    pub client: client::Incarnation,
     /// Why nothing is taken over, if something was there.
     reason: Option<String>,
     lock: Option<Lock>,
 }
 
-impl Life {
+impl Incarnation {
     /// The next life of the proxy or mount whose cache `directory` this is; the first, if its state is not there yet. A
     /// process that is about to end is waited for.
     ///
     /// # Errors
     /// If another process lives it, or another user could read or change the directory's contents.
-    pub async fn begin(url: &Url, directory: &Path) -> Result<Life, Failure> {
+    pub async fn begin(url: &Url, directory: &Path) -> Result<Incarnation, Failure> {
         state::private::check_link(directory)?;
         if directory.is_dir() {
             state::private::secure(directory)?;
         }
         let state = &directory.join("state");
         if !state.is_dir() {
-            return Ok(Life { client: client::Life::volatile(url), reason: None, lock: None });
+            return Ok(Incarnation { client: client::Incarnation::volatile(url), reason: None, lock: None });
         }
         let lock = state::lock_after(state, directory).await?;
         let (client, reason) = match std::fs::read(file(state)) {
             Ok(owner) if (1..=BYTES_MAX).contains(&owner.len()) => {
-                client::Life::resume(url, owner.into(), &record(state))
+                client::Incarnation::resume(url, owner.into(), &record(state))
             }
-            Ok(_) => (client::Life::volatile(url), None),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => (client::Life::volatile(url), None),
+            Ok(_) => (client::Incarnation::volatile(url), None),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                (client::Incarnation::volatile(url), None)
+            }
             Err(error) => return Err(unusable(&file(state), &error)),
         };
-        Ok(Life { client, reason, lock: Some(lock) })
+        Ok(Incarnation { client, reason, lock: Some(lock) })
     }
 
     /// Makes the owner durable, and from now on what is held at the origin. The lock is held until the value that comes
@@ -119,16 +121,19 @@ mod tests {
         let cache = directory.path();
         let state = cache.join("state");
         let url = Url::parse("nfs://filer/export").unwrap();
-        assert!(Life::begin(&url, cache).await.unwrap().lock.is_none(), "nothing is made that was not there");
+        assert!(
+            Incarnation::begin(&url, cache).await.unwrap().lock.is_none(),
+            "nothing is made that was not there"
+        );
         std::fs::create_dir(&state).unwrap();
         store(&state, b"the owner").unwrap();
-        let first = Life::begin(&url, cache).await.unwrap();
+        let first = Incarnation::begin(&url, cache).await.unwrap();
         assert_eq!(first.client.owner()[..], b"the owner"[..]);
         assert!(!first.client.resumes(), "there is no record yet");
-        assert!(Life::begin(&url, cache).await.is_err(), "one life at a time");
+        assert!(Incarnation::begin(&url, cache).await.is_err(), "one life at a time");
         drop(first);
         std::fs::write(record(&state), b"damage").unwrap();
-        let second = Life::begin(&url, cache).await.unwrap();
+        let second = Incarnation::begin(&url, cache).await.unwrap();
         assert_eq!(second.client.owner()[..], b"the owner"[..]);
         assert!(!second.client.resumes());
     }

@@ -13,7 +13,7 @@ use vfs::FileSystem;
 
 use crate::admin::Admin;
 use crate::cli::Proxy;
-use crate::owner::Life;
+use crate::owner::Incarnation;
 use crate::stack::{self, End, Keep, Stack};
 use crate::state::{self, Kind};
 use crate::{Failure, status};
@@ -31,13 +31,13 @@ pub async fn run(arguments: Proxy) -> Result<(), Failure> {
         Some(directory) => directory.clone(),
         None => state::default_directory(Kind::Cache, &state::file_name(&url.to_string()))?,
     };
-    let life = tokio::select! {
-        life = Life::begin(url, &directory) => life?,
+    let incarnation = tokio::select! {
+        incarnation = Incarnation::begin(url, &directory) => incarnation?,
         () = end.wait() => return Ok(()),
     };
     // The end may be wished for while the origin is still being waited for.
     let origin = tokio::select! {
-        origin = reach(url, &life.client) => origin?,
+        origin = reach(url, &incarnation.client) => origin?,
         () = end.wait() => return Ok(()),
     };
     let mut options = cache_options(url, directory.clone());
@@ -46,7 +46,7 @@ pub async fn run(arguments: Proxy) -> Result<(), Failure> {
     let state = make_state(&directory)?;
     let nqnfs = stack::nqnfs(&state)?;
     let arbiter = stack::arbiter(cache.clone(), &arguments.version4, &nqnfs);
-    let lock = life.keep(&state, &origin)?;
+    let lock = incarnation.keep(&state, &origin)?;
     origin.holds_for_others();
     let handle_key = arguments.handle_key.clone().unwrap_or_else(|| state.join("handle.key"));
     let path = arguments.export.clone().unwrap_or_else(|| url.export_text());
@@ -75,11 +75,11 @@ pub async fn run(arguments: Proxy) -> Result<(), Failure> {
 }
 
 /// Mounts the origin; one that does not answer yet is waited for, one that refuses is not.
-pub async fn reach(url: &Url, life: &client::Life) -> Result<Origin, Failure> {
+pub async fn reach(url: &Url, incarnation: &client::Incarnation) -> Result<Origin, Failure> {
     let mut pause = Duration::from_millis(500);
     let mut told = false;
     loop {
-        let mut connecting = std::pin::pin!(client::connect_as(url, life.clone()));
+        let mut connecting = std::pin::pin!(client::connect_as(url, incarnation.clone()));
         let connected = if let Ok(soon) = tokio::time::timeout(QUIET, &mut connecting).await {
             soon
         } else {
@@ -90,7 +90,7 @@ pub async fn reach(url: &Url, life: &client::Life) -> Result<Origin, Failure> {
         };
         match connected {
             Ok(origin) => return Ok(origin),
-            Err(silent) if silent.is_silence() && !url.options.soft => {
+            Err(silent) if silent.is_no_answer() && !url.options.soft => {
                 crate::output::tell(format_args!("{silent}; still trying"));
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(RETRY_MAX);

@@ -70,7 +70,7 @@ pub fn calls(front: &Front) -> Value {
 /// Clients of version 4.
 pub fn clients(front: &Front) -> Value {
     let clients = front.clients();
-    json!({ "known": clients.known, "silent": clients.silent })
+    json!({ "known": clients.known, "courtesy": clients.courtesy })
 }
 
 /// How much of the bounds for all clients is in use.
@@ -85,7 +85,7 @@ pub fn load(load: &rpc::Load) -> Value {
 }
 
 /// What clients hold, and what became of recalls.
-pub fn held(held: &arbiter::Held) -> Value {
+pub fn held(held: &arbiter::Holdings) -> Value {
     json!({
         "opens": held.opens,
         "locks": held.locks,
@@ -141,7 +141,7 @@ pub fn cache(stats: &cache::Stats) -> Value {
         "data": of(stats.data),
         "read_hit_bytes": stats.read_hit_bytes,
         "fetched_bytes": stats.fetched_bytes,
-        "reads_along": stats.reads_along,
+        "piggybacked_reads": stats.piggybacked_reads,
         "stored_bytes": stats.stored_bytes,
         "used_bytes": stats.used_bytes,
         "leases_read": stats.leases_read,

@@ -13,8 +13,8 @@ use cache::{Cache, WriteBehind};
 use client::{Origin, Url};
 use server::{ExportOptions, Squash};
 use vfs::{
-    By, Caller, CreateHow, FileSystem, Freshness, Handle, HolderId, Name, OpenRequest, Opened, Owner, Share,
-    Stability, Want,
+    Caller, CreateHow, FileSystem, Freshness, Handle, HolderId, Name, OpenRequest, Opened, Owner, Share,
+    Stability, StateidBasis, Want,
 };
 
 use crate::cli::{Network, Version4};
@@ -92,7 +92,7 @@ impl Bed {
     }
 
     async fn write(&self, opened: &Opened, offset: u64, data: Bytes, stability: Stability) {
-        let by = By::Open(opened.id);
+        let by = StateidBasis::Open(opened.id);
         let length = data.len();
         let written =
             self.cache.write(&Bed::caller(), &opened.handle, by, offset, data, stability).await.unwrap();
@@ -100,7 +100,7 @@ impl Bed {
     }
 
     async fn read(&self, file: &Handle, count: u32) -> Bytes {
-        let read = self.cache.read(&Bed::caller(), file, By::Anonymous, 0, count).await.unwrap();
+        let read = self.cache.read(&Bed::caller(), file, StateidBasis::Anonymous, 0, count).await.unwrap();
         read.data.to_bytes().unwrap()
     }
 

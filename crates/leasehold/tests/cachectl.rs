@@ -12,7 +12,7 @@ use std::time::Duration;
 use client::{Nfs3, Url};
 use program::{Running, Tree, fails_in_lines, fails_with, leasehold, run};
 use serde_json::Value;
-use vfs::{By, Caller, FileSystem, Name};
+use vfs::{Caller, FileSystem, Name, StateidBasis};
 
 /// A tree of `files` files of 64 KiB and more in two directories, and a name that is no UTF-8.
 fn grow(tree: &Tree, files: usize) {
@@ -66,7 +66,10 @@ async fn read(origin: &Nfs3, path: &str) -> Option<Vec<u8>> {
         }
         let mut bytes = Vec::new();
         loop {
-            let read = origin.read(&caller, &at, By::Anonymous, bytes.len() as u64, 1 << 20).await.unwrap();
+            let read = origin
+                .read(&caller, &at, StateidBasis::Anonymous, bytes.len() as u64, 1 << 20)
+                .await
+                .unwrap();
             bytes.extend_from_slice(&read.data.to_bytes().unwrap());
             if read.eof {
                 return bytes;

@@ -17,8 +17,8 @@ use program::Running;
 use serde_json::Value;
 use tempfile::TempDir;
 use vfs::{
-    AccessMask, By, Caller, CreateHow, FileSystem, Handle, Lock, LockKind, LockRequest, Locked, Name,
-    OpenRequest, Opened, Owner, SetAttributes, Share, Stability, Status, Want,
+    AccessMask, Caller, CreateHow, FileSystem, Handle, Lock, LockKind, LockRequest, Locked, Name,
+    OpenRequest, Opened, Owner, SetAttributes, Share, Stability, StateidBasis, Status, Want,
 };
 
 fn start(arguments: &[&str]) -> Running {
@@ -169,7 +169,7 @@ impl Bench {
 
     async fn read(&self, client: usize, opened: &Opened) -> Bytes {
         let fs = self.clients[client].file_system();
-        let read = fs.read(&user(), &opened.handle, By::Open(opened.id), 0, 100).await.unwrap();
+        let read = fs.read(&user(), &opened.handle, StateidBasis::Open(opened.id), 0, 100).await.unwrap();
         read.data.to_bytes().unwrap()
     }
 
@@ -179,9 +179,9 @@ impl Bench {
 
     /// Lets the proxy see the directory, and waits for a granule: what is learnt of a state before that is not believed for long.
     async fn age(&self) {
-        const GRANULE: Duration = Duration::from_millis(10);
+        const GRANULARITY: Duration = Duration::from_millis(10);
         self.clients[0].file_system().getattr(&user(), &self.root).await.unwrap();
-        tokio::time::sleep(2 * GRANULE).await;
+        tokio::time::sleep(2 * GRANULARITY).await;
     }
 
     /// Opens, reads and closes until the file and its directory are old enough for what is cached of them to be believed, and
@@ -281,7 +281,9 @@ impl Bench {
         let writing = tokio::time::timeout(Duration::from_secs(4), fs.open(&root, &request));
         let writer = writing.await.expect("held for the recall, not told DELAY").unwrap();
         let data = Bytes::from_static(b"CONTENT");
-        fs.write(&root, &writer.handle, By::Open(writer.id), 0, data, Stability::FileSync).await.unwrap();
+        fs.write(&root, &writer.handle, StateidBasis::Open(writer.id), 0, data, Stability::FileSync)
+            .await
+            .unwrap();
         fs.close(&root, writer.id).await.unwrap();
         let held = &self.status("serve-state")["held"]["/export"];
         assert_eq!((&held["read_leases"], &held["write_leases"]), (&Value::from(0), &Value::from(0)));
@@ -454,7 +456,7 @@ async fn a_cold_read_costs_one_call() {
         let found = v3.lookup(&caller, &v3_root, &Name::new(b"large").unwrap()).await.unwrap().node.handle;
         let one = [("OPEN", 1)];
         let before = bench.reads();
-        let reading = v3.read(&caller, &found, By::Anonymous, 0, 200_000);
+        let reading = v3.read(&caller, &found, StateidBasis::Anonymous, 0, 200_000);
         let read = bench.costs("cold READ of v3", reading, one, one, one).await.unwrap();
         assert!(read.data.to_bytes().unwrap() == large);
         let fs = bench.clients[0].file_system();

@@ -8,7 +8,7 @@ mod program;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use client::{Life, Nfs4, Url};
+use client::{Incarnation, Nfs4, Url};
 use program::{Running, Tree, run};
 use serde_json::Value;
 use vfs::{
@@ -46,10 +46,10 @@ fn held(tree: &Tree) -> [u64; 3] {
     [count("opens"), leases, status["clients"]["known"].as_u64().unwrap()]
 }
 
-async fn connect(serve: &Running, life: Option<Life>) -> Nfs4 {
+async fn connect(serve: &Running, incarnation: Option<Incarnation>) -> Nfs4 {
     let url = Url::parse(&serve.url()).unwrap();
-    let life = life.unwrap_or_else(|| Life::volatile(&url));
-    Nfs4::connect_as(&url, life).await.unwrap()
+    let incarnation = incarnation.unwrap_or_else(|| Incarnation::volatile(&url));
+    Nfs4::connect_as(&url, incarnation).await.unwrap()
 }
 
 async fn create(fs: &Nfs4, root: &Handle, name: &str) -> Result<Opened> {

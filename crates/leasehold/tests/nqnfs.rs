@@ -22,8 +22,8 @@ use server::{Export, ExportOptions, Exports, Front, HandleKey, Handles, Squash};
 use tempfile::TempDir;
 use tokio::time::timeout;
 use vfs::{
-    By, Caller, CreateHow, FileSystem, Freshness, Handle, HolderId, Name, OpenId, OpenRequest, Owner,
-    SetAttributes, Share, Stability, Status, Timestamp, Want,
+    Caller, CreateHow, FileSystem, Freshness, Handle, HolderId, Name, OpenId, OpenRequest, Owner,
+    SetAttributes, Share, Stability, StateidBasis, Status, Timestamp, Want,
 };
 
 /// Longer than anything here takes.
@@ -132,7 +132,7 @@ impl Client {
     async fn write(&self, file: &str, data: &[u8], make: bool) -> Handle {
         let (open, handle) = self.try_open(file, Share::READ | Share::WRITE, make).await.unwrap();
         let data = Bytes::copy_from_slice(data);
-        let by = By::Open(open);
+        let by = StateidBasis::Open(open);
         let me = me();
         let writing = self.cache.write(&me, &handle, by, 0, data, Stability::Unstable);
         timeout(PATIENCE, writing).await.expect("an answer").unwrap();
@@ -150,7 +150,7 @@ impl Client {
             }
         };
         let me = me();
-        let reading = self.cache.read(&me, &handle, By::Open(open), 0, 1 << 20);
+        let reading = self.cache.read(&me, &handle, StateidBasis::Open(open), 0, 1 << 20);
         let read = timeout(PATIENCE, reading).await.expect("an answer").unwrap();
         self.cache.close(&me, open).await.unwrap();
         Some(read.data.to_bytes().unwrap().to_vec())
@@ -300,7 +300,7 @@ async fn nobody_opens_what_he_may_not() {
             assert_eq!(client.nqnfs.open(&other, &request).await.unwrap_err().status, Status::Access);
         }
     }
-    let read = client.cache.read(&other, &file, By::Anonymous, 0, 100).await;
+    let read = client.cache.read(&other, &file, StateidBasis::Anonymous, 0, 100).await;
     assert_eq!(read.unwrap_err().status, Status::Access);
 }
 
@@ -482,7 +482,11 @@ async fn what_is_pushed_late_is_as_old_as_it_is() {
     assert!(modified("object") < modified("source"), "it was not made of what the source is now");
     let (open, synced) = builder.try_open("synced", Share::READ | Share::WRITE, true).await.unwrap();
     let data = Bytes::from_static(b"data");
-    builder.cache.write(&me(), &synced, By::Open(open), 0, data, Stability::Unstable).await.unwrap();
+    builder
+        .cache
+        .write(&me(), &synced, StateidBasis::Open(open), 0, data, Stability::Unstable)
+        .await
+        .unwrap();
     builder.cache.commit(&me(), &synced, 0, 0).await.unwrap();
     builder.cache.close(&me(), open).await.unwrap();
     assert_eq!((builder.calls(Procedure::Write), builder.calls(Procedure::Setattr)), (2, 1));
@@ -520,7 +524,7 @@ async fn who_makes_a_file_may_open_it_and_who_finds_one_may_not() {
     let written = client.cache.write(
         &other,
         &made.handle,
-        By::Open(made.id),
+        StateidBasis::Open(made.id),
         0,
         Bytes::from_static(b"mine"),
         Stability::FileSync,
@@ -602,7 +606,7 @@ async fn after_nqnfs_expired_delayed_writes_arrive_and_the_cache_is_held_against
     // The lease is no more: somebody else is not kept waiting.
     let (open, handle) = other.try_open("file", Share::READ | Share::WRITE, false).await.unwrap();
     let data = Bytes::from_static(&[b'c'; 1000]);
-    let by = By::Open(open);
+    let by = StateidBasis::Open(open);
     other.cache.write(&me(), &handle, by, 1000, data, Stability::Unstable).await.unwrap();
     forgetful.forgets.store(false, Ordering::Release);
     other.cache.commit(&me(), &handle, 0, 0).await.unwrap();

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use local::{LocalFs, Options};
-use vfs::{AccessMask, By, Caller, CreateHow, FileSystem, Name, ReadDir, SetAttributes, Stability};
+use vfs::{AccessMask, Caller, CreateHow, FileSystem, Name, ReadDir, SetAttributes, Stability, StateidBasis};
 
 /// How long each operation is repeated.
 const TIME: Duration = Duration::from_millis(500);
@@ -65,16 +65,18 @@ async fn run(directory: &std::path::Path, state: &std::path::Path, caller: &Call
     measure("LOOKUP", |_| async { fs.lookup(caller, &root, file_name).await.unwrap() }).await;
     let at = |number: u64| number * 7919 % 1024 * 4096;
     measure("READ 4 KiB", |number| async move {
-        fs.read(caller, big, By::Anonymous, at(number), 4096).await.unwrap()
+        fs.read(caller, big, StateidBasis::Anonymous, at(number), 4096).await.unwrap()
     })
     .await;
     measure("READ 1 MiB, as a range", |number| async move {
-        fs.read(caller, big, By::Anonymous, (number % 4) << 20, 1 << 20).await.unwrap()
+        fs.read(caller, big, StateidBasis::Anonymous, (number % 4) << 20, 1 << 20).await.unwrap()
     })
     .await;
     let data = &Bytes::from(vec![1; 4096]);
     measure("WRITE 4 KiB, unstable", |number| async move {
-        fs.write(caller, file, By::Anonymous, at(number), data.clone(), Stability::Unstable).await.unwrap()
+        fs.write(caller, file, StateidBasis::Anonymous, at(number), data.clone(), Stability::Unstable)
+            .await
+            .unwrap()
     })
     .await;
     let fresh = &name("fresh");

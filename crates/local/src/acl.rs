@@ -15,7 +15,7 @@ use vfs::{Acl, FileType, Status, Wcc};
 
 use crate::descriptors::Node;
 use crate::errno;
-use crate::locks::Held;
+use crate::locks::HeldLocks;
 use crate::tree::Tree;
 use crate::xattr::path;
 use posix::Posix;
@@ -42,7 +42,7 @@ pub(crate) fn get(tree: &Tree, node: &Node) -> Result<Acl, Status> {
 }
 
 /// Sets it.
-pub(crate) fn set(tree: &Tree, node: &Node, acl: &Acl, held: Held) -> Result<Wcc, Status> {
+pub(crate) fn set(tree: &Tree, node: &Node, acl: &Acl, held: HeldLocks) -> Result<Wcc, Status> {
     let before = tree.stat(node)?;
     if node.file_type == FileType::Symlink {
         return Err(Status::NotSupp);

@@ -16,9 +16,9 @@ use crate::descriptors::Node;
 use crate::errno;
 use crate::handles::Parsed;
 use crate::io::stat_regular;
-use crate::locks::{Blocked, Held, Stripe};
+use crate::locks::{Blocked, HeldLocks, Stripe};
 use crate::make::{chown, peek_locked};
-use crate::opens::Ground;
+use crate::opens::DataRight;
 use crate::ranges::Out;
 use crate::tree::{Described, Tree};
 
@@ -54,11 +54,11 @@ impl From<Out> for Stop {
 /// Sets attributes, if the guard holds.
 pub(crate) fn set_attributes(
     tree: &Tree,
-    (principal, ground): (&Principal, Ground),
+    (principal, right): (&Principal, DataRight),
     node: &Node,
     set: &SetAttributes,
     guard: Option<Timestamp>,
-    held: Held,
+    held: HeldLocks,
 ) -> Result<Wcc, Stop> {
     let before = tree.stat(node)?;
     if guard.is_some_and(|ctime| ctime != before.ctime()) {
@@ -67,7 +67,7 @@ pub(crate) fn set_attributes(
     if *set == SetAttributes::default() {
         return Ok(Wcc::around(before.wcc(), Some(before.attributes(node.mount.fsid))));
     }
-    let done = apply(tree, (principal, ground), node, set);
+    let done = apply(tree, (principal, right), node, set);
     let wcc = Wcc::around(before.wcc(), tree.changed(node));
     done?;
     drop(held);
@@ -77,13 +77,13 @@ pub(crate) fn set_attributes(
 
 fn apply(
     tree: &Tree,
-    (principal, ground): (&Principal, Ground),
+    (principal, right): (&Principal, DataRight),
     node: &Node,
     set: &SetAttributes,
 ) -> Result<(), Stop> {
     if let Some(size) = set.size {
         let stat = stat_regular(tree, node)?;
-        ground.check_write(&tree.opens, node, principal, &stat)?;
+        right.check_write(&tree.opens, node, principal, &stat)?;
         cut_or_extend(tree, node, &stat, size)?;
     }
     if set.uid.is_some() || set.gid.is_some() {
@@ -153,7 +153,7 @@ pub(crate) fn remove(
     directory: &Node,
     name: &Name,
     flags: AtFlags,
-    mut held: Held,
+    mut held: HeldLocks,
 ) -> Result<Wcc, Stop> {
     let before = tree.stat_directory(directory)?;
     let (victim, path) = peek_locked(tree, directory, name, &mut held)?;
@@ -178,7 +178,7 @@ pub(crate) struct End<'a> {
 }
 
 /// Renames, and replaces what is there.
-pub(crate) fn rename(tree: &Tree, from: End<'_>, to: End<'_>, mut held: Held) -> Result<Renamed, Stop> {
+pub(crate) fn rename(tree: &Tree, from: End<'_>, to: End<'_>, mut held: HeldLocks) -> Result<Renamed, Stop> {
     let before = (tree.stat_directory(from.directory)?, tree.stat_directory(to.directory)?);
     if from.directory.mount.fsid != to.directory.mount.fsid {
         return Err(Status::Xdev.into());

@@ -53,11 +53,11 @@ impl ChangeCounter {
     }
 
     /// The number of a file that was just looked at.
-    pub(crate) fn look(&self, ctime: u64, settled: bool, forgotten: &Forgotten) -> u64 {
+    pub(crate) fn look(&self, ctime: u64, nonracy: bool, forgotten: &Forgotten) -> u64 {
         let mut given = self.0.lock();
         match *given {
             Some(given) if given.ctime == ctime => given.change,
-            before => given.insert(looked(before, ctime, settled, forgotten.highest())).change,
+            before => given.insert(looked(before, ctime, nonracy, forgotten.highest())).change,
         }
     }
 
@@ -79,8 +79,8 @@ impl ChangeCounter {
 
 impl Forgotten {
     /// The number of a file that is not in use.
-    pub(crate) fn look(&self, ctime: u64, settled: bool) -> u64 {
-        looked(None, ctime, settled, self.highest()).change
+    pub(crate) fn look(&self, ctime: u64, nonracy: bool) -> u64 {
+        looked(None, ctime, nonracy, self.highest()).change
     }
 
     fn highest(&self) -> u64 {
@@ -93,14 +93,14 @@ fn start(ctime: u64) -> u64 {
 }
 
 /// What a ctime gives that was not seen before.
-fn looked(before: Option<Given>, ctime: u64, settled: bool, forgotten: u64) -> Given {
-    let least = match (before, settled) {
+fn looked(before: Option<Given>, ctime: u64, nonracy: bool, forgotten: u64) -> Given {
+    let least = match (before, nonracy) {
         (Some(before), _) => before.change.saturating_add(1),
         (None, true) => 0,
         // It may have been counted further before it was forgotten.
         (None, false) => forgotten.saturating_add(1),
     };
-    let change = if settled { ctime } else { start(ctime) };
+    let change = if nonracy { ctime } else { start(ctime) };
     Given { ctime, change: change.max(least) }
 }
 

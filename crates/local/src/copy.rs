@@ -15,8 +15,8 @@ use vfs::{Copied, Principal, Stability, Status, Wcc};
 use crate::attributes::Stat;
 use crate::descriptors::Node;
 use crate::io::stat_regular;
-use crate::locks::Held;
-use crate::opens::Ground;
+use crate::locks::HeldLocks;
+use crate::opens::DataRight;
 use crate::tree::Tree;
 use crate::{errno, sys};
 
@@ -28,7 +28,7 @@ const STEP_BYTES: usize = 8 << 20;
 /// One side.
 pub(crate) struct End<'a> {
     pub(crate) node: &'a Node,
-    pub(crate) ground: Ground,
+    pub(crate) right: DataRight,
     pub(crate) offset: u64,
 }
 
@@ -39,7 +39,7 @@ pub(crate) fn copy(
     from: &End<'_>,
     to: &End<'_>,
     count: u64,
-    held: Held,
+    held: HeldLocks,
 ) -> Result<Copied, Status> {
     let (source, before) = stat_both(tree, principal, from, to)?;
     let count = range(&source, from.offset, count)?;
@@ -112,7 +112,7 @@ pub(crate) fn clone_range(
     from: &End<'_>,
     to: &End<'_>,
     count: u64,
-    held: Held,
+    held: HeldLocks,
 ) -> Result<Wcc, Status> {
     let (source, before) = stat_both(tree, principal, from, to)?;
     range(&source, from.offset, count)?;
@@ -131,9 +131,9 @@ fn stat_both(
     to: &End<'_>,
 ) -> Result<(Stat, Stat), Status> {
     let source = stat_regular(tree, from.node)?;
-    from.ground.check_read(&tree.opens, from.node, principal, &source)?;
+    from.right.check_read(&tree.opens, from.node, principal, &source)?;
     let target = stat_regular(tree, to.node)?;
-    to.ground.check_write(&tree.opens, to.node, principal, &target)?;
+    to.right.check_write(&tree.opens, to.node, principal, &target)?;
     Ok((source, target))
 }
 

@@ -168,9 +168,9 @@ struct Slot {
 }
 
 /// Room for one more file that is kept, until it is taken with [`Descriptors::pin`] or dropped.
-pub(crate) struct Room<'d>(&'d Descriptors);
+pub(crate) struct Capacity<'d>(&'d Descriptors);
 
-impl Room<'_> {
+impl Capacity<'_> {
     /// Takes as many of its descriptors.
     fn take(self, cost: usize) {
         self.0.spent.fetch_sub(PER_NODE.saturating_sub(cost), Ordering::Relaxed);
@@ -178,7 +178,7 @@ impl Room<'_> {
     }
 }
 
-impl Drop for Room<'_> {
+impl Drop for Capacity<'_> {
     fn drop(&mut self) {
         self.0.kept.fetch_sub(1, Ordering::Relaxed);
         self.0.spent.fetch_sub(PER_NODE, Ordering::Relaxed);
@@ -240,8 +240,8 @@ impl Descriptors {
     }
 
     /// Room for one more file that is kept, for whoever must not fail once he has begun. `None` if too much is kept.
-    pub(crate) fn room(&self) -> Option<Room<'_>> {
-        self.reserve(1, PER_NODE).then(|| Room(self))
+    pub(crate) fn capacity(&self) -> Option<Capacity<'_>> {
+        self.reserve(1, PER_NODE).then(|| Capacity(self))
     }
 
     /// Is no more left than a sixteenth of the room?
@@ -268,7 +268,12 @@ impl Descriptors {
 
     /// Keeps a node, in this room or in what there is, and gives the one that is kept: where it was forgotten meanwhile,
     /// another may be. However often it is pinned, it takes room once. `None` if too much is kept.
-    pub(crate) fn pin(&self, node: &Arc<Node>, what: Use, room: Option<Room<'_>>) -> Option<Arc<Node>> {
+    pub(crate) fn pin(
+        &self,
+        node: &Arc<Node>,
+        what: Use,
+        capacity: Option<Capacity<'_>>,
+    ) -> Option<Arc<Node>> {
         let mut shard = self.shard(&node.handle).lock();
         let kept = match shard.get(&node.handle) {
             Some(kept) => kept,
@@ -277,9 +282,9 @@ impl Descriptors {
         let before = kept.cost();
         kept.uses(what).fetch_add(1, Ordering::Relaxed);
         let cost = kept.cost();
-        let fits = match room {
-            Some(room) if before == 0 => {
-                room.take(cost);
+        let fits = match capacity {
+            Some(capacity) if before == 0 => {
+                capacity.take(cost);
                 true
             }
             other => {
@@ -514,11 +519,11 @@ mod tests {
         }
         assert_eq!((spent(), descriptors.idle_per_shard()), (12, 2));
         // One that is leased takes the third when it is opened; a room, if there is one, goes back.
-        let room = descriptors.room();
-        assert!(room.is_some() && descriptors.room().is_none());
-        assert!(descriptors.pin(&nodes[0], Use::Open, room).is_some());
+        let capacity = descriptors.capacity();
+        assert!(capacity.is_some() && descriptors.capacity().is_none());
+        assert!(descriptors.pin(&nodes[0], Use::Open, capacity).is_some());
         assert_eq!(spent(), 13);
-        assert!(descriptors.pin(&nodes[6], Use::Open, descriptors.room()).is_some());
+        assert!(descriptors.pin(&nodes[6], Use::Open, descriptors.capacity()).is_some());
         assert_eq!((spent(), descriptors.idle_per_shard()), (16, 1));
         for (node, what) in [(&nodes[7], Use::Lease), (&nodes[1], Use::Open)] {
             assert!(descriptors.pin(node, what, None).is_none(), "there are no more");

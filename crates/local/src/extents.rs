@@ -6,8 +6,8 @@ use vfs::{Extent, Principal, Sought, Status, Wcc};
 use crate::descriptors::Node;
 use crate::errno;
 use crate::io::stat_regular;
-use crate::locks::Held;
-use crate::opens::Ground;
+use crate::locks::HeldLocks;
+use crate::opens::DataRight;
 use crate::tree::Tree;
 
 /// No file system has larger blocks.
@@ -16,13 +16,13 @@ const BLOCK_BYTES_MAX: u64 = 1 << 20;
 /// Where the next data or hole begins. The descriptor is shared, but nobody else uses its position.
 pub(crate) fn seek(
     tree: &Tree,
-    (principal, ground): (&Principal, Ground),
+    (principal, right): (&Principal, DataRight),
     node: &Node,
     offset: u64,
     what: Extent,
 ) -> Result<Sought, Status> {
     let stat = stat_regular(tree, node)?;
-    ground.check_read(&tree.opens, node, principal, &stat)?;
+    right.check_read(&tree.opens, node, principal, &stat)?;
     if offset >= stat.size() {
         return Err(Status::Nxio);
     }
@@ -48,14 +48,14 @@ pub(crate) enum Reservation {
 /// Reserves the space of a range, or gives it up.
 pub(crate) fn reserve(
     tree: &Tree,
-    (principal, ground): (&Principal, Ground),
+    (principal, right): (&Principal, DataRight),
     node: &Node,
     (offset, length): (u64, u64),
     what: Reservation,
-    held: Held,
+    held: HeldLocks,
 ) -> Result<Wcc, Status> {
     let before = stat_regular(tree, node)?;
-    ground.check_write(&tree.opens, node, principal, &before)?;
+    right.check_write(&tree.opens, node, principal, &before)?;
     if length == 0 {
         return Err(Status::Inval);
     }

@@ -10,21 +10,21 @@ use rustix::fs::AtFlags;
 use rustix::time::ClockId;
 use vfs::replay::{self, Made};
 use vfs::{
-    AccessMask, Accessed, Acl, Attributes, By, Callbacks, Caller, Commit, Copied, CreateHow, Created, Data,
+    AccessMask, Accessed, Acl, Attributes, Callbacks, Caller, Commit, Copied, CreateHow, Created, Data,
     Delegated, Device, Error, Extent, Features, FileSystem, FileType, FsLimits, FsStat, Handle, Lease,
     LeaseId, ListedXattrs, Listing, Lock, LockRequest, Locked, Looked, Name, OpenId, OpenRequest, Opened,
-    Owner, Place, Principal, Read, ReadDir, Renamed, Result, SetAttributes, Share, Sought, Stability, Status,
-    Timestamp, Wcc, Written, XattrHow, XattrName,
+    Owner, Place, Principal, Read, ReadDir, Renamed, Result, SetAttributes, Share, Sought, Stability,
+    StateidBasis, Status, Timestamp, Wcc, Written, XattrHow, XattrName,
 };
 
 use crate::change::{self, End, Stop};
 use crate::descriptors::Node;
 use crate::extents::{self, Reservation};
 use crate::io::{self, Wait};
-use crate::locks::{Held, Stripe};
+use crate::locks::{HeldLocks, Stripe};
 use crate::make::Making;
 use crate::opening::{self, ToMake};
-use crate::opens::Ground;
+use crate::opens::DataRight;
 use crate::tree::Tree;
 use crate::{LocalFs, acl, copy, directory, errno, lookup, workers, xattr};
 
@@ -56,7 +56,7 @@ impl LocalFs {
         &self,
         caller: &Caller,
         files: &[&Node],
-        job: impl Fn(&Tree, &Principal, Held) -> Result<T, Stop> + Send + Sync + 'static,
+        job: impl Fn(&Tree, &Principal, HeldLocks) -> Result<T, Stop> + Send + Sync + 'static,
     ) -> Result<T, Status> {
         let job = Arc::new(job);
         let mut stripes: Vec<Stripe> =
@@ -151,12 +151,12 @@ impl LocalFs {
 
     async fn reserve(&self, caller: &Caller, at: Place, length: u64, what: Reservation) -> Result<Wcc> {
         let node = self.node(&at.handle).await?;
-        let ground = self.tree.opens.ground(at.by, &at.handle, None)?;
+        let right = self.tree.opens.right(at.by, &at.handle, None)?;
         let file = node.clone();
         let done = self
             .change(caller, &[&node], move |tree, principal, held| {
                 let range = (at.offset, length);
-                Ok(extents::reserve(tree, (principal, ground), &file, range, what, held)?)
+                Ok(extents::reserve(tree, (principal, right), &file, range, what, held)?)
             })
             .await;
         done.map_err(|status| self.failed(&node, status))
@@ -168,19 +168,19 @@ impl LocalFs {
         caller: &Caller,
         from: Place,
         to: Place,
-        job: impl Fn(&Tree, &Principal, &copy::End<'_>, &copy::End<'_>, Held) -> Result<T, Status>
+        job: impl Fn(&Tree, &Principal, &copy::End<'_>, &copy::End<'_>, HeldLocks) -> Result<T, Status>
         + Send
         + Sync
         + 'static,
     ) -> Result<T> {
         let (source, target) = (self.node(&from.handle).await?, self.node(&to.handle).await?);
-        let read = self.tree.opens.ground(from.by, &from.handle, None)?;
-        let write = self.tree.opens.ground(to.by, &to.handle, None)?;
+        let read = self.tree.opens.right(from.by, &from.handle, None)?;
+        let write = self.tree.opens.right(to.by, &to.handle, None)?;
         let changed = target.clone();
         let done = self
             .change(caller, &[&target], move |tree, principal, held| {
-                let from = copy::End { node: &source, ground: read, offset: from.offset };
-                let to = copy::End { node: &changed, ground: write, offset: to.offset };
+                let from = copy::End { node: &source, right: read, offset: from.offset };
+                let to = copy::End { node: &changed, right: write, offset: to.offset };
                 Ok(job(tree, principal, &from, &to, held)?)
             })
             .await;
@@ -230,10 +230,10 @@ impl FileSystem for LocalFs {
         guard: Option<Timestamp>,
     ) -> Result<Wcc> {
         let node = self.node(handle).await?;
-        let (file, wanted, ground) = (node.clone(), *set, Ground::Anonymous(caller.holder));
+        let (file, wanted, right) = (node.clone(), *set, DataRight::Anonymous(caller.holder));
         let done = self
             .change(caller, &[&node], move |tree, principal, held| {
-                change::set_attributes(tree, (principal, ground), &file, &wanted, guard, held)
+                change::set_attributes(tree, (principal, right), &file, &wanted, guard, held)
             })
             .await;
         match done {
@@ -284,15 +284,22 @@ impl FileSystem for LocalFs {
         Ok((target.into_bytes().into(), Some(stat.attributes(node.mount.fsid))))
     }
 
-    async fn read(&self, caller: &Caller, handle: &Handle, by: By, offset: u64, count: u32) -> Result<Read> {
+    async fn read(
+        &self,
+        caller: &Caller,
+        handle: &Handle,
+        by: StateidBasis,
+        offset: u64,
+        count: u32,
+    ) -> Result<Read> {
         let node = self.node(handle).await?;
-        let ground = self.tree.opens.ground(by, handle, None)?;
+        let right = self.tree.opens.right(by, handle, None)?;
         let part = (offset, count);
-        let done = match io::read(&self.tree, (&caller.principal, ground), &node, part, Wait::No) {
+        let done = match io::read(&self.tree, (&caller.principal, right), &node, part, Wait::No) {
             Ok(None) => {
                 let file = node.clone();
                 self.work(caller, move |tree, principal| {
-                    io::read(tree, (principal, ground), &file, part, Wait::Yes)
+                    io::read(tree, (principal, right), &file, part, Wait::Yes)
                 })
                 .await
             }
@@ -310,17 +317,17 @@ impl FileSystem for LocalFs {
         &self,
         caller: &Caller,
         handle: &Handle,
-        by: By,
+        by: StateidBasis,
         offset: u64,
         data: Bytes,
         stability: Stability,
     ) -> Result<Written> {
         let node = self.node(handle).await?;
-        let ground = self.tree.opens.ground(by, handle, None)?;
+        let right = self.tree.opens.right(by, handle, None)?;
         let file = node.clone();
         let done = self
             .change(caller, &[&node], move |tree, principal, held| {
-                Ok(io::write(tree, (principal, ground), &file, (offset, &data), stability, held)?)
+                Ok(io::write(tree, (principal, right), &file, (offset, &data), stability, held)?)
             })
             .await;
         done.map_err(|status| self.failed(&node, status))
@@ -328,9 +335,9 @@ impl FileSystem for LocalFs {
 
     async fn commit(&self, caller: &Caller, handle: &Handle, _offset: u64, _count: u32) -> Result<Commit> {
         let node = self.node(handle).await?;
-        let (file, ground) = (node.clone(), Ground::Anonymous(caller.holder));
+        let (file, right) = (node.clone(), DataRight::Anonymous(caller.holder));
         let done =
-            self.work(caller, move |tree, principal| io::commit(tree, (principal, ground), &file)).await;
+            self.work(caller, move |tree, principal| io::commit(tree, (principal, right), &file)).await;
         done.map_err(|status| self.failed(&node, status))
     }
 
@@ -532,8 +539,8 @@ impl FileSystem for LocalFs {
     }
 
     /// Nothing can be done about it here: is there room by now?
-    async fn make_room(&self, caller: &Caller) -> bool {
-        self.tree.opens.room(&self.tree.descriptors, caller.holder, None).is_ok()
+    async fn free_capacity(&self, caller: &Caller) -> bool {
+        self.tree.opens.capacity(&self.tree.descriptors, caller.holder, None).is_ok()
     }
 
     fn callbacks(&self) -> Option<Callbacks> {
@@ -617,17 +624,15 @@ impl FileSystem for LocalFs {
         &self,
         caller: &Caller,
         handle: &Handle,
-        by: By,
+        by: StateidBasis,
         offset: u64,
         what: Extent,
     ) -> Result<Sought> {
         let node = self.node(handle).await?;
-        let ground = self.tree.opens.ground(by, handle, None)?;
+        let right = self.tree.opens.right(by, handle, None)?;
         let file = node.clone();
         let done = self
-            .work(caller, move |tree, principal| {
-                extents::seek(tree, (principal, ground), &file, offset, what)
-            })
+            .work(caller, move |tree, principal| extents::seek(tree, (principal, right), &file, offset, what))
             .await;
         done.map_err(|status| self.failed(&node, status))
     }

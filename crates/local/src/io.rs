@@ -15,8 +15,8 @@ use vfs::{Commit, Data, FileRange, FileType, Principal, Read, Stability, Status,
 
 use crate::attributes::Stat;
 use crate::descriptors::Node;
-use crate::locks::Held;
-use crate::opens::Ground;
+use crate::locks::HeldLocks;
+use crate::opens::DataRight;
 use crate::tree::Tree;
 use crate::{errno, identity};
 
@@ -76,14 +76,14 @@ impl Tree {
 /// Reads; `None` if that would have to wait and must not.
 pub(crate) fn read(
     tree: &Tree,
-    (principal, ground): (&Principal, Ground),
+    (principal, right): (&Principal, DataRight),
     node: &Node,
     (offset, count): (u64, u32),
     wait: Wait,
 ) -> Result<Option<Read>, Status> {
     // Taken before the data: whoever compares it later sees any change since.
     let stat = stat_regular(tree, node)?;
-    ground.check_read(&tree.opens, node, principal, &stat)?;
+    right.check_read(&tree.opens, node, principal, &stat)?;
     let attributes = Some(stat.attributes(node.mount.fsid));
     let left = stat.size().saturating_sub(offset);
     let length = left.min(count.min(TRANSFER_MAX).into()) as u32;
@@ -139,14 +139,14 @@ fn fill(file: &File, buffer: &mut [u8], offset: u64, wait: Wait) -> Result<usize
 /// Writes, with the caller's identity worn: set-id bits fall, and reserves and quotas hold, as for the caller.
 pub(crate) fn write(
     tree: &Tree,
-    (principal, ground): (&Principal, Ground),
+    (principal, right): (&Principal, DataRight),
     node: &Node,
     (offset, data): (u64, &Bytes),
     stability: Stability,
-    held: Held,
+    held: HeldLocks,
 ) -> Result<Written, Status> {
     let before = stat_regular(tree, node)?;
-    ground.check_write(&tree.opens, node, principal, &before)?;
+    right.check_write(&tree.opens, node, principal, &before)?;
     if offset.checked_add(data.len() as u64).is_none_or(|end| end > i64::MAX as u64) {
         return Err(Status::FBig);
     }
@@ -185,11 +185,11 @@ fn write_all(file: &File, data: &[u8], offset: u64) -> Result<usize, Errno> {
 /// Makes unstable writes durable: those of the whole file, whatever the range.
 pub(crate) fn commit(
     tree: &Tree,
-    (principal, ground): (&Principal, Ground),
+    (principal, right): (&Principal, DataRight),
     node: &Node,
 ) -> Result<Commit, Status> {
     let stat = stat_regular(tree, node)?;
-    ground.check_write(&tree.opens, node, principal, &stat)?;
+    right.check_write(&tree.opens, node, principal, &stat)?;
     let open = node.data.lock().writing.clone();
     let file = match open {
         Some(file) => file,

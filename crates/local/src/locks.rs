@@ -3,7 +3,7 @@
 //!
 //! The locks are striped by handle and asynchronous: who waits holds no thread. Several are taken in the order of
 //! their stripes. A file that is known only once a directory is locked (the one that a REMOVE removes) is added with
-//! [`Held::also`], which never waits; where it would have to, the operation gives everything back and starts again
+//! [`HeldLocks::also`], which never waits; where it would have to, the operation gives everything back and starts again
 //! with that file among those it asks for.
 //!
 //! Processes of this machine that change the same files without us cannot be excluded.
@@ -27,7 +27,7 @@ pub(crate) struct Locks {
 
 /// Locks that an operation holds, given back when dropped.
 #[derive(Default)]
-pub(crate) struct Held {
+pub(crate) struct HeldLocks {
     stripes: Vec<(Stripe, OwnedMutexGuard<()>)>,
     /// Out of tries: go on without those that cannot be had.
     resigned: bool,
@@ -47,8 +47,8 @@ impl Locks {
         self.hasher.hash_one(file) as usize % STRIPES
     }
 
-    /// Waits for all these locks. If `resigned`, [`Held::also`] will do without what it cannot have.
-    pub(crate) async fn hold(&self, wanted: &[Stripe], resigned: bool) -> Held {
+    /// Waits for all these locks. If `resigned`, [`HeldLocks::also`] will do without what it cannot have.
+    pub(crate) async fn hold(&self, wanted: &[Stripe], resigned: bool) -> HeldLocks {
         let mut wanted = wanted.to_vec();
         wanted.sort_unstable();
         wanted.dedup();
@@ -56,11 +56,11 @@ impl Locks {
         for stripe in wanted {
             stripes.push((stripe, self.stripes[stripe].clone().lock_owned().await));
         }
-        Held { stripes, resigned }
+        HeldLocks { stripes, resigned }
     }
 }
 
-impl Held {
+impl HeldLocks {
     /// Adds the lock of one more file, if that is possible at once.
     pub(crate) fn also(&mut self, locks: &Locks, file: &Handle) -> Result<(), Blocked> {
         let stripe = locks.stripe(file);

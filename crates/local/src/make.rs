@@ -22,7 +22,7 @@ use crate::attributes::Stat;
 use crate::change::{self, Stop};
 use crate::descriptors::Node;
 use crate::io::stat_regular;
-use crate::locks::Held;
+use crate::locks::HeldLocks;
 use crate::tree::{Described, Tree, open_child};
 use crate::{errno, identity, lookup};
 
@@ -38,7 +38,7 @@ pub(crate) struct Making<'a> {
     pub(crate) principal: &'a Principal,
     pub(crate) directory: &'a Node,
     pub(crate) name: &'a Name,
-    pub(crate) held: Held,
+    pub(crate) held: HeldLocks,
 }
 
 impl Making<'_> {
@@ -319,7 +319,7 @@ pub(crate) fn peek_locked(
     tree: &Tree,
     directory: &Node,
     name: &Name,
-    held: &mut Held,
+    held: &mut HeldLocks,
 ) -> Result<(Described, OwnedFd), Stop> {
     let found = lookup::peek(tree, directory, name)?;
     held.also(&tree.locks, &found.0.handle)?;

@@ -12,9 +12,9 @@ use vfs::{
 };
 
 use crate::change::Stop;
-use crate::descriptors::{Node, Room, Use};
+use crate::descriptors::{Capacity, Node, Use};
 use crate::io::stat_regular;
-use crate::locks::Held;
+use crate::locks::HeldLocks;
 use crate::make::Making;
 use crate::opens::Opener;
 use crate::tree::Tree;
@@ -73,26 +73,26 @@ pub(crate) fn create(
     holder: Option<HolderId>,
     make: &ToMake<'_>,
     request: &OpenRequest,
-    held: Held,
+    held: HeldLocks,
 ) -> Result<Opened, Stop> {
-    let room = room_to_make(tree, (principal, holder), make)?;
+    let capacity = capacity_to_make(tree, (principal, holder), make)?;
     let making = Making { tree, principal, directory: make.directory, name: make.name, held };
     let (made, created) = making.file(make.how, make.set, request.access)?;
     let found = Found { handle: made.node.handle, directory: made.directory, created };
-    Ok(finish(tree, (principal, holder), &found, request, room)?)
+    Ok(finish(tree, (principal, holder), &found, request, capacity)?)
 }
 
 /// Room for a file before it is made: one that was made and could not be opened would be in the way of the next attempt.
 ///
 /// # Errors
 /// `Resource` if there is none, unless the file is there, and open for others; `Exist` if it must not be there.
-fn room_to_make<'t>(
+fn capacity_to_make<'t>(
     tree: &'t Tree,
     (principal, holder): (&Principal, Option<HolderId>),
     make: &ToMake<'_>,
-) -> Result<Option<Room<'t>>, Status> {
-    let none = match tree.opens.room(&tree.descriptors, holder, None) {
-        Ok(room) => return Ok(room),
+) -> Result<Option<Capacity<'t>>, Status> {
+    let none = match tree.opens.capacity(&tree.descriptors, holder, None) {
+        Ok(capacity) => return Ok(capacity),
         Err(none) => none,
     };
     let missing = |error| if error == Status::NoEnt { none } else { error };
@@ -101,7 +101,7 @@ fn room_to_make<'t>(
         return Err(Status::Exist);
     }
     let there = tree.node(&there.node.handle)?;
-    tree.opens.room(&tree.descriptors, holder, Some(&there))
+    tree.opens.capacity(&tree.descriptors, holder, Some(&there))
 }
 
 fn finish(
@@ -109,7 +109,7 @@ fn finish(
     (principal, holder): (&Principal, Option<HolderId>),
     found: &Found,
     request: &OpenRequest,
-    room: Option<Room<'_>>,
+    capacity: Option<Capacity<'_>>,
 ) -> Result<Opened, Status> {
     let node = tree.node(&found.handle)?;
     let stat = stat_regular(tree, &node)?;
@@ -118,15 +118,15 @@ fn finish(
         check(&node, principal, granted, request.access)?;
     }
     // Before a lease is granted, which nobody would hear of.
-    let room = match room {
-        Some(room) => Some(room),
-        None => tree.opens.room(&tree.descriptors, holder, Some(&node))?,
+    let capacity = match capacity {
+        Some(capacity) => Some(capacity),
+        None => tree.opens.capacity(&tree.descriptors, holder, Some(&node))?,
     };
     // Before the file is opened for data: a guard wants to be alone.
     let lease = tree.leases.grant(tree, &node, request.access, request.want);
     hold_data(tree, &node, request.access)?;
     let opener = Opener { principal, holder, owner: request.owner.clone() };
-    let id = tree.opens.open((&tree.descriptors, room), &node, opener, request.access, request.deny)?;
+    let id = tree.opens.open((&tree.descriptors, capacity), &node, opener, request.access, request.deny)?;
     // Looked at last: what changes from here on finds the open.
     let attributes = match tree.stat(&node) {
         Ok(stat) => stat.attributes(node.mount.fsid),

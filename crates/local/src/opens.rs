@@ -20,10 +20,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
-use vfs::{By, Handle, HolderId, OpenId, Owner, Principal, Share, Status};
+use vfs::{Handle, HolderId, OpenId, Owner, Principal, Share, StateidBasis, Status};
 
 use crate::attributes::Stat;
-use crate::descriptors::{Descriptors, Node, Room, Use};
+use crate::descriptors::{Capacity, Descriptors, Node, Use};
 use crate::identity;
 
 /// Most opens of one exported directory.
@@ -77,7 +77,7 @@ struct Table {
 
 /// On what ground data is used.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Ground {
+pub(crate) enum DataRight {
     /// Permission is asked for each time. What the caller has open as this holder counts, where the protocol does not say
     /// which open is meant.
     Anonymous(Option<HolderId>),
@@ -90,12 +90,12 @@ impl Opens {
     ///
     /// # Errors
     /// `Resource` if too much is open.
-    pub(crate) fn room<'d>(
+    pub(crate) fn capacity<'d>(
         &self,
         descriptors: &'d Descriptors,
         holder: Option<HolderId>,
         node: Option<&Node>,
-    ) -> Result<Option<Room<'d>>, Status> {
+    ) -> Result<Option<Capacity<'d>>, Status> {
         let leaves_some = {
             let table = self.table.read();
             if table.by_id.len() >= OPENS_MAX {
@@ -107,7 +107,7 @@ impl Opens {
         match node {
             Some(node) if node.is_kept() => Ok(None),
             _ if leaves_some && descriptors.is_nearly_full() => Err(Status::Resource),
-            _ => descriptors.room().map(Some).ok_or(Status::Resource),
+            _ => descriptors.capacity().map(Some).ok_or(Status::Resource),
         }
     }
 
@@ -117,7 +117,7 @@ impl Opens {
     /// `Resource` if too much is open.
     pub(crate) fn open(
         &self,
-        (descriptors, room): (&Descriptors, Option<Room<'_>>),
+        (descriptors, capacity): (&Descriptors, Option<Capacity<'_>>),
         node: &Arc<Node>,
         opener: Opener<'_>,
         access: Share,
@@ -134,7 +134,7 @@ impl Opens {
         if table.by_id.len() >= OPENS_MAX {
             return Err(Status::Resource);
         }
-        let node = descriptors.pin(node, Use::Open, room).ok_or(Status::Resource)?;
+        let node = descriptors.pin(node, Use::Open, capacity).ok_or(Status::Resource)?;
         let id = OpenId(LAST_ID.fetch_add(1, Ordering::Relaxed) + 1);
         let share = Mutex::new(Shares { access, deny });
         let users = Mutex::new(vec![(opener.principal.clone(), access)]);
@@ -195,11 +195,16 @@ impl Opens {
     ///
     /// # Errors
     /// `BadStateId` if there is no such open of this file.
-    pub(crate) fn ground(&self, by: By, handle: &Handle, holder: Option<HolderId>) -> Result<Ground, Status> {
+    pub(crate) fn right(
+        &self,
+        by: StateidBasis,
+        handle: &Handle,
+        holder: Option<HolderId>,
+    ) -> Result<DataRight, Status> {
         match by {
-            By::Anonymous => Ok(Ground::Anonymous(holder)),
-            By::Open(id) => match self.table.read().by_id.get(&id) {
-                Some(open) if open.node.handle == *handle => Ok(Ground::Open(open.share.lock().access)),
+            StateidBasis::Anonymous => Ok(DataRight::Anonymous(holder)),
+            StateidBasis::Open(id) => match self.table.read().by_id.get(&id) {
+                Some(open) if open.node.handle == *handle => Ok(DataRight::Open(open.share.lock().access)),
                 _ => Err(Status::BadStateId),
             },
         }
@@ -245,7 +250,7 @@ impl Open {
     }
 }
 
-impl Ground {
+impl DataRight {
     /// May the caller read the data of this regular file?
     ///
     /// # Errors
@@ -283,9 +288,9 @@ impl Ground {
         ask: impl FnOnce() -> Result<(), Status>,
     ) -> Result<(), Status> {
         match self {
-            Ground::Open(share) if share.contains(access) => identity::may_wear(principal),
-            Ground::Open(_) => Err(Status::OpenMode),
-            Ground::Anonymous(holder) => match (ask(), holder) {
+            DataRight::Open(share) if share.contains(access) => identity::may_wear(principal),
+            DataRight::Open(_) => Err(Status::OpenMode),
+            DataRight::Anonymous(holder) => match (ask(), holder) {
                 (Err(Status::Access), Some(holder))
                     if opens.holds(holder, principal, &node.handle, access) =>
                 {

@@ -85,7 +85,7 @@ impl Node {
     /// Notes the kernel's answer to whoever asked for `asked`.
     pub(crate) fn note_grant(&self, principal: &Principal, stat: &Stat, asked: u8, granted: u8) {
         if let Principal::Unix(credential) = principal
-            && is_settled(stat.ctime())
+            && is_nonracy(stat.ctime())
         {
             self.grants.lock().remember(credential, stat.ctime(), asked, granted);
         }
@@ -184,7 +184,7 @@ fn is_owner(principal: &Principal, stat: &Stat) -> bool {
 
 /// Will a later change of the file have another ctime? This compares with the clock that file systems take their time
 /// stamps from, which no seam could stand in for.
-pub(crate) fn is_settled(ctime: Timestamp) -> bool {
+pub(crate) fn is_nonracy(ctime: Timestamp) -> bool {
     let now = rustix::time::clock_gettime(ClockId::RealtimeCoarse);
     let age = Timestamp::new(now.tv_sec, now.tv_nsec as u32).as_nanos() - ctime.as_nanos();
     age > TICK_NANOSECONDS

@@ -23,7 +23,7 @@ use crate::leases::Leases;
 use crate::locks::Locks;
 use crate::mounts::{self, Mount, Mounts};
 use crate::opens::Opens;
-use crate::permission::{TICK_NANOSECONDS, is_settled};
+use crate::permission::{TICK_NANOSECONDS, is_nonracy};
 use crate::sys::KernelHandle;
 use crate::{HandleKind, OpenError, Options, errno, identity, sys};
 
@@ -312,11 +312,11 @@ impl Tree {
         if mount.fine_stamps {
             return *stat;
         }
-        let (ctime, settled) = (stat.ctime().as_nanos() as u64, is_settled(stat.ctime()));
+        let (ctime, nonracy) = (stat.ctime().as_nanos() as u64, is_nonracy(stat.ctime()));
         let forgotten = &self.descriptors.forgotten;
         stat.with_change(match node {
-            Some(node) => node.change.look(ctime, settled, forgotten),
-            None => forgotten.look(ctime, settled),
+            Some(node) => node.change.look(ctime, nonracy, forgotten),
+            None => forgotten.look(ctime, nonracy),
         })
     }
 

@@ -25,13 +25,13 @@ type Job = Box<dyn FnOnce() + Send>;
 struct Pool {
     queue: Mutex<VecDeque<Job>>,
     arrived: Condvar,
-    room: Semaphore,
+    capacity: Semaphore,
 }
 
 static POOL: Pool = Pool {
     queue: Mutex::new(VecDeque::new()),
     arrived: Condvar::new(),
-    room: Semaphore::const_new(JOBS_MAX),
+    capacity: Semaphore::const_new(JOBS_MAX),
 };
 
 /// Starts the threads, once per process.
@@ -58,7 +58,7 @@ where
     E: From<Status> + Send + 'static,
     J: FnOnce() -> Result<T, E> + Send + 'static,
 {
-    let _room = POOL.room.acquire().await.map_err(|_| Status::ServerFault)?;
+    let _room = POOL.capacity.acquire().await.map_err(|_| Status::ServerFault)?;
     let (answer, answered) = oneshot::channel();
     let job: Job = Box::new(move || {
         let outcome = identity::wear(&principal).map_err(E::from).and_then(|_worn| job());

@@ -12,7 +12,7 @@ use vfs::{FileType, ListedXattrs, Principal, Status, Wcc, XattrHow, XattrName};
 
 use crate::descriptors::Node;
 use crate::errno;
-use crate::locks::Held;
+use crate::locks::HeldLocks;
 use crate::permission::READ;
 use crate::tree::Tree;
 
@@ -43,7 +43,7 @@ pub(crate) fn set(
     name: &XattrName,
     value: &[u8],
     how: XattrHow,
-    held: Held,
+    held: HeldLocks,
 ) -> Result<Wcc, Status> {
     if value.len() > VALUE_MAX {
         return Err(Status::XattrTooBig);
@@ -57,7 +57,7 @@ pub(crate) fn set(
 }
 
 /// Removes one.
-pub(crate) fn remove(tree: &Tree, node: &Node, name: &XattrName, held: Held) -> Result<Wcc, Status> {
+pub(crate) fn remove(tree: &Tree, node: &Node, name: &XattrName, held: HeldLocks) -> Result<Wcc, Status> {
     change(tree, node, held, || rustix::fs::removexattr(path(&node.path), full(name)))
 }
 
@@ -88,12 +88,12 @@ pub(crate) fn list(
 
 /// As many names as there is room for.
 fn part(mut names: Vec<XattrName>, cookie: u64, bytes: usize) -> Result<ListedXattrs, Status> {
-    let mut room = bytes;
+    let mut capacity = bytes;
     let fitting = names
         .iter()
         .take_while(|name| {
-            let taken = room.checked_sub(NAME_BYTES + name.as_bytes().len());
-            room = taken.unwrap_or(0);
+            let taken = capacity.checked_sub(NAME_BYTES + name.as_bytes().len());
+            capacity = taken.unwrap_or(0);
             taken.is_some()
         })
         .count();
@@ -108,7 +108,7 @@ fn part(mut names: Vec<XattrName>, cookie: u64, bytes: usize) -> Result<ListedXa
 fn change(
     tree: &Tree,
     node: &Node,
-    held: Held,
+    held: HeldLocks,
     change: impl FnOnce() -> Result<(), Errno>,
 ) -> Result<Wcc, Status> {
     let before = tree.stat(node)?;

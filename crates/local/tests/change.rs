@@ -6,7 +6,7 @@ mod common;
 use bytes::Bytes;
 use common::{machine, name, serve_in, serve_with};
 use tempfile::TempDir;
-use vfs::{By, FileSystem, SetAttributes, Stability};
+use vfs::{FileSystem, SetAttributes, Stability, StateidBasis};
 
 #[tokio::test]
 async fn a_thousand_quick_writes_are_a_thousand_states() {
@@ -17,7 +17,7 @@ async fn a_thousand_quick_writes_are_a_thousand_states() {
         let data = Bytes::from_static(b"x");
         let done = served
             .fs
-            .write(&machine(), &file, By::Anonymous, number % 3, data, Stability::Unstable)
+            .write(&machine(), &file, StateidBasis::Anonymous, number % 3, data, Stability::Unstable)
             .await
             .unwrap();
         assert_eq!(done.wcc.before.unwrap().change, last, "as it was given before");

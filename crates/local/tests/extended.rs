@@ -8,8 +8,8 @@ use std::os::unix::fs::MetadataExt;
 use bytes::Bytes;
 use common::{Served, is_root, machine, name, serve, user};
 use vfs::{
-    AccessMask, Ace, Acl, By, Caller, Device, Extent, Features, FileSystem, FileType, Handle, OpenId,
-    OpenRequest, Owner, Place, SetAttributes, Share, Status, Want, XattrHow, XattrName,
+    AccessMask, Ace, Acl, Caller, Device, Extent, Features, FileSystem, FileType, Handle, OpenId,
+    OpenRequest, Owner, Place, SetAttributes, Share, StateidBasis, Status, Want, XattrHow, XattrName,
 };
 
 fn xattr(name: &str) -> XattrName {
@@ -26,7 +26,7 @@ async fn set(served: &Served, caller: &Caller, file: &Handle, name: &str, value:
 }
 
 fn anonymous(handle: Handle, offset: u64) -> Place {
-    Place { handle, by: By::Anonymous, offset }
+    Place { handle, by: StateidBasis::Anonymous, offset }
 }
 
 async fn features(served: &Served, file: &Handle) -> Features {
@@ -146,7 +146,7 @@ async fn holes_are_found_made_and_filled() {
     let seek = |offset, what| {
         let fs = &served.fs;
         async move {
-            let found = fs.seek(&machine(), &file, By::Anonymous, offset, what).await;
+            let found = fs.seek(&machine(), &file, StateidBasis::Anonymous, offset, what).await;
             status(found).map(|found| (found.offset, found.eof))
         }
     };
@@ -160,10 +160,10 @@ async fn holes_are_found_made_and_filled() {
     assert_eq!(seek(u64::MAX, Extent::Data).await, Err(Status::Nxio));
     let full = served.create(&machine(), &root, "full").await.unwrap();
     served.write(&machine(), &full, 0, b"data").await.unwrap();
-    let hole = served.fs.seek(&machine(), &full, By::Anonymous, 1, Extent::Hole).await.unwrap();
+    let hole = served.fs.seek(&machine(), &full, StateidBasis::Anonymous, 1, Extent::Hole).await.unwrap();
     assert_eq!((hole.offset, hole.eof), (4, true));
     assert_eq!(
-        status(served.fs.seek(&machine(), &root, By::Anonymous, 0, Extent::Data).await),
+        status(served.fs.seek(&machine(), &root, StateidBasis::Anonymous, 0, Extent::Data).await),
         Err(Status::IsDir)
     );
 
@@ -236,7 +236,7 @@ async fn ranges_are_copied_between_files() {
     assert_eq!(bad(anonymous(root, 0), anonymous(to, 0), 1).await, Status::IsDir);
 
     let reading = open(&served, &machine(), from, Share::READ).await;
-    let by = |handle, id| Place { handle, by: By::Open(id), offset: 0 };
+    let by = |handle, id| Place { handle, by: StateidBasis::Open(id), offset: 0 };
     assert_eq!(bad(anonymous(to, 0), by(from, reading), 1).await, Status::OpenMode);
     assert_eq!(bad(by(to, reading), anonymous(to, 0), 1).await, Status::BadStateId);
     let writing = open(&served, &machine(), to, Share::WRITE).await;

@@ -8,8 +8,8 @@ use std::os::unix::fs::PermissionsExt;
 use bytes::Bytes;
 use common::{Served, is_root, machine, name, serve, serve_by_table, serve_with, user};
 use vfs::{
-    AccessMask, By, Caller, CreateHow, FileSystem, Handle, HolderId, Lock, LockKind, LockRequest, Locked,
-    OpenId, OpenRequest, Opened, Owner, SetAttributes, Share, Stability, Status, Want,
+    AccessMask, Caller, CreateHow, FileSystem, Handle, HolderId, Lock, LockKind, LockRequest, Locked, OpenId,
+    OpenRequest, Opened, Owner, SetAttributes, Share, Stability, StateidBasis, Status, Want,
 };
 
 fn owner(owner: &str) -> Owner {
@@ -42,7 +42,8 @@ async fn open(served: &Served, caller: &Caller, request: &OpenRequest) -> Result
 }
 
 async fn read(served: &Served, caller: &Caller, file: &Handle, by: OpenId) -> Result<Bytes, Status> {
-    let read = served.fs.read(caller, file, By::Open(by), 0, 100).await.map_err(|error| error.status)?;
+    let read =
+        served.fs.read(caller, file, StateidBasis::Open(by), 0, 100).await.map_err(|error| error.status)?;
     Ok(read.data.to_bytes().unwrap())
 }
 
@@ -54,7 +55,7 @@ async fn write(
     data: &'static [u8],
 ) -> Result<u32, Status> {
     let data = Bytes::from_static(data);
-    let written = served.fs.write(caller, file, By::Open(by), 0, data, Stability::Unstable).await;
+    let written = served.fs.write(caller, file, StateidBasis::Open(by), 0, data, Stability::Unstable).await;
     written.map(|written| written.count).map_err(|error| error.status)
 }
 
@@ -108,7 +109,8 @@ async fn an_open_is_of_use_to_the_user_that_made_it_and_to_no_other_of_the_holde
         served.fs.setattr(caller, &file, &cut, None).await.map(drop).map_err(|error| error.status)
     };
     assert_eq!(cut_by(&other).await, Err(Status::Access));
-    let written = served.fs.write(&other, &file, By::Anonymous, 0, Bytes::new(), Stability::Unstable).await;
+    let written =
+        served.fs.write(&other, &file, StateidBasis::Anonymous, 0, Bytes::new(), Stability::Unstable).await;
     assert_eq!(written.unwrap_err().status, Status::Access);
     assert_eq!(std::fs::read(served.path("file")).unwrap(), b"there");
     // A program that has opened the file goes on with it when its mode has changed.
@@ -344,7 +346,7 @@ async fn what_is_open_is_bounded_in_files_and_nothing_is_made_that_finds_no_room
     opens.push(open(&served, &caller, &OpenRequest { create, ..by(6, "a") }).await.unwrap());
     let making = OpenRequest { create, ..by(6, "c") };
     assert_eq!(open(&served, &caller, &making).await.unwrap_err(), Status::Resource);
-    assert!(!served.fs.make_room(&caller).await);
+    assert!(!served.fs.free_capacity(&caller).await);
     // A file that is open is open for others too, and what was removed keeps its data.
     opens.push(open(&served, &caller, &by(5, "a")).await.unwrap());
     served.fs.remove(&caller, &root, &name("b")).await.unwrap();
@@ -355,7 +357,7 @@ async fn what_is_open_is_bounded_in_files_and_nothing_is_made_that_finds_no_room
     for opened in opens {
         served.fs.close(&caller, opened.id).await.unwrap();
     }
-    assert!(served.fs.make_room(&caller).await);
+    assert!(served.fs.free_capacity(&caller).await);
     for file in ["c", "new"] {
         let making = OpenRequest {
             create: (file == "new").then_some((CreateHow::Guarded, with_mode(0o644))),
@@ -363,5 +365,5 @@ async fn what_is_open_is_bounded_in_files_and_nothing_is_made_that_finds_no_room
         };
         open(&served, &caller, &making).await.unwrap();
     }
-    assert!(!served.fs.make_room(&caller).await, "no room was lost, and none won");
+    assert!(!served.fs.free_capacity(&caller).await, "no room was lost, and none won");
 }

@@ -9,8 +9,8 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use bytes::Bytes;
 use common::{is_root, machine, name, serve, serve_with, user};
 use vfs::{
-    AccessMask, By, CreateHow, Data, Device, FileSystem, FileType, ReadDir, SetAttributes, SetTime,
-    Stability, Status, Timestamp,
+    AccessMask, CreateHow, Data, Device, FileSystem, FileType, ReadDir, SetAttributes, SetTime, Stability,
+    StateidBasis, Status, Timestamp,
 };
 
 #[tokio::test]
@@ -40,13 +40,13 @@ async fn a_large_read_is_a_range_of_the_file() {
     let file = served.create(&machine(), &root, "file").await.unwrap();
     let data: Vec<u8> = (0..300_000_u32).map(|at| at as u8).collect();
     served.write(&machine(), &file, 0, &data).await.unwrap();
-    let read = served.fs.read(&machine(), &file, By::Anonymous, 200_000, 1 << 20).await.unwrap();
+    let read = served.fs.read(&machine(), &file, StateidBasis::Anonymous, 200_000, 1 << 20).await.unwrap();
     assert!(matches!(read.data, Data::File(_)) && read.eof);
     assert_eq!(read.data.to_bytes().unwrap(), data[200_000..]);
-    let read = served.fs.read(&machine(), &file, By::Anonymous, 0, 64 << 10).await.unwrap();
+    let read = served.fs.read(&machine(), &file, StateidBasis::Anonymous, 0, 64 << 10).await.unwrap();
     assert!(matches!(read.data, Data::File(_)) && !read.eof);
     assert_eq!(read.data.len(), 64 << 10);
-    let read = served.fs.read(&machine(), &file, By::Anonymous, 0, (64 << 10) - 1).await.unwrap();
+    let read = served.fs.read(&machine(), &file, StateidBasis::Anonymous, 0, (64 << 10) - 1).await.unwrap();
     assert!(matches!(read.data, Data::Bytes(_)));
     assert_eq!(read.data.to_bytes().unwrap(), data[..(64 << 10) - 1]);
 }
@@ -61,7 +61,7 @@ async fn cuts_that_wait_hold_up_nobody_else() {
     for number in 0..64 {
         let file = served.create(&machine(), &root, &format!("file{number}")).await.unwrap();
         served.write(&machine(), &file, 0, &vec![7; 100_000]).await.unwrap();
-        out.push(served.fs.read(&machine(), &file, By::Anonymous, 0, 1 << 20).await.unwrap());
+        out.push(served.fs.read(&machine(), &file, StateidBasis::Anonymous, 0, 1 << 20).await.unwrap());
         let served = served.clone();
         cuts.spawn(async move {
             let set = SetAttributes { size: Some(1), ..SetAttributes::default() };
@@ -89,7 +89,7 @@ async fn a_cut_waits_for_ranges_on_their_way() {
     let root = served.root().await;
     let file = served.create(&machine(), &root, "file").await.unwrap();
     served.write(&machine(), &file, 0, &vec![7; 100_000]).await.unwrap();
-    let read = served.fs.read(&machine(), &file, By::Anonymous, 0, 1 << 20).await.unwrap();
+    let read = served.fs.read(&machine(), &file, StateidBasis::Anonymous, 0, 1 << 20).await.unwrap();
     let cutter = tokio::spawn({
         let served = served.clone();
         let cut = SetAttributes { size: Some(1), ..SetAttributes::default() };
@@ -97,7 +97,7 @@ async fn a_cut_waits_for_ranges_on_their_way() {
     });
     // While the cut waits, a large read gets bytes; before and after, a range.
     loop {
-        let other = served.fs.read(&machine(), &file, By::Anonymous, 0, 1 << 20).await.unwrap();
+        let other = served.fs.read(&machine(), &file, StateidBasis::Anonymous, 0, 1 << 20).await.unwrap();
         match other.data {
             Data::File(_) => tokio::task::yield_now().await,
             Data::Bytes(bytes) => break assert_eq!(bytes.len(), 100_000),
@@ -133,7 +133,8 @@ async fn stability_and_commit() {
     let mut verifiers = Vec::new();
     for stability in [Stability::Unstable, Stability::DataSync, Stability::FileSync] {
         let data = Bytes::from_static(b"data");
-        let written = served.fs.write(&machine(), &file, By::Anonymous, 0, data, stability).await.unwrap();
+        let written =
+            served.fs.write(&machine(), &file, StateidBasis::Anonymous, 0, data, stability).await.unwrap();
         assert_eq!(written.stability, stability);
         verifiers.push(written.verifier);
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use common::{machine, name, serve_with};
-use vfs::{By, CreateHow, FileSystem, SetAttributes, Stability, Wcc, WccAttributes};
+use vfs::{CreateHow, FileSystem, SetAttributes, Stability, StateidBasis, Wcc, WccAttributes};
 
 /// Every state that was seen before a change is the start, or was seen after another, as often as that: the changes
 /// form one chain. (Not every file system's clock makes each state its own.)
@@ -40,7 +40,7 @@ async fn parallel_writes_form_a_chain() {
                     served.fs.setattr(&machine(), &file, &set, None).await.unwrap()
                 } else {
                     let data = Bytes::from_static(b"x");
-                    let by = By::Anonymous;
+                    let by = StateidBasis::Anonymous;
                     served
                         .fs
                         .write(&machine(), &file, by, offset, data, Stability::Unstable)

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use tokio::time::Instant;
-use vfs::{By, Caller, Entry, Listing, OpenId, Owner, Pass, Share, Verifier, WccAttributes};
+use vfs::{Caller, Entry, Listing, OpenId, Owner, Pass, Share, StateidBasis, Verifier, WccAttributes};
 
 use crate::inodes::Inode;
 
@@ -35,8 +35,8 @@ pub struct File {
 
 impl File {
     /// On what ground it reads and writes.
-    pub fn by(&self) -> By {
-        self.open.map_or(By::Anonymous, By::Open)
+    pub fn by(&self) -> StateidBasis {
+        self.open.map_or(StateidBasis::Anonymous, StateidBasis::Open)
     }
 }
 

@@ -211,7 +211,7 @@ impl Front {
             }
             // Handled where they arrive.
             Request::Init { .. } | Request::Destroy | Request::Interrupt { .. } | Request::Forget(_) => {
-                Ok(Answer::Silence)
+                Ok(Answer::UnansweredSince)
             }
             Request::Unknown(_) => Err(Errno::NOSYS),
         }

@@ -42,7 +42,7 @@ pub struct Inode {
     /// What the layer below calls it.
     pub handle: Handle,
     /// What changes. May be locked while the table is, and not the other way round.
-    pub state: Mutex<State>,
+    pub state: Mutex<NodeState>,
     /// Woken when a lock on it may be free.
     pub unlocked: Notify,
     /// Woken when the kernel has given up names in it that were doubted.
@@ -53,7 +53,7 @@ pub struct Inode {
 
 /// What changes about a file.
 #[derive(Debug, Default)]
-pub struct State {
+pub struct NodeState {
     /// Where it was found and may be still, the last place last: the directory's node, and the name there.
     pub names: Vec<(u64, Name)>,
     /// Opens of it.
@@ -168,7 +168,7 @@ impl Inode {
     }
 }
 
-impl State {
+impl NodeState {
     /// Is it open, or about to be?
     pub fn is_open(&self) -> bool {
         self.opens > 0 || self.opening > 0
@@ -265,7 +265,7 @@ impl Inodes {
     }
 
     /// The same, of a node that takes every open: one that is not in passthrough, and does not enter it before
-    /// `State::leave_ordinary`. If the file has a node in passthrough, that one too, which is retired.
+    /// `NodeState::leave_ordinary`. If the file has a node in passthrough, that one too, which is retired.
     pub fn remember_ordinary(&self, handle: &Handle) -> (Arc<Inode>, Option<Arc<Inode>>) {
         let mut table = self.table.lock();
         let mut retired = None;

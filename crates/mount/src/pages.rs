@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use vfs::{Attributes, Timestamp, Wcc, WccAttributes};
 
 /// What a granule is at most, as the cache assumes it.
-const GRANULE_MIN: Duration = Duration::from_millis(10);
+const GRANULARITY_MIN: Duration = Duration::from_millis(10);
 /// Opens that are waited for to be heard of again; the last ones are the ones that will be.
 const DROPPING_MAX: usize = 64;
 /// A write that is shorter makes no page whole.
@@ -32,7 +32,7 @@ pub struct Pages {
     /// The state that they are of, and when it was first seen.
     seen: Option<(WccAttributes, Instant)>,
     /// Some were read when a change in the same granule would not have shown.
-    young: bool,
+    racy: bool,
     /// Some belong to no known state, or to one that is over.
     mixed: bool,
     /// Opens that the kernel drops the pages for, or may not yet have: all of the same state.
@@ -46,13 +46,13 @@ impl Pages {
     pub fn open(&mut self, fh: u64, now: &Attributes, leased: bool) -> bool {
         let state = now.wcc();
         let same = self.seen.is_some_and(|(seen, _)| seen == state);
-        let keep = same && !self.mixed && self.dropping.is_empty() && (leased || !self.young);
+        let keep = same && !self.mixed && self.dropping.is_empty() && (leased || !self.racy);
         if !same {
             self.seen = Some((state, Instant::now()));
             self.dropping.clear();
         }
         if !keep {
-            (self.young, self.mixed, self.filled) = (false, false, false);
+            (self.racy, self.mixed, self.filled) = (false, false, false);
             if self.dropping.len() == DROPPING_MAX {
                 self.dropping.remove(0);
             }
@@ -79,14 +79,14 @@ impl Pages {
     }
 
     /// A READ of the kernel is about to be answered.
-    pub fn read(&mut self, leased: bool, granule: Duration, wall: Timestamp) {
+    pub fn read(&mut self, leased: bool, granularity: Duration, wall: Timestamp) {
         self.filled = true;
         let Some((state, since)) = self.seen else {
             self.mixed = true;
             return;
         };
         let old = wall.as_nanos() - state.mtime.max(state.ctime).as_nanos() > SKEW.as_nanos() as i128;
-        self.young |= !leased && !old && since.elapsed() < granule.max(GRANULE_MIN);
+        self.racy |= !leased && !old && since.elapsed() < granularity.max(GRANULARITY_MIN);
     }
 
     /// The kernel has put what it wrote elsewhere than where it was written. May it be read there without our being asked?
@@ -113,7 +113,7 @@ impl Pages {
         let Some((seen, _)) = self.seen.filter(|(seen, _)| *seen != now.wcc()) else { return false };
         self.seen = Some((now.wcc(), Instant::now()));
         // Until the kernel has dropped them they are there.
-        (self.young, self.mixed) = (false, true);
+        (self.racy, self.mixed) = (false, true);
         self.dropping.clear();
         seen.mtime != now.mtime || seen.size != now.size || seen.change != now.change
     }

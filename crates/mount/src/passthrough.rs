@@ -52,12 +52,12 @@ impl Front {
             let state = inode.state.lock();
             state.ordinary == 0 && state.backing.is_none() && !was_locked(&state)
         };
-        let whole = match open.filter(|_| wanted) {
-            Some(open) => self.fs.whole(caller, open).await,
+        let complete = match open.filter(|_| wanted) {
+            Some(open) => self.fs.complete_file(caller, open).await,
             None => None,
         };
-        let whole = whole.filter(|whole| whole.attributes.wcc() == now.wcc());
-        let fresh = whole.and_then(|whole| self.register(whole));
+        let complete = complete.filter(|complete| complete.attributes.wcc() == now.wcc());
+        let fresh = complete.and_then(|complete| self.register(complete));
         let mut state = inode.state.lock();
         let way = match (&state.backing, fresh) {
             (Some(passed), _) if candidate && passed.is_of(now.wcc()) => Way::Passed(passed.backing.id),
@@ -77,9 +77,9 @@ impl Front {
         way
     }
 
-    fn register(&self, whole: vfs::Whole) -> Option<Passed> {
-        match self.device.open_backing(whole.file.as_fd()) {
-            Ok(backing) => Some(Passed::new(backing, whole)),
+    fn register(&self, complete: vfs::CompleteFile) -> Option<Passed> {
+        match self.device.open_backing(complete.file.as_fd()) {
+            Ok(backing) => Some(Passed::new(backing, complete)),
             Err(errno) => {
                 // A file system that cannot be stacked, a right that is missing: it will not be better next time.
                 if !matches!(errno, Errno::MFILE | Errno::NFILE | Errno::NOMEM) {

@@ -34,12 +34,12 @@ const RETURNS_MAX: usize = 1 << 16;
 #[derive(Debug)]
 pub struct Recalls {
     /// Held while a node gets a lease or loses it to a recall: neither comes between the two steps of the other.
-    flights: Mutex<Flights>,
+    in_flight: Mutex<OpensInFlight>,
     back: mpsc::Sender<(LeaseId, Handle)>,
 }
 
 #[derive(Debug, Default)]
-struct Flights {
+struct OpensInFlight {
     under_way: BTreeSet<u64>,
     next: u64,
     /// Recalled before they came: of which file, and the first open that cannot bring them any more.
@@ -58,7 +58,7 @@ struct Leaving {
     until: u64,
 }
 
-impl Flights {
+impl OpensInFlight {
     /// The first open that is under way, or the next one.
     fn first(&self) -> u64 {
         self.under_way.first().copied().unwrap_or(self.next)
@@ -90,68 +90,68 @@ impl Recalls {
     /// None, and where those go that are returned.
     pub fn new() -> (Recalls, mpsc::Receiver<(LeaseId, Handle)>) {
         let (back, returns) = mpsc::channel(RETURNS_MAX);
-        (Recalls { flights: Mutex::default(), back }, returns)
+        (Recalls { in_flight: Mutex::default(), back }, returns)
     }
 
     /// An open that may bring a lease is about to be sent.
     pub fn take_off(&self) -> u64 {
-        let mut flights = self.flights.lock();
-        let number = flights.next;
-        flights.next += 1;
-        flights.under_way.insert(number);
+        let mut in_flight = self.in_flight.lock();
+        let number = in_flight.next;
+        in_flight.next += 1;
+        in_flight.under_way.insert(number);
         number
     }
 
     /// It has been answered. `keep` takes the lease that it brought, unless that was recalled or given back meanwhile. What
     /// was recalled and cannot be brought any more.
     fn land(&self, number: u64, lease: Option<LeaseId>, keep: impl FnOnce()) -> Vec<(LeaseId, Handle)> {
-        let mut flights = self.flights.lock();
-        flights.under_way.remove(&number);
-        if lease.is_some_and(|id| flights.may_bring(number, id)) {
+        let mut in_flight = self.in_flight.lock();
+        in_flight.under_way.remove(&number);
+        if lease.is_some_and(|id| in_flight.may_bring(number, id)) {
             keep();
         }
-        flights.forget_left();
-        let first = flights.first();
-        let over = flights.early.extract_if(|id, (_, until)| *until <= first || lease == Some(*id));
+        in_flight.forget_left();
+        let first = in_flight.first();
+        let over = in_flight.early.extract_if(|id, (_, until)| *until <= first || lease == Some(*id));
         over.map(|(id, (handle, _))| (id, handle)).collect()
     }
 
     /// A lease is wanted back. `take` takes it from the node that has it.
     fn recall(&self, id: LeaseId, of: &Handle, take: impl FnOnce() -> Option<Arc<Inode>>) -> Wanted {
-        let mut flights = self.flights.lock();
+        let mut in_flight = self.in_flight.lock();
         if let Some(inode) = take() {
-            flights.leaving.entry(id).or_default().returns += 1;
+            in_flight.leaving.entry(id).or_default().returns += 1;
             return Wanted::From(inode);
         }
-        if flights.under_way.is_empty() || flights.early.len() >= EARLY_MAX {
-            flights.leaving.entry(id).or_default().returns += 1;
+        if in_flight.under_way.is_empty() || in_flight.early.len() >= EARLY_MAX {
+            in_flight.leaving.entry(id).or_default().returns += 1;
             return Wanted::FromNobody;
         }
-        let until = flights.next;
-        flights.early.insert(id, (*of, until));
+        let until = in_flight.next;
+        in_flight.early.insert(id, (*of, until));
         Wanted::Early
     }
 
     /// A lease goes back, unless `stays` says that it does not.
     fn leave(&self, id: LeaseId, stays: impl FnOnce() -> bool) -> bool {
-        let mut flights = self.flights.lock();
+        let mut in_flight = self.in_flight.lock();
         let leaves = !stays();
         if leaves {
-            flights.leaving.entry(id).or_default().returns += 1;
+            in_flight.leaving.entry(id).or_default().returns += 1;
         }
         leaves
     }
 
     /// A return has ended.
     fn left(&self, id: LeaseId) {
-        let mut flights = self.flights.lock();
-        let until = flights.next;
-        if let Some(leaving) = flights.leaving.get_mut(&id) {
+        let mut in_flight = self.in_flight.lock();
+        let until = in_flight.next;
+        if let Some(leaving) = in_flight.leaving.get_mut(&id) {
             leaving.returns = leaving.returns.saturating_sub(1);
             leaving.until = until;
-            flights.left.push_back((until, id));
+            in_flight.left.push_back((until, id));
         }
-        flights.forget_left();
+        in_flight.forget_left();
     }
 
     /// Returns a lease that leaves, soon. One that does not fit is revoked by the layer below when its time is over.
@@ -333,7 +333,7 @@ mod tests {
         assert_eq!(land(&recalls, b, Some(3)), (true, vec![]));
         assert_eq!(land(&recalls, a, Some(2)), (false, vec![2]), "recalled on the way");
         assert_eq!(land(&recalls, c, Some(2)), (true, vec![]), "sent after: it is another grant");
-        assert!(recalls.flights.lock().early.is_empty());
+        assert!(recalls.in_flight.lock().early.is_empty());
         // Nobody brings it: whoever wants it back gets it all the same.
         let d = recalls.take_off();
         assert!(is_early(&recalls, 4));
@@ -360,8 +360,8 @@ mod tests {
         assert_eq!(land(&recalls, after, Some(1)), (true, vec![]));
         assert_eq!(land(&recalls, between, Some(1)), (false, vec![]));
         assert_eq!(land(&recalls, meanwhile, Some(1)), (false, vec![]));
-        let flights = recalls.flights.lock();
-        assert!(flights.leaving.is_empty() && flights.left.is_empty());
+        let in_flight = recalls.in_flight.lock();
+        assert!(in_flight.leaving.is_empty() && in_flight.left.is_empty());
     }
 
     #[test]

@@ -242,7 +242,7 @@ impl Session {
 
     /// Replies the way that the request came: the kernel keeps a list of its own for each descriptor.
     fn reply(&self, device: &Device, unique: u64, outcome: Outcome) {
-        if matches!(outcome, Ok(Answer::Silence)) {
+        if matches!(outcome, Ok(Answer::UnansweredSince)) {
             return;
         }
         let sent = device.reply(unique, &outcome);

@@ -26,12 +26,12 @@ pub fn nfs4(input: &[u8]) {
     let bytes = Bytes::copy_from_slice(body);
     if number == 1 {
         settles::<CompoundRes>(&bytes);
-        let whole = settles::<CompoundArgs>(&bytes).map(|args| args.argarray.into_vec());
-        piecemeal(&bytes, whole.as_deref(), CompoundHeader::next);
+        let complete = settles::<CompoundArgs>(&bytes).map(|args| args.argarray.into_vec());
+        piecemeal(&bytes, complete.as_deref(), CompoundHeader::next);
     } else if number == 2 {
         settles::<CbCompoundRes>(&bytes);
-        let whole = settles::<CbCompoundArgs>(&bytes).map(|args| args.argarray.into_vec());
-        piecemeal(&bytes, whole.as_deref(), CbCompoundHeader::next);
+        let complete = settles::<CbCompoundArgs>(&bytes).map(|args| args.argarray.into_vec());
+        piecemeal(&bytes, complete.as_deref(), CbCompoundHeader::next);
     }
 }
 
@@ -46,15 +46,15 @@ fn settles<T: Encode + Decode + PartialEq + std::fmt::Debug>(bytes: &Bytes) -> O
 /// Operations decoded one after the other are those of the whole, up to the first that the minor version lacks.
 fn piecemeal<H: Decode, A: PartialEq + std::fmt::Debug, E>(
     bytes: &Bytes,
-    whole: Option<&[A]>,
+    complete: Option<&[A]>,
     next: fn(&mut H, &mut Decoder) -> Option<Result<A, E>>,
 ) {
     let mut decoder = Decoder::new(bytes.clone());
     let Ok(mut header) = H::decode(&mut decoder) else { return };
     let ops: Vec<_> = std::iter::from_fn(|| next(&mut header, &mut decoder)).collect();
-    let Some(whole) = whole else { return };
-    assert_eq!(ops.is_empty(), whole.is_empty());
-    for (index, (op, expected)) in ops.iter().zip(whole).enumerate() {
+    let Some(complete) = complete else { return };
+    assert_eq!(ops.is_empty(), complete.is_empty());
+    for (index, (op, expected)) in ops.iter().zip(complete).enumerate() {
         assert!(
             op.as_ref().is_ok_and(|op| op == expected) || index + 1 == ops.len(),
             "{expected:?} was lost"

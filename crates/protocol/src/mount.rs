@@ -1,7 +1,7 @@
 //! MOUNT: how a path becomes the first handle. Version 1 (RFC 1094, appendix A) for `NFSv2`, version 3 (RFC 1813,
 //! appendix I) for `NFSv3`; they differ in the handle and in what a success says besides.
 
-use xdr::{Chain, Inline, List, Opaque, Xdr};
+use xdr::{Inline, LinkedList, List, Opaque, Xdr};
 
 /// `MNTPATHLEN`: the most bytes in a path.
 pub const PATH_MAX: usize = 1024;
@@ -56,13 +56,13 @@ pub struct Exportnode {
     /// The path.
     pub dir: Dirpath,
     /// Who may mount it; everybody, if empty.
-    pub groups: Chain<Name, LIST_MAX>,
+    pub groups: LinkedList<Name, LIST_MAX>,
 }
 
 /// `mountlist`.
-pub type Mountlist = Chain<Mountbody, LIST_MAX>;
+pub type Mountlist = LinkedList<Mountbody, LIST_MAX>;
 /// `exports`.
-pub type Exports = Chain<Exportnode, LIST_MAX>;
+pub type Exports = LinkedList<Exportnode, LIST_MAX>;
 
 /// `mountres3_ok`.
 #[derive(Clone, Debug, PartialEq, Eq, Xdr)]

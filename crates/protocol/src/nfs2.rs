@@ -1,6 +1,6 @@
 //! NFS version 2 (RFC 1094), with the file types that every implementation added to it.
 
-use xdr::{Bulk, Chain, Opaque, Xdr};
+use xdr::{Bulk, LinkedList, Opaque, Xdr};
 
 use crate::program::program;
 
@@ -316,7 +316,7 @@ pub struct Entry {
 #[derive(Clone, Debug, PartialEq, Eq, Xdr)]
 pub struct ReaddirOk {
     /// The entries.
-    pub entries: Chain<Entry, ENTRIES_MAX>,
+    pub entries: LinkedList<Entry, ENTRIES_MAX>,
     /// The directory ends here.
     pub eof: bool,
 }

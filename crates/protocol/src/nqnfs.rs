@@ -8,7 +8,7 @@
 
 mod attributes;
 
-use xdr::{Bulk, Chain, Decode, Decoder, Encode, Encoder, Xdr};
+use xdr::{Bulk, Decode, Decoder, Encode, Encoder, LinkedList, Xdr};
 
 use crate::nfs2;
 use crate::program::program;
@@ -353,7 +353,7 @@ pub struct Entry {
 #[derive(Clone, Debug, PartialEq, Eq, Xdr)]
 pub struct ReaddirlookOk {
     /// The entries.
-    pub entries: Chain<Entry, ENTRIES_MAX>,
+    pub entries: LinkedList<Entry, ENTRIES_MAX>,
     /// The directory ends here.
     pub eof: bool,
 }

@@ -2,7 +2,7 @@
 //!
 //! CALLIT is left out: it lets strangers call through us.
 
-use xdr::{Chain, Xdr};
+use xdr::{LinkedList, Xdr};
 
 use crate::program::program;
 
@@ -26,7 +26,7 @@ program! {
     /// The port of a program; zero if it is not registered. The port of the argument is ignored.
     Getport = 3, "GETPORT", Mapping => u32;
     /// All that is registered.
-    Dump = 4, "DUMP", () => Chain<Mapping, LIST_MAX>;
+    Dump = 4, "DUMP", () => LinkedList<Mapping, LIST_MAX>;
 }
 
 /// `mapping`.

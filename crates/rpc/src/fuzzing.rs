@@ -11,7 +11,7 @@ use crate::ReplyCache;
 use crate::auth::{AuthSys, Credential};
 use crate::message::{CallHeader, Incoming, parse_reply};
 use crate::record::Assembler;
-use crate::replay::{Admission, Lasting, Sender, Slot};
+use crate::replay::{Admission, ReplyLifetime, Sender, Slot};
 
 /// The bound on records: small, so that the fuzzer finds it.
 const BOUND: usize = 1 << 16;
@@ -40,13 +40,13 @@ type Same = (u8, u8, u8, u8);
 
 /// What must be known of a call.
 enum Known {
-    Running(Slot, Sender, Lasting),
+    Running(Slot, Sender, ReplyLifetime),
     /// Given up: it may have taken effect.
     Unanswered,
     Answered {
         reply: Bytes,
         from: Sender,
-        lasting: Lasting,
+        run_to_completion: ReplyLifetime,
         heard: bool,
     },
 }
@@ -61,14 +61,15 @@ pub fn replies(input: &[u8]) {
         let same: Same = (bits & 1, bits >> 1 & 3, bits >> 3 & 1, bits >> 4 & 3);
         match (what % 8, model.remove(&same)) {
             (0..4, known) => {
-                let lasting = if what & 8 == 0 { Lasting::Kept } else { Lasting::UntilHeard };
-                let known = called(&cache, known, same, (sender(same, bits >> 6), lasting));
+                let run_to_completion =
+                    if what & 8 == 0 { ReplyLifetime::Kept } else { ReplyLifetime::UntilHeard };
+                let known = called(&cache, known, same, (sender(same, bits >> 6), run_to_completion));
                 model.insert(same, known);
             }
-            (4, Some(Known::Running(slot, from, lasting))) => {
+            (4, Some(Known::Running(slot, from, run_to_completion))) => {
                 let reply = reply(same, step, what >> 3 & 1);
                 slot.complete(&Message { first: reply.clone(), more: Vec::new() });
-                model.insert(same, Known::Answered { reply, from, lasting, heard: false });
+                model.insert(same, Known::Answered { reply, from, run_to_completion, heard: false });
             }
             (5, Some(Known::Running(slot, ..))) => slot.forget(),
             (6, Some(Known::Running(slot, ..))) => {
@@ -80,7 +81,10 @@ pub fn replies(input: &[u8]) {
                 let connection = u64::from(bits & 7);
                 cache.heard(connection);
                 for known in model.values_mut() {
-                    if let Known::Answered { from, lasting: Lasting::UntilHeard, heard, .. } = known {
+                    if let Known::Answered {
+                        from, run_to_completion: ReplyLifetime::UntilHeard, heard, ..
+                    } = known
+                    {
                         *heard |= from.connection == Some(connection);
                     }
                 }
@@ -95,20 +99,23 @@ fn called(
     cache: &std::sync::Arc<ReplyCache>,
     known: Option<Known>,
     same: Same,
-    (from, lasting): (Sender, Lasting),
+    (from, run_to_completion): (Sender, ReplyLifetime),
 ) -> Known {
     let (_, xid, uid, argument) = same;
     let credential = Credential::Sys(AuthSys { uid: uid.into(), ..AuthSys::default() });
     let header = CallHeader { xid: xid.into(), program: 100_003, version: 3, procedure: 8, credential };
-    match (cache.admit(from, &header, &[argument], lasting), known) {
+    match (cache.admit(from, &header, &[argument], run_to_completion), known) {
         (Admission::Running(done), Some(running @ Known::Running(..))) => {
             assert!(done.borrow().is_none(), "it has not been answered");
             running
         }
-        (Admission::Answered(message), Some(Known::Answered { reply, from: first, lasting, heard })) => {
+        (
+            Admission::Answered(message),
+            Some(Known::Answered { reply, from: first, run_to_completion, heard }),
+        ) => {
             assert_eq!(message.first, reply, "the reply to another call");
             assert!(!heard || first.address.port() == from.address.port(), "it has been heard elsewhere");
-            Known::Answered { reply, from: first, lasting, heard }
+            Known::Answered { reply, from: first, run_to_completion, heard }
         }
         (Admission::Execute { slot, resent }, known) => {
             match known {
@@ -120,7 +127,7 @@ fn called(
                 }
                 Some(Known::Running(..)) => unreachable!("carried out twice at once"),
             }
-            Known::Running(slot, from, lasting)
+            Known::Running(slot, from, run_to_completion)
         }
         (admission, _) => unreachable!("{admission:?} of what is not known"),
     }

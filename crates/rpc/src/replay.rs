@@ -60,7 +60,7 @@ pub struct Sender {
 
 /// For how long a reply answers the same call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lasting {
+pub enum ReplyLifetime {
     /// For [`KEPT`], wherever it comes from.
     Kept,
     /// The same, until the client is known to have heard it; then for calls from the same port only.
@@ -96,7 +96,7 @@ struct Answered {
     reply: Bytes,
     /// Who asked; not known of an earlier life.
     from: Option<Sender>,
-    lasting: Lasting,
+    run_to_completion: ReplyLifetime,
     /// The client has got the reply.
     heard: bool,
 }
@@ -132,7 +132,7 @@ pub struct Slot {
     cache: Arc<ReplyCache>,
     key: Key,
     sender: Sender,
-    lasting: Lasting,
+    run_to_completion: ReplyLifetime,
     done: Option<watch::Sender<Option<Message>>>,
 }
 
@@ -151,7 +151,8 @@ impl ReplyCache {
             match record {
                 Record::Intent(key) => table.enter(now, key, Entry::Unanswered),
                 Record::Reply(key, reply) => {
-                    let answered = Answered { reply, from: None, lasting: Lasting::Kept, heard: false };
+                    let answered =
+                        Answered { reply, from: None, run_to_completion: ReplyLifetime::Kept, heard: false };
                     table.enter(now, key, Entry::Answered(answered));
                 }
                 Record::Forget(key) => drop(table.entries.remove(&key)),
@@ -166,7 +167,7 @@ impl ReplyCache {
         sender: Sender,
         header: &CallHeader,
         arguments: &[u8],
-        lasting: Lasting,
+        run_to_completion: ReplyLifetime,
     ) -> Admission {
         let key = key(sender.address.ip().to_canonical(), header, arguments);
         let mut table = self.table.lock();
@@ -184,7 +185,7 @@ impl ReplyCache {
         table.enter(Instant::now(), key, Entry::Running(receiver));
         drop(table);
         self.write(&Record::Intent(key));
-        let slot = Slot { cache: self.clone(), key, sender, lasting, done: Some(done) };
+        let slot = Slot { cache: self.clone(), key, sender, run_to_completion, done: Some(done) };
         Admission::Execute { slot, resent }
     }
 
@@ -193,7 +194,7 @@ impl ReplyCache {
         let mut records = Vec::new();
         for (key, entry) in &mut self.table.lock().entries {
             if let Entry::Answered(answered) = entry
-                && answered.lasting == Lasting::UntilHeard
+                && answered.run_to_completion == ReplyLifetime::UntilHeard
                 && answered.from.is_some_and(|from| from.connection == Some(connection))
             {
                 answered.heard = true;
@@ -221,8 +222,8 @@ impl Slot {
         let kept = (reply.len() <= REPLY_MAX_BYTES).then(|| reply.to_bytes().ok()).flatten();
         if let Some(bytes) = &kept {
             self.cache.write(&Record::Reply(self.key, bytes.clone()));
-            let (from, lasting) = (Some(self.sender), self.lasting);
-            let answered = Answered { reply: bytes.clone(), from, lasting, heard: false };
+            let (from, run_to_completion) = (Some(self.sender), self.run_to_completion);
+            let answered = Answered { reply: bytes.clone(), from, run_to_completion, heard: false };
             self.cache.table.lock().enter(Instant::now(), self.key, Entry::Answered(answered));
         } else {
             self.cache.table.lock().entries.remove(&self.key);

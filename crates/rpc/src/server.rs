@@ -17,7 +17,7 @@ use crate::connections::{self, Bounds, Connections};
 use crate::memory;
 use crate::message::Refusal;
 use crate::pending::Pending;
-use crate::replay::{Admission, Lasting, ReplyCache, Sender};
+use crate::replay::{Admission, ReplyCache, ReplyLifetime, Sender};
 use crate::service::{Answering, Call, Outcome, Remember, Service};
 use crate::udp;
 
@@ -234,16 +234,16 @@ impl Dispatcher {
         }
         match self.service.remember(&call) {
             Remember::No => self.service.clone().call(call),
-            Remember::Reply => Box::pin(self.clone().answer_once(call, Lasting::Kept)),
-            Remember::UntilHeard => Box::pin(self.clone().answer_once(call, Lasting::UntilHeard)),
+            Remember::Reply => Box::pin(self.clone().answer_once(call, ReplyLifetime::Kept)),
+            Remember::UntilHeard => Box::pin(self.clone().answer_once(call, ReplyLifetime::UntilHeard)),
         }
     }
 
-    async fn answer_once(self: Arc<Dispatcher>, mut call: Call, lasting: Lasting) -> Outcome {
+    async fn answer_once(self: Arc<Dispatcher>, mut call: Call, run_to_completion: ReplyLifetime) -> Outcome {
         let connection = call.connection.as_ref().map(|connection| connection.number_of_one_that_remembers());
         let sender = Sender { address: call.peer, connection };
         let arguments = call.arguments.rest();
-        let (slot, resent) = match self.replies.admit(sender, &call.header, &arguments, lasting) {
+        let (slot, resent) = match self.replies.admit(sender, &call.header, &arguments, run_to_completion) {
             Admission::Execute { slot, resent } => {
                 call.resent = resent;
                 (slot, resent)

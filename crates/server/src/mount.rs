@@ -9,7 +9,7 @@ use protocol::mount::{self, Dirpath, Exportnode, MountOk, Mountbody, Stat};
 use rpc::message::{AUTH_TOOWEAK, Refusal};
 use rpc::service::Outcome;
 use vfs::{Handle, Name, Status};
-use xdr::{Chain, List};
+use xdr::{LinkedList, List};
 
 use crate::caller::Denied;
 use crate::exports::Export;
@@ -138,16 +138,16 @@ async fn walk(request: &Request<'_>, path: &[u8]) -> Result<Root, Stat> {
     Ok((export.clone(), node.handle))
 }
 
-fn dump(front: &Front) -> Chain<Mountbody, { mount::LIST_MAX }> {
-    Chain::new(front.mounts.list()).unwrap_or_default()
+fn dump(front: &Front) -> LinkedList<Mountbody, { mount::LIST_MAX }> {
+    LinkedList::new(front.mounts.list()).unwrap_or_default()
 }
 
 fn exports(front: &Front) -> mount::Exports {
     let node = |export: &Arc<Export>| {
         let groups = export.options.clients.names().filter_map(mount::Name::new).collect();
-        Some(Exportnode { dir: Dirpath::new(export.path.clone())?, groups: Chain::new(groups)? })
+        Some(Exportnode { dir: Dirpath::new(export.path.clone())?, groups: LinkedList::new(groups)? })
     };
-    Chain::new(front.exports.iter().filter(|export| !export.is_absent()).filter_map(node).collect())
+    LinkedList::new(front.exports.iter().filter(|export| !export.is_absent()).filter_map(node).collect())
         .unwrap_or_default()
 }
 

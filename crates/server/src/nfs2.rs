@@ -12,7 +12,7 @@ use bytes::Bytes;
 use protocol::nfs2::{Procedure, Reply, call};
 use rpc::message::Refusal;
 use rpc::service::Outcome;
-use vfs::{Attributes, By, Caller, Freshness, Handle, Name, Stability, Status};
+use vfs::{Attributes, Caller, Freshness, Handle, Name, Stability, StateidBasis, Status};
 
 use crate::exports::Export;
 use xdr::Encode;
@@ -112,9 +112,9 @@ pub(crate) async fn write_all(
 ) -> vfs::Result<Attributes> {
     let Object { export, handle, caller } = object;
     loop {
-        let (by, stability) = (By::Anonymous, Stability::FileSync);
+        let (by, stability) = (StateidBasis::Anonymous, Stability::FileSync);
         let write = || export.fs.write(caller, handle, by, offset, data.clone(), stability);
-        let written = front.past_silent(object, None, write).await?;
+        let written = front.past_courtesy(object, None, write).await?;
         let count = (written.count as usize).min(data.len());
         if count == 0 && !data.is_empty() {
             return Err(Status::Io.into());

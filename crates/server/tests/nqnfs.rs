@@ -17,8 +17,8 @@ use server::{Export, ExportOptions, Exports, Front, HandleKey, Handles, Squash};
 use tempfile::TempDir;
 use tokio::time::timeout;
 use vfs::{
-    By, Callback, Callbacks, Caller, CreateHow, FileSystem, Handle, Lease, LeaseKind, Name, OpenRequest,
-    Owner, ReadDir, SetAttributes, Share, Stability, Want,
+    Callback, Callbacks, Caller, CreateHow, FileSystem, Handle, Lease, LeaseKind, Name, OpenRequest, Owner,
+    ReadDir, SetAttributes, Share, Stability, StateidBasis, Want,
 };
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -100,13 +100,13 @@ async fn what_is_written_under_a_lease_is_read_by_others(proto: &str) {
     // The other reads: the writer is evicted, pushes what it has delayed, and vacates.
     let reading = {
         let fs = reader.fs.clone();
-        tokio::spawn(async move { fs.read(&me(), &file, By::Anonymous, 0, 100).await.unwrap() })
+        tokio::spawn(async move { fs.read(&me(), &file, StateidBasis::Anonymous, 0, 100).await.unwrap() })
     };
     let recall = writer.recalled().await;
     assert_eq!((recall.id, recall.handle), (lease.id, file));
     assert!(!reading.is_finished());
     let data = Bytes::from_static(b"delayed");
-    writer.fs.write(&me(), &file, By::Anonymous, 0, data, Stability::FileSync).await.unwrap();
+    writer.fs.write(&me(), &file, StateidBasis::Anonymous, 0, data, Stability::FileSync).await.unwrap();
     writer.fs.returned(&me(), lease.id).await.unwrap();
     let read = timeout(PATIENCE, reading).await.expect("it is read when it is vacated").unwrap();
     assert_eq!(&read.data.to_bytes().unwrap()[..], b"delayed");

@@ -10,8 +10,8 @@ use bytes::Bytes;
 use common::serve;
 use protocol::nfs3::Procedure;
 use vfs::{
-    AccessMask, By, Caller, CreateHow, Device, FileSystem, FileType, Freshness, Handle, Name, ReadDir,
-    SetAttributes, SetTime, Stability, Status, Timestamp,
+    AccessMask, Caller, CreateHow, Device, FileSystem, FileType, Freshness, Handle, Name, ReadDir,
+    SetAttributes, SetTime, Stability, StateidBasis, Status, Timestamp,
 };
 
 fn root_user() -> Caller {
@@ -27,7 +27,8 @@ async fn make(fs: &dyn FileSystem, directory: &Handle, file: &[u8], content: &[u
     let created = fs.create(&root_user(), directory, &name(file), CreateHow::Guarded, &set).await.unwrap();
     let handle = created.node.handle;
     let data = Bytes::copy_from_slice(content);
-    let written = fs.write(&root_user(), &handle, By::Anonymous, 0, data, Stability::Unstable).await.unwrap();
+    let written =
+        fs.write(&root_user(), &handle, StateidBasis::Anonymous, 0, data, Stability::Unstable).await.unwrap();
     assert_eq!(written.count as usize, content.len());
     let commit = fs.commit(&root_user(), &handle, 0, 0).await.unwrap();
     assert_eq!(commit.verifier, written.verifier);
@@ -37,7 +38,8 @@ async fn make(fs: &dyn FileSystem, directory: &Handle, file: &[u8], content: &[u
 async fn read_all(fs: &dyn FileSystem, handle: &Handle, chunk: u32) -> Vec<u8> {
     let mut all = Vec::new();
     loop {
-        let read = fs.read(&root_user(), handle, By::Anonymous, all.len() as u64, chunk).await.unwrap();
+        let read =
+            fs.read(&root_user(), handle, StateidBasis::Anonymous, all.len() as u64, chunk).await.unwrap();
         all.extend_from_slice(&read.data.to_bytes().unwrap());
         if read.eof {
             return all;
@@ -74,7 +76,7 @@ async fn files_over(options: &str) {
     assert_eq!((now.size, now.mode, now.mtime), (5 << 32, 0o600, Timestamp::new(1_000_000, 5000)));
     let stale_guard = fs.setattr(&root_user(), &handle, &set, Some(Timestamp::new(1, 1))).await;
     assert_eq!(stale_guard.unwrap_err().status, Status::NotSync);
-    let tail = fs.read(&root_user(), &handle, By::Anonymous, (5 << 32) - 10, 100).await.unwrap();
+    let tail = fs.read(&root_user(), &handle, StateidBasis::Anonymous, (5 << 32) - 10, 100).await.unwrap();
     assert!(tail.eof && tail.data.len() == 10);
 }
 
@@ -171,7 +173,7 @@ async fn exports_options_hold() {
     let fs = served.mount("").await;
     let root = fs.root(&root_user()).await.unwrap().handle;
     let secret = fs.lookup(&root_user(), &root, &name(b"secret")).await.unwrap().node.handle;
-    let read = fs.read(&root_user(), &secret, By::Anonymous, 0, 10).await.unwrap_err();
+    let read = fs.read(&root_user(), &secret, StateidBasis::Anonymous, 0, 10).await.unwrap_err();
     assert_eq!(read.status, Status::Access, "root is squashed");
     let granted = fs.access(&root_user(), &secret, AccessMask::all()).await.unwrap().granted;
     assert_eq!(granted, AccessMask::empty());

@@ -89,7 +89,7 @@ impl fmt::Debug for FileRange {
 
 /// All of a file as it is now, as a file of this machine.
 #[derive(Clone)]
-pub struct Whole {
+pub struct CompleteFile {
     /// The file, open for reading and writing, with all its bytes and no others.
     pub file: Arc<File>,
     /// What the file is that it has the bytes of.
@@ -99,14 +99,14 @@ pub struct Whole {
     pub pin: Arc<dyn Pinned>,
 }
 
-/// What keeps the bytes of a [`Whole`] as they are until it is dropped.
+/// What keeps the bytes of a [`CompleteFile`] as they are until it is dropped.
 pub trait Pinned: Send + Sync {
     /// The layer that gave the file forgets it and removes its name. From then on the holder may write the file. Blocks
     /// while the disk removes the name.
     fn part(&self);
 }
 
-impl fmt::Debug for Whole {
+impl fmt::Debug for CompleteFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Whole({} bytes)", self.attributes.size)
     }

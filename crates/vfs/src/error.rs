@@ -92,10 +92,10 @@ pub enum Status {
     /// Try again a little later: JUKEBOX of v3, DELAY of v4.
     #[error("try again later")]
     Delay,
-    /// Too much is held for more: it takes that somebody gives up something ([`FileSystem::make_room`]). To a client it
+    /// Too much is held for more: it takes that somebody gives up something ([`FileSystem::free_capacity`]). To a client it
     /// is `Delay`.
     ///
-    /// [`FileSystem::make_room`]: crate::FileSystem::make_room
+    /// [`FileSystem::free_capacity`]: crate::FileSystem::make_room
     #[error("too much is held already")]
     Resource,
     /// An open of another owner denies this share.

@@ -10,7 +10,7 @@ use crate::attributes::{Attributes, Wcc};
 use crate::error::{Result, Status};
 use crate::filesystem::Stability;
 use crate::handle::Handle;
-use crate::open::By;
+use crate::open::StateidBasis;
 
 bitflags! {
     /// Which of the operations of this module a file system offers.
@@ -133,7 +133,7 @@ pub struct Place {
     /// The file.
     pub handle: Handle,
     /// The ground.
-    pub by: By,
+    pub by: StateidBasis,
     /// The first byte.
     pub offset: u64,
 }

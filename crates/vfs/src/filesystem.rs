@@ -14,17 +14,17 @@ use tokio::time::Instant;
 use crate::Verifier;
 use crate::attributes::{Attributes, Device, FileType, SetAttributes, Wcc};
 use crate::caller::{AccessMask, Caller};
-use crate::data::{Data, Whole};
+use crate::data::{CompleteFile, Data};
 use crate::error::{Result, Status};
 use crate::extended::{Acl, Copied, Extent, Features, ListedXattrs, Place, Sought, XattrHow, XattrName};
 use crate::handle::Handle;
 use crate::lease::{Adopted, Callbacks, Lease, LeaseId, LeaseKind};
 use crate::name::Name;
-use crate::open::{By, Lock, LockRequest, Locked, OpenId, OpenRequest, Opened, Owner, Share};
+use crate::open::{Lock, LockRequest, Locked, OpenId, OpenRequest, Opened, Owner, Share, StateidBasis};
 use crate::time::Timestamp;
 
 /// Since when the origin has not answered while calls waited; `None` if it answers, or nobody has asked.
-pub type Silence = Option<Instant>;
+pub type UnansweredSince = Option<Instant>;
 
 /// A file with its handle: what names lead to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -323,14 +323,21 @@ pub trait FileSystem: Send + Sync + 'static {
     async fn readlink(&self, caller: &Caller, handle: &Handle) -> Result<(Bytes, Option<Attributes>)>;
 
     /// Reads at most `count` bytes at `offset`.
-    async fn read(&self, caller: &Caller, handle: &Handle, by: By, offset: u64, count: u32) -> Result<Read>;
+    async fn read(
+        &self,
+        caller: &Caller,
+        handle: &Handle,
+        by: StateidBasis,
+        offset: u64,
+        count: u32,
+    ) -> Result<Read>;
 
     /// Writes `data` at `offset`.
     async fn write(
         &self,
         caller: &Caller,
         handle: &Handle,
-        by: By,
+        by: StateidBasis,
         offset: u64,
         data: Bytes,
         stability: Stability,
@@ -469,7 +476,7 @@ pub trait FileSystem: Send + Sync + 'static {
 
     /// All of an open file, if it is on this machine and valid as far as the layer knows, and the caller may read it.
     /// Without a call to the origin: what the open showed is what counts.
-    async fn whole(&self, _caller: &Caller, _open: OpenId) -> Option<Whole> {
+    async fn complete_file(&self, _caller: &Caller, _open: OpenId) -> Option<CompleteFile> {
         None
     }
 
@@ -636,7 +643,7 @@ pub trait FileSystem: Send + Sync + 'static {
         &self,
         _caller: &Caller,
         _handle: &Handle,
-        _by: By,
+        _by: StateidBasis,
         _offset: u64,
         _what: Extent,
     ) -> Result<Sought> {
@@ -665,19 +672,19 @@ pub trait FileSystem: Send + Sync + 'static {
 
     /// Something failed with `Resource`: has what the layers above hold unused called back, and waits until some of it has
     /// come, no longer than the caller's deadline. True if it is worth another try.
-    async fn make_room(&self, _caller: &Caller) -> bool {
+    async fn free_capacity(&self, _caller: &Caller) -> bool {
         false
     }
 
     /// Since when calls have been made in vain: nothing has been heard of the origin, though somebody waits for it. The
     /// layer that makes the calls tells, the layers above pass it on. `None` where there is nobody to wait for.
-    fn silence(&self) -> Option<watch::Receiver<Silence>> {
+    fn unanswered_since(&self) -> Option<watch::Receiver<UnansweredSince>> {
         None
     }
 
     /// The layer above is about to end: it asks for nothing that brings a lease any more, and those that it returns from now
     /// on may be told of all at once, by [`FileSystem::shutdown`].
-    fn leave(&self) {}
+    fn prepare_shutdown(&self) {}
 
     /// Leaves nothing behind: stores what is only in memory. Called once, before the process ends in order.
     async fn shutdown(&self) {}

@@ -79,7 +79,7 @@ pub struct Recall {
 
 /// What the holder of a write lease alone knows (CB_GETATTR, RFC 8881, section 20.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct DelayedAttributes {
     /// The holder has changes of the file that the layer below does not know yet.
     pub modified: bool,
     /// Size in bytes.
@@ -113,7 +113,7 @@ pub struct Query {
     /// Whether the times of the answer are shown to the requester. If not, a holder that keeps times back cannot say.
     pub times: bool,
     /// Where to.
-    pub answer: oneshot::Sender<Held>,
+    pub answer: oneshot::Sender<DelayedAttributes>,
     /// Until when.
     pub deadline: Instant,
 }

@@ -15,36 +15,38 @@ pub mod error;
 pub mod extended;
 pub mod filesystem;
 pub mod handle;
-pub mod lasting;
 pub mod lease;
 pub mod name;
 pub mod open;
 pub mod pass;
 pub mod recovery;
 pub mod replay;
+pub mod run_to_completion;
 pub mod time;
 
 pub use attributes::{
     Attributes, ChangeInfo, Device, FileType, Fsid, SetAttributes, SetTime, Wcc, WccAttributes,
 };
 pub use caller::{AccessMask, Caller, Credential, Freshness, HolderId, Principal};
-pub use data::{Data, FileRange, Pinned, Whole};
+pub use data::{CompleteFile, Data, FileRange, Pinned};
 pub use error::{Error, Result, Status};
 pub use extended::{Ace, Acl, Copied, Extent, Features, ListedXattrs, Place, Sought, XattrHow, XattrName};
 pub use filesystem::{
     Accessed, AndDelegated, Commit, CreateHow, Created, Delegated, Entry, FileSystem, FsLimits, FsStat,
-    Listing, Looked, Node, Read, ReadDir, Renamed, Silence, Stability, Written,
+    Listing, Looked, Node, Read, ReadDir, Renamed, Stability, UnansweredSince, Written,
 };
 pub use handle::Handle;
-pub use lasting::{lasting, lasting_or};
 pub use lease::{
-    Adopted, AdoptedLease, AdoptedOpen, Callback, Callbacks, Held, Lease, LeaseId, LeaseKind, Query, Recall,
-    Times, Want,
+    Adopted, AdoptedLease, AdoptedOpen, Callback, Callbacks, DelayedAttributes, Lease, LeaseId, LeaseKind,
+    Query, Recall, Times, Want,
 };
 pub use name::Name;
-pub use open::{By, Lock, LockKind, LockRequest, Locked, OpenId, OpenRequest, Opened, Owner, Share};
+pub use open::{
+    Lock, LockKind, LockRequest, Locked, OpenId, OpenRequest, Opened, Owner, Share, StateidBasis,
+};
 pub use pass::Pass;
 pub use recovery::Recovery;
+pub use run_to_completion::{run_to_completion, run_to_completion_or};
 pub use time::{Clock, SystemClock, Timestamp};
 
 /// Eight opaque bytes that change when a server may have lost unstable writes (RFC 1813, section 3.3.7), or that tell

@@ -1,6 +1,6 @@
 //! Opens, share reservations and byte-range locks, for the stateful protocols.
 //!
-//! v2 and v3 do without: their READ and WRITE come [`By::Anonymous`].
+//! v2 and v3 do without: their READ and WRITE come [`StateidBasis::Anonymous`].
 
 use bitflags::bitflags;
 use bytes::Bytes;
@@ -35,7 +35,7 @@ pub struct OpenId(pub u64);
 
 /// On what ground a READ or WRITE comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum By {
+pub enum StateidBasis {
     /// Without an open, as v2 and v3 do.
     Anonymous,
     /// Under this open.

@@ -151,12 +151,12 @@ impl<T: Decode, const MAX: usize> Decode for List<T, MAX> {
 
 /// A linked list of the wire (`entry *next`), of at most `MAX` elements.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Chain<T, const MAX: usize>(Vec<T>);
+pub struct LinkedList<T, const MAX: usize>(Vec<T>);
 
-impl<T, const MAX: usize> Chain<T, MAX> {
+impl<T, const MAX: usize> LinkedList<T, MAX> {
     /// These elements, or `None` if they are too many.
-    pub fn new(elements: Vec<T>) -> Option<Chain<T, MAX>> {
-        (elements.len() <= MAX).then_some(Chain(elements))
+    pub fn new(elements: Vec<T>) -> Option<LinkedList<T, MAX>> {
+        (elements.len() <= MAX).then_some(LinkedList(elements))
     }
 
     /// The elements.
@@ -165,20 +165,20 @@ impl<T, const MAX: usize> Chain<T, MAX> {
     }
 }
 
-impl<T, const MAX: usize> Default for Chain<T, MAX> {
-    fn default() -> Chain<T, MAX> {
-        Chain(Vec::new())
+impl<T, const MAX: usize> Default for LinkedList<T, MAX> {
+    fn default() -> LinkedList<T, MAX> {
+        LinkedList(Vec::new())
     }
 }
 
-impl<T, const MAX: usize> Deref for Chain<T, MAX> {
+impl<T, const MAX: usize> Deref for LinkedList<T, MAX> {
     type Target = [T];
     fn deref(&self) -> &[T] {
         &self.0
     }
 }
 
-impl<T: Encode, const MAX: usize> Encode for Chain<T, MAX> {
+impl<T: Encode, const MAX: usize> Encode for LinkedList<T, MAX> {
     fn encode(&self, encoder: &mut Encoder) {
         for element in &self.0 {
             true.encode(encoder);
@@ -188,8 +188,8 @@ impl<T: Encode, const MAX: usize> Encode for Chain<T, MAX> {
     }
 }
 
-impl<T: Decode, const MAX: usize> Decode for Chain<T, MAX> {
-    fn decode(decoder: &mut Decoder) -> Result<Chain<T, MAX>, Error> {
+impl<T: Decode, const MAX: usize> Decode for LinkedList<T, MAX> {
+    fn decode(decoder: &mut Decoder) -> Result<LinkedList<T, MAX>, Error> {
         let mut elements = Vec::new();
         while bool::decode(decoder)? {
             if elements.len() == MAX {
@@ -197,6 +197,6 @@ impl<T: Decode, const MAX: usize> Decode for Chain<T, MAX> {
             }
             elements.push(T::decode(decoder)?);
         }
-        Ok(Chain(elements))
+        Ok(LinkedList(elements))
     }
 }

@@ -14,7 +14,7 @@ mod collections;
 mod decoder;
 mod encoder;
 
-pub use collections::{Chain, Inline, List, Opaque};
+pub use collections::{Inline, LinkedList, List, Opaque};
 pub use decoder::{Decode, Decoder, Error};
 pub use encoder::{Bulk, Encode, Encoder, FileRange, Message, Segment};
 pub use xdr_derive::Xdr;

@@ -3,7 +3,9 @@
 use bytes::Bytes;
 use proptest::prelude::*;
 
-use crate::{Bulk, Chain, Decode, Decoder, Encode, Encoder, Error, FileRange, Inline, List, Opaque, Xdr};
+use crate::{
+    Bulk, Decode, Decoder, Encode, Encoder, Error, FileRange, Inline, LinkedList, List, Opaque, Xdr,
+};
 use crate::{from_bytes, to_bytes};
 
 #[derive(Clone, Debug, PartialEq, Xdr)]
@@ -75,9 +77,9 @@ fn lengths_are_bounded_before_they_are_believed() {
     let short = Bytes::from_static(b"\0\0\x03\xe8");
     assert_eq!(from_bytes::<List<u64, 1000>>(short.clone()), Err(Error::Truncated));
     assert_eq!(from_bytes::<Opaque<4096>>(short), Err(Error::Truncated));
-    let chain = to_bytes(&Chain::<u32, 9>::new(vec![1, 2, 3]).unwrap()).unwrap();
-    assert!(from_bytes::<Chain<u32, 2>>(chain.clone()).is_err());
-    assert_eq!(&from_bytes::<Chain<u32, 3>>(chain).unwrap()[..], [1, 2, 3]);
+    let chain = to_bytes(&LinkedList::<u32, 9>::new(vec![1, 2, 3]).unwrap()).unwrap();
+    assert!(from_bytes::<LinkedList<u32, 2>>(chain.clone()).is_err());
+    assert_eq!(&from_bytes::<LinkedList<u32, 3>>(chain).unwrap()[..], [1, 2, 3]);
 }
 
 #[test]
@@ -94,12 +96,12 @@ fn bulk_is_shared_not_copied() {
         crate::Segment::Bytes(segment) => assert_eq!(segment.as_ptr(), data.as_ptr()),
         crate::Segment::File(_) => panic!("not a file"),
     }
-    let whole = message.to_bytes().unwrap();
-    let mut decoder = Decoder::new(whole.clone());
+    let complete = message.to_bytes().unwrap();
+    let mut decoder = Decoder::new(complete.clone());
     assert_eq!(decoder.u32(), Ok(42));
     let Bulk::Bytes(again) = Bulk::decode(&mut decoder).unwrap() else { panic!("decoded data is in memory") };
     assert_eq!(again, data);
-    assert_eq!(again.as_ptr(), whole[8..].as_ptr());
+    assert_eq!(again.as_ptr(), complete[8..].as_ptr());
 }
 
 #[test]

@@ -53,7 +53,7 @@ impl Leases {
         if term.is_some() {
             self.expire(now);
         } else {
-            self.make_room(now);
+            self.free_capacity(now);
         }
         let full = term.is_some() && self.termed >= self.terms.leases_max;
         if full || self.grants.len() >= self.max {
@@ -155,10 +155,10 @@ impl Leases {
 
     /// The layer below has no room for what so many askers want: recalls the least useful leases, unless as many are on
     /// their way back.
-    pub fn free_up(&mut self, now: Instant, askers: usize) {
+    pub fn free_up(&mut self, now: Instant, waiters: usize) {
         // Those with a term end soon enough.
         let on_their_way = self.grants.len() - self.termed - self.idle.len();
-        let missing = (askers + RECALLED_BEYOND_ASKERS).saturating_sub(on_their_way);
+        let missing = (waiters + RECALLED_BEYOND_ASKERS).saturating_sub(on_their_way);
         let oldest: Vec<LeaseId> = self.idle.values().take(missing.min(ROOM_AT_ONCE_MAX)).copied().collect();
         for id in oldest {
             self.recall(now, id, now + self.recall_deadline);
@@ -166,7 +166,7 @@ impl Leases {
     }
 
     /// Recalls the least useful leases when the bound is near.
-    fn make_room(&mut self, now: Instant) {
+    fn free_capacity(&mut self, now: Instant) {
         let reserve = (self.max / RESERVE_DIVISOR).max(1);
         let high = self.max.saturating_sub(reserve);
         if self.grants.len() < high {

@@ -135,7 +135,7 @@ impl Model {
     }
 
     fn open(&mut self, holder: u64, of: u8, write: bool, below: Option<LeaseKind>) {
-        let flight = self.leases.begin_open();
+        let grant = self.leases.begin_open();
         let lease = below.map(|kind| {
             let next = LeaseId(self.next_below);
             self.next_below += 1;
@@ -144,7 +144,7 @@ impl Model {
             Lease { id: entry.0, kind: entry.1, until: None, change: 1, space_limit: Lease::NO_SPACE_LIMIT }
         });
         self.leases.land(&file(of), lease);
-        self.leases.end_open(flight);
+        self.leases.end_open(grant);
         self.effects();
         let usage = if write { Use::Change } else { Use::Read };
         if !self.leases.clear(self.now, &file(of), Some(HolderId(holder)), usage) {
@@ -194,11 +194,11 @@ impl Model {
                 }
             }
             Step::KeepBelow(keep) => self.leases.keep_below(self.now, keep),
-            Step::FreeUp(askers) => {
-                self.leases.free_up(self.now, askers);
+            Step::FreeUp(waiters) => {
+                self.leases.free_up(self.now, waiters);
                 self.effects();
                 let on_their_way = self.out.iter().filter(|out| out.recalled.is_some()).count();
-                assert!(on_their_way >= askers.min(self.out.len()), "each asker has something to wait for");
+                assert!(on_their_way >= waiters.min(self.out.len()), "each asker has something to wait for");
             }
             Step::BeginChange(holder, of) => {
                 if self.leases.clear(self.now, &file(of), holder.map(HolderId), Use::Change) {
@@ -292,13 +292,13 @@ fn recall(id: u64, deadline: Instant) -> Recall {
 #[test]
 fn a_recall_from_below_before_the_answer_that_grants_keeps_it_from_being_used() {
     let (mut leases, now) = (Leases::new(&options(10)), Instant::now());
-    let flight = leases.begin_open();
+    let grant = leases.begin_open();
     leases.recalled_below(now, &recall(7, now + Duration::from_secs(9)));
     assert_eq!(leases.effects(), [], "the answer may still name it");
     leases.land(&file(0), Some(below(7)));
     assert_eq!(leases.effects(), [Effect::GiveBack(LeaseId(7))]);
     assert_eq!(leases.grant(now, &file(0), &wanted(1)), None);
-    leases.end_open(flight);
+    leases.end_open(grant);
     leases.gave_back(LeaseId(7));
     assert!(leases.seen.is_empty());
 }
@@ -306,10 +306,10 @@ fn a_recall_from_below_before_the_answer_that_grants_keeps_it_from_being_used() 
 #[test]
 fn a_recall_from_below_of_what_no_answer_names_is_answered_in_the_end() {
     let (mut leases, now) = (Leases::new(&options(10)), Instant::now());
-    let flight = leases.begin_open();
+    let grant = leases.begin_open();
     leases.recalled_below(now, &recall(7, now + Duration::from_secs(9)));
     let later = leases.begin_open();
-    leases.end_open(flight);
+    leases.end_open(grant);
     assert_eq!(
         leases.effects(),
         [Effect::GiveBack(LeaseId(7))],
@@ -322,13 +322,13 @@ fn a_recall_from_below_of_what_no_answer_names_is_answered_in_the_end() {
 fn an_answer_from_before_a_lease_was_given_back_does_not_bring_it_back() {
     let (mut leases, now) = (Leases::new(&options(10)), Instant::now());
     leases.land(&file(0), Some(below(7)));
-    let flight = leases.begin_open();
+    let grant = leases.begin_open();
     leases.closed(now, &file(0));
     assert_eq!(leases.effects(), [Effect::GiveBack(LeaseId(7))]);
     leases.gave_back(LeaseId(7));
     leases.land(&file(0), Some(below(7)));
     assert_eq!(leases.grant(now, &file(0), &wanted(1)), None);
-    leases.end_open(flight);
+    leases.end_open(grant);
     assert!(leases.seen.is_empty());
 }
 
@@ -348,12 +348,12 @@ fn a_file_that_changed_hands_gets_no_lease_until_it_has_been_quiet() {
 #[test]
 fn nothing_is_granted_while_a_change_of_an_unknown_file_is_under_way() {
     let (mut leases, now) = (Leases::new(&options(10)), Instant::now());
-    let flight = leases.begin_open();
+    let grant = leases.begin_open();
     leases.begin_nameless_change();
     leases.land(&file(0), Some(below(7)));
     assert_eq!(leases.grant(now, &file(0), &wanted(1)), None);
     leases.end_nameless_change();
-    assert!(leases.changed_since(flight), "so attributes have to be read anew");
+    assert!(leases.changed_since(grant), "so attributes have to be read anew");
     assert!(leases.grant(now, &file(0), &wanted(1)).is_some());
 }
 

@@ -5,7 +5,7 @@ use vfs::{Handle, Lease, LeaseId, LeaseKind, Recall};
 
 use super::file::Under;
 use super::files::Key;
-use super::flights::{Flight, Seen};
+use super::grants_in_flight::{GrantInFlight, Seen};
 use super::{Effect, Ending, Leases, Writer};
 
 /// Of the time until the layer below revokes a lease, this part is kept for giving it back.
@@ -13,8 +13,8 @@ const MARGIN_DIVISOR: u32 = 8;
 
 impl Leases {
     /// An open goes to the layer below, which may grant a lease with it.
-    pub fn begin_open(&mut self) -> Flight {
-        Flight { number: self.flights.begin(), changes: self.changes }
+    pub fn begin_open(&mut self) -> GrantInFlight {
+        GrantInFlight { number: self.grants_in_flight.begin(), changes: self.changes }
     }
 
     /// Its answer came: of this file, perhaps with a lease.
@@ -58,20 +58,20 @@ impl Leases {
     }
 
     /// An open is over, however it went; what its answer named has [landed](Leases::land).
-    pub fn end_open(&mut self, flight: Flight) {
-        self.flights.end(flight.number);
+    pub fn end_open(&mut self, grant: GrantInFlight) {
+        self.grants_in_flight.end(grant.number);
         self.settle();
     }
 
     /// Has anything been changed since the open began? Then its attributes may be from before.
-    pub fn changed_since(&self, flight: Flight) -> bool {
-        self.changes != flight.changes
+    pub fn changed_since(&self, grant: GrantInFlight) -> bool {
+        self.changes != grant.changes
     }
 
     /// The layer below asks for a lease.
     pub fn recalled_below(&mut self, now: Instant, recall: &Recall) {
         let Some(handle) = self.under_of.get(&recall.id).map(Key::handle) else {
-            self.heard(recall.id, Seen::Recalled(self.flights.mark()));
+            self.heard(recall.id, Seen::Recalled(self.grants_in_flight.mark()));
             return;
         };
         let margin = recall.deadline.saturating_duration_since(now) / MARGIN_DIVISOR;
@@ -82,7 +82,7 @@ impl Leases {
     /// The layer below has lost a lease: so have our clients.
     pub fn revoked_below(&mut self, now: Instant, id: LeaseId) {
         let Some(handle) = self.under_of.remove(&id).map(|key| key.handle()) else {
-            self.heard(id, Seen::Revoked(self.flights.mark()));
+            self.heard(id, Seen::Revoked(self.grants_in_flight.mark()));
             return;
         };
         let Some(file) = self.files.get_mut(&handle) else { return };
@@ -117,7 +117,7 @@ impl Leases {
 
     /// The layer below has it back.
     pub fn gave_back(&mut self, id: LeaseId) {
-        self.seen.insert(id, Seen::GaveBack(self.flights.mark()));
+        self.seen.insert(id, Seen::GaveBack(self.grants_in_flight.mark()));
         self.settle();
     }
 
@@ -172,11 +172,11 @@ impl Leases {
         if self.seen.is_empty() {
             return;
         }
-        let (flights, effects) = (&self.flights, &mut self.effects);
+        let (grants_in_flight, effects) = (&self.grants_in_flight, &mut self.effects);
         let mut unknown = Vec::new();
         self.seen.retain(|id, seen| match *seen {
-            Seen::GaveBack(mark) | Seen::Revoked(mark) => !flights.have_landed(mark),
-            Seen::Recalled(mark) if flights.have_landed(mark) => {
+            Seen::GaveBack(mark) | Seen::Revoked(mark) => !grants_in_flight.have_ended(mark),
+            Seen::Recalled(mark) if grants_in_flight.have_ended(mark) => {
                 // We never had it, but the layer below waits for it.
                 unknown.push(*id);
                 false

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
-use vfs::{By, Caller, Handle, HolderId, Result, Share, Status};
+use vfs::{Caller, Handle, HolderId, Result, Share, StateidBasis, Status};
 
 use super::{Shell, State};
 use crate::leases::Use;
@@ -122,12 +122,12 @@ impl Shell {
         self: &Arc<Shell>,
         caller: &Caller,
         handle: &Handle,
-        by: By,
-    ) -> Result<By> {
+        by: StateidBasis,
+    ) -> Result<StateidBasis> {
         self.recovered(caller, Use::Read)?;
         let denied = self.gauges.denying_opens.load(Ordering::Acquire) > 0;
         let written = self.gauges.write_leases.load(Ordering::Acquire) > 0;
-        if by == By::Anonymous && !denied && !written {
+        if by == StateidBasis::Anonymous && !denied && !written {
             return Ok(by);
         }
         if !written {
@@ -149,17 +149,17 @@ impl State {
         &self,
         caller: &Caller,
         handle: &Handle,
-        by: By,
+        by: StateidBasis,
         share: Share,
-    ) -> Result<By, Status> {
+    ) -> Result<StateidBasis, Status> {
         match by {
-            By::Anonymous => {
+            StateidBasis::Anonymous => {
                 let under_lease = caller.holder.filter(|holder| self.leases.has(handle, *holder));
                 self.shares.admit(handle, share, under_lease).map(|()| by)
             }
-            By::Open(id) => {
+            StateidBasis::Open(id) => {
                 self.shares.admit_open(handle, id, share)?;
-                Ok(self.below_of(id, share).map_or(By::Anonymous, By::Open))
+                Ok(self.below_of(id, share).map_or(StateidBasis::Anonymous, StateidBasis::Open))
             }
         }
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
-use vfs::{Attributes, Callback, Caller, Handle, Held, Node, Query, Result, Times};
+use vfs::{Attributes, Callback, Caller, DelayedAttributes, Handle, Node, Query, Result, Times};
 
 use super::Shell;
 use crate::leases::{Use, Writer};
@@ -15,7 +15,7 @@ use crate::leases::{Use, Writer};
 pub(crate) struct Asked {
     asks: AtomicU64,
     /// The last answer, and how many had asked when its question left.
-    last: tokio::sync::Mutex<(u64, Option<Held>)>,
+    last: tokio::sync::Mutex<(u64, Option<DelayedAttributes>)>,
 }
 
 impl Shell {
@@ -70,7 +70,7 @@ impl Shell {
 
     /// What the holder of a write lease has made of the file; `None` if it does not say in time, or is to return the
     /// lease anyway.
-    async fn ask(self: &Arc<Shell>, handle: &Handle, writer: Writer) -> Option<Held> {
+    async fn ask(self: &Arc<Shell>, handle: &Handle, writer: Writer) -> Option<DelayedAttributes> {
         let asked = {
             let mut state = self.state.lock();
             if !state.leases.may_be_asked(writer.id) {
@@ -87,7 +87,7 @@ impl Shell {
         last.1
     }
 
-    async fn question(self: &Arc<Shell>, handle: &Handle, writer: Writer) -> Option<Held> {
+    async fn question(self: &Arc<Shell>, handle: &Handle, writer: Writer) -> Option<DelayedAttributes> {
         let deadline = Instant::now() + self.options.getattr_deadline;
         let (answer, answered) = oneshot::channel();
         let (id, change) = (writer.id, writer.change);
@@ -99,7 +99,7 @@ impl Shell {
 
     /// What the layer below says of a file with what its holder says; `None` if the lease is out no more. The times of a
     /// holder that does not know them are those of this moment (RFC 8881, section 10.4.3).
-    fn merge(&self, below: Attributes, writer: Writer, held: Held) -> Option<Attributes> {
+    fn merge(&self, below: Attributes, writer: Writer, held: DelayedAttributes) -> Option<Attributes> {
         if !held.modified && held.size == below.size {
             return Some(below);
         }

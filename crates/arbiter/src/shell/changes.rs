@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tokio::time::timeout_at;
-use vfs::{By, Caller, CreateHow, Created, Handle, Name, Result, SetAttributes, Share, Status};
+use vfs::{Caller, CreateHow, Created, Handle, Name, Result, SetAttributes, Share, StateidBasis, Status};
 
 use super::opens::may_be_there;
 use super::{Shell, State};
@@ -110,10 +110,10 @@ impl Shell {
         self: &Arc<Shell>,
         caller: &Caller,
         handle: &Handle,
-        by: By,
-    ) -> Result<(Change, By)> {
+        by: StateidBasis,
+    ) -> Result<(Change, StateidBasis)> {
         let unheld = self.gauges.denying_opens.load(Ordering::Acquire) == 0 && !self.is_granting();
-        if by == By::Anonymous && unheld {
+        if by == StateidBasis::Anonymous && unheld {
             self.recovered(caller, Use::Change)?;
             return Ok((Change::new(self), by));
         }

@@ -10,7 +10,7 @@ use vfs::{AccessMask, Attributes, Caller, Delegated, Handle, Lease, LeaseId, Res
 
 use super::Shell;
 use super::opens::UnderWay;
-use crate::leases::{Flight, Use, Wanted};
+use crate::leases::{GrantInFlight, Use, Wanted};
 use crate::shares::Others;
 
 /// A lease that was granted and not handed out: returned unless it is.
@@ -44,19 +44,18 @@ impl Shell {
                 lease: None,
             });
         }
-        let flight = self.with(|state, _| state.leases.begin_open());
-        let mut under_way = UnderWay::new(self, caller, flight);
+        let grant = self.with(|state, _| state.leases.begin_open());
+        let mut under_way = UnderWay::new(self, caller, grant);
         let mut delegated = self.below.delegate(caller, directory, asked).await?;
         self.with(|state, _| {
             state.leases.land(directory, delegated.lease.take());
-            state.leases.end_open(flight);
+            state.leases.end_open(grant);
         });
         under_way.landed(directory);
         let Some(attributes) = delegated.accessed.attributes.filter(Attributes::is_dir) else {
             return Ok(delegated);
         };
-        let Some((lease, outdated)) =
-            self.grant_directory(caller, directory, attributes.change, flight, term)
+        let Some((lease, outdated)) = self.grant_directory(caller, directory, attributes.change, grant, term)
         else {
             return Ok(delegated);
         };
@@ -73,7 +72,7 @@ impl Shell {
         caller: &Caller,
         directory: &Handle,
         change: u64,
-        flight: Flight,
+        grant: GrantInFlight,
         term: Option<Duration>,
     ) -> Option<(Lease, bool)> {
         self.with(|state, now| {
@@ -88,7 +87,7 @@ impl Shell {
             };
             state.leases.touch(directory, caller.holder);
             let lease = state.leases.grant(now, directory, &wanted)?;
-            Some((lease, state.leases.changed_since(flight)))
+            Some((lease, state.leases.changed_since(grant)))
         })
     }
 

@@ -22,7 +22,7 @@ use vfs::{
 
 use super::changes::Change;
 use super::{Shell, State, detach};
-use crate::leases::{Flight, Use, Wanted};
+use crate::leases::{GrantInFlight, Use, Wanted};
 use crate::shares::Opening;
 
 /// How often an open begins anew because its file has lost its last name meanwhile.
@@ -40,29 +40,29 @@ pub(crate) struct Below {
 pub(super) struct UnderWay {
     shell: Arc<Shell>,
     caller: Caller,
-    flight: Option<Flight>,
+    grant: Option<GrantInFlight>,
     handle: Option<Handle>,
     below: Option<Below>,
 }
 
 impl UnderWay {
-    pub(super) fn new(shell: &Arc<Shell>, caller: &Caller, flight: Flight) -> UnderWay {
+    pub(super) fn new(shell: &Arc<Shell>, caller: &Caller, grant: GrantInFlight) -> UnderWay {
         let (shell, caller) = (shell.clone(), caller.clone());
-        UnderWay { shell, caller, flight: Some(flight), handle: None, below: None }
+        UnderWay { shell, caller, grant: Some(grant), handle: None, below: None }
     }
 
     /// It was answered: of this file.
     pub(super) fn landed(&mut self, handle: &Handle) {
-        (self.flight, self.handle) = (None, Some(*handle));
+        (self.grant, self.handle) = (None, Some(*handle));
     }
 }
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        if self.flight.is_some() || self.handle.is_some() {
+        if self.grant.is_some() || self.handle.is_some() {
             self.shell.with(|state, now| {
-                if let Some(flight) = self.flight.take() {
-                    state.leases.end_open(flight);
+                if let Some(grant) = self.grant.take() {
+                    state.leases.end_open(grant);
                 }
                 if let Some(handle) = &self.handle {
                     state.let_go(now, handle);
@@ -156,18 +156,18 @@ impl Shell {
             return made.map(Some);
         }
         let changes = self.changes_of(caller, request, &opening).await?;
-        let mut flight = self.with(|state, _| state.leases.begin_open());
-        let mut under_way = UnderWay::new(self, caller, flight);
+        let mut grant = self.with(|state, _| state.leases.begin_open());
+        let mut under_way = UnderWay::new(self, caller, grant);
         let mut opened = self.open_below(caller, request, &mut under_way).await?;
         self.with(|state, _| {
             state.leases.land(&opened.handle, opened.lease.take());
-            state.leases.end_open(flight);
+            state.leases.end_open(grant);
         });
         under_way.landed(&opened.handle);
         // Our own change is in what we know already.
-        flight.allow(changes.into_iter().flatten().map(Change::ends).sum());
+        grant.allow(changes.into_iter().flatten().map(Change::ends).sum());
         let (entered, waited) =
-            self.enter(caller, request, (opening, term), &opened, &under_way, flight).await?;
+            self.enter(caller, request, (opening, term), &opened, &under_way, grant).await?;
         under_way.handle = None;
         if entered.useful {
             under_way.below = None;
@@ -192,7 +192,7 @@ impl Shell {
         (opening, term): (Opening, Option<Duration>),
         opened: &Opened,
         under_way: &UnderWay,
-        flight: Flight,
+        grant: GrantInFlight,
     ) -> Result<(Entered, bool)> {
         let changes = opening.access.contains(Share::WRITE) || !opening.deny.is_empty();
         let usage = if changes { Use::Change } else { Use::Read };
@@ -213,7 +213,7 @@ impl Shell {
             let wanted = Wanted { holder, access, want, others, change, directory, term };
             state.leases.touch(&handle, caller.holder);
             let lease = state.leases.grant(now, &handle, &wanted);
-            let outdated = state.leases.changed_since(flight);
+            let outdated = state.leases.changed_since(grant);
             Ok::<Entered, Status>(Entered { id, new, useful, lease, outdated })
         };
         let (entered, waited) = if request.reclaim {
@@ -379,7 +379,7 @@ impl Shell {
                 _ => {}
             }
         }
-        self.room.is_more();
+        self.capacity.is_more();
         result
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
-use vfs::{Callback, Caller, Held, Query};
+use vfs::{Callback, Caller, DelayedAttributes, Query};
 
 use super::{Shell, State, detach};
 use crate::leases::Writer;
@@ -98,7 +98,11 @@ impl Shell {
         detach(async move {
             if let Ok(attributes) = shell.below.getattr(&Caller::machine(), &query.handle).await {
                 // It may have given up waiting.
-                let _ = query.answer.send(Held { modified: false, size: attributes.size, times: None });
+                let _ = query.answer.send(DelayedAttributes {
+                    modified: false,
+                    size: attributes.size,
+                    times: None,
+                });
             }
         });
     }

@@ -3,10 +3,10 @@
 use async_trait::async_trait;
 use bytes::Bytes;
 use vfs::{
-    AccessMask, Accessed, Attributes, By, Callbacks, Caller, Commit, CreateHow, Created, Data, Delegated,
-    Device, FileSystem, FileType, FsLimits, FsStat, Handle, LeaseId, Listing, Lock, LockRequest, Locked,
-    Looked, Name, Node, OpenId, OpenRequest, Opened, Owner, Read, ReadDir, Renamed, Result, SetAttributes,
-    Share, Stability, Status, Timestamp, Wcc, Written,
+    AccessMask, Accessed, Attributes, Callbacks, Caller, Commit, CreateHow, Created, Data, Delegated, Device,
+    FileSystem, FileType, FsLimits, FsStat, Handle, LeaseId, Listing, Lock, LockRequest, Locked, Looked,
+    Name, Node, OpenId, OpenRequest, Opened, Owner, Read, ReadDir, Renamed, Result, SetAttributes, Share,
+    Stability, StateidBasis, Status, Timestamp, Wcc, Written,
 };
 
 use super::{Below, File, ROOT, attributes, handle, id_of};
@@ -116,10 +116,10 @@ impl FileSystem for Below {
         Err(Status::Inval.into())
     }
 
-    async fn read(&self, _: &Caller, handle: &Handle, by: By, _: u64, _: u32) -> Result<Read> {
+    async fn read(&self, _: &Caller, handle: &Handle, by: StateidBasis, _: u64, _: u32) -> Result<Read> {
         self.note("read");
         self.be_overtaken().await;
-        if let By::Open(id) = by {
+        if let StateidBasis::Open(id) = by {
             self.files.lock().opens.get(&id).ok_or(Status::BadStateId)?;
         }
         Ok(Read { data: Data::default(), eof: true, attributes: Some(self.attributes(id_of(handle))?) })
@@ -129,7 +129,7 @@ impl FileSystem for Below {
         &self,
         caller: &Caller,
         handle: &Handle,
-        by: By,
+        by: StateidBasis,
         offset: u64,
         data: Bytes,
         stability: Stability,
@@ -137,7 +137,7 @@ impl FileSystem for Below {
         self.note("write");
         self.be_overtaken().await;
         self.pass("write").await;
-        if let By::Open(id) = by {
+        if let StateidBasis::Open(id) = by {
             let access = self.files.lock().opens.get(&id).ok_or(Status::BadStateId)?.1;
             if !access.contains(Share::WRITE) {
                 return Err(Status::OpenMode.into());

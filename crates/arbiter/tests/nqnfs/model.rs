@@ -122,7 +122,7 @@ pub struct Client {
     /// The CREATE that is not answered, and when it was first sent on its clock.
     creating: Option<(u8, u8)>,
     /// How often it has left.
-    life: u8,
+    incarnation: u8,
     /// It has left, and has not come back.
     away: bool,
 }
@@ -179,7 +179,7 @@ pub enum Body {
 pub struct Message {
     client: u8,
     /// Which life of it the message is from or for.
-    life: u8,
+    incarnation: u8,
     body: Body,
     sent: u8,
 }
@@ -271,7 +271,7 @@ impl Model for Protocol {
             }
             let pushed = client.dirty.is_none() && client.flush.is_none();
             let quiet = pushed && idle && client.creating.is_none();
-            if quiet && client.life < bounds.departures[it] {
+            if quiet && client.incarnation < bounds.departures[it] {
                 actions.push(Action::Leave(it));
             }
             let may_write = client.belief.is_some_and(|belief| belief.kind == Kind::Write);
@@ -373,9 +373,10 @@ impl Model for Protocol {
                 state.send(it, Body::Everything);
             }
             Action::Return(it) => {
-                let Client { lag, asked, vacated, life, .. } = state.clients[it];
-                let life = life + 1;
-                let fresh = Client { lag, asked, vacated, life, barrier: asked + 1, ..Client::default() };
+                let Client { lag, asked, vacated, incarnation, .. } = state.clients[it];
+                let incarnation = incarnation + 1;
+                let fresh =
+                    Client { lag, asked, vacated, incarnation, barrier: asked + 1, ..Client::default() };
                 state.clients[it] = fresh;
                 if self.0.own_names {
                     state.server.old[it] = state.server.leases[it].take();
@@ -383,7 +384,7 @@ impl Model for Protocol {
             }
             Action::CrashClient(it) => {
                 state.crashes.1 += 1;
-                let Client { lag, asked, vacated, dirty, life, .. } = state.clients[it];
+                let Client { lag, asked, vacated, dirty, incarnation, .. } = state.clients[it];
                 if dirty.is_some() {
                     // What it had not written is lost, as the paper says; it may arrive nevertheless.
                     state.acknowledged = state.server.value;
@@ -395,7 +396,8 @@ impl Model for Protocol {
                     state.net.sort_unstable();
                     state.net.dedup();
                 }
-                let fresh = Client { lag, asked, vacated, life, barrier: asked + 1, ..Client::default() };
+                let fresh =
+                    Client { lag, asked, vacated, incarnation, barrier: asked + 1, ..Client::default() };
                 state.clients[it] = fresh;
             }
         }
@@ -425,8 +427,8 @@ impl Model for Protocol {
 
 impl State {
     fn send(&mut self, client: usize, body: Body) {
-        let life = self.clients[client].life;
-        let message = Message { client: client as u8, life, body, sent: self.now };
+        let incarnation = self.clients[client].incarnation;
+        let message = Message { client: client as u8, incarnation, body, sent: self.now };
         if let Err(at) = self.net.binary_search(&message) {
             self.net.insert(at, message);
         }
@@ -461,7 +463,7 @@ impl Protocol {
 
     fn deliver(&self, state: &mut State, message: Message) {
         let it = usize::from(message.client);
-        let (here, away) = (state.clients[it].life == message.life, state.clients[it].away);
+        let (here, away) = (state.clients[it].incarnation == message.incarnation, state.clients[it].away);
         let from_server = !matches!(
             message.body,
             Body::Ask { .. } | Body::Create { .. } | Body::Vacated(_) | Body::Write(_) | Body::Everything

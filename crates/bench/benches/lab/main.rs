@@ -16,7 +16,7 @@ use bench::interrupt::Interrupt;
 use bench::relay::{self, parse_rtt};
 use bench::report::{LeftOut, Machine, Measurement, Report, Subject};
 use bench::run::Options;
-use bench::system::{self, Ground, Kind, Origin, System};
+use bench::system::{self, Kind, Origin, System, TestBed};
 use bench::workload::{self, Plan, Workload};
 use clap::Parser;
 use guests::{Guests, Mounting};
@@ -128,7 +128,7 @@ impl Arguments {
         let interrupt = Interrupt::default();
         runtime.spawn(end_with_signals(interrupt.clone()));
         let programs = programs()?;
-        let ground = Ground {
+        let test_bed = TestBed {
             runtime: runtime.handle().clone(),
             leasehold: programs.join("leasehold"),
             directory: lab.subdirectory("systems"),
@@ -150,7 +150,8 @@ impl Arguments {
         if peers.is_empty() {
             peers = Peer::ALL.to_vec();
         }
-        let mut report = Report::new(Machine::this(), &self.options(&workloads), &self.vers, &ground.network);
+        let mut report =
+            Report::new(Machine::this(), &self.options(&workloads), &self.vers, &test_bed.network);
         if guests::cachefilesd_is_missing() {
             let why = "not installed: apt-get install cachefilesd".to_owned();
             let without = peers.iter().filter(|peer| peer.wants_fscache());
@@ -161,14 +162,15 @@ impl Arguments {
         }
         let clients = workloads.iter().map(|workload| workload.clients).max().unwrap_or(1);
         let guests = Guests::boot(&lab, &programs.join("bench"), clients, peers.contains(&Peer::Reexport))?;
-        let origin = Origin::serve(&ground).map_err(|error| error.to_string())?;
-        let comparison = Comparison { arguments: self, ground: &ground, origin: &origin, guests: &guests };
+        let origin = Origin::serve(&test_bed).map_err(|error| error.to_string())?;
+        let comparison =
+            Comparison { arguments: self, test_bed: &test_bed, origin: &origin, guests: &guests };
         for workload in &workloads {
             for round in 0..self.rounds {
                 comparison.round(workload, &peers, round, &mut report);
             }
         }
-        if ground.interrupt.is_told() {
+        if test_bed.interrupt.is_told() {
             // What was measured took long enough to be kept.
             let why = "interrupted".to_owned();
             report.left_out.push(LeftOut { what: "what would have come then".to_owned(), why });
@@ -226,7 +228,7 @@ async fn end_with_signals(interrupt: Interrupt) {
 
 struct Comparison<'c> {
     arguments: &'c Arguments,
-    ground: &'c Ground,
+    test_bed: &'c TestBed,
     origin: &'c Origin,
     guests: &'c Guests,
 }
@@ -234,7 +236,7 @@ struct Comparison<'c> {
 impl Comparison<'_> {
     /// All peers, another one first each time.
     fn round(&self, workload: &Workload, peers: &[Peer], round: usize, report: &mut Report) {
-        if self.ground.interrupt.is_told() {
+        if self.test_bed.interrupt.is_told() {
             return;
         }
         let mut order = peers.to_vec();
@@ -244,14 +246,14 @@ impl Comparison<'_> {
             order.iter().map(|peer| self.prepare(workload, &name(*peer))).collect();
         std::thread::sleep(AGE);
         for (peer, prepared) in order.into_iter().zip(prepared) {
-            if self.ground.interrupt.is_told() {
+            if self.test_bed.interrupt.is_told() {
                 return;
             }
             eprintln!("{}, round {}: {}", workload.name, round + 1, peer.name());
             let measured = prepared
                 .and_then(|()| self.measure(workload, peer, round, &name(peer), &mut report.measurements));
             let cleaned =
-                system::clean(self.ground, self.origin, &name(peer)).map_err(|error| error.to_string());
+                system::clean(self.test_bed, self.origin, &name(peer)).map_err(|error| error.to_string());
             if let Err(why) = measured.and(cleaned) {
                 eprintln!("  {why}");
                 let what = format!("{}, round {}, {}", workload.name, round + 1, peer.name());
@@ -261,7 +263,7 @@ impl Comparison<'_> {
     }
 
     fn prepare(&self, workload: &Workload, name: &str) -> Result<(), String> {
-        let target = system::preparer(self.ground, self.origin, Kind::Direct, name, name);
+        let target = system::preparer(self.test_bed, self.origin, Kind::Direct, name, name);
         let target = target.map_err(|error| error.to_string())?;
         (workload.prepare)(&self.arguments.plan(), &*target).map_err(|error| error.to_string())
     }
@@ -276,8 +278,8 @@ impl Comparison<'_> {
         into: &mut Vec<Measurement>,
     ) -> Result<(), String> {
         let one_line = |error: system::Error| error.to_string();
-        let mut system =
-            System::start(self.ground, self.origin, peer.kind(), name, workload.clients).map_err(one_line)?;
+        let mut system = System::start(self.test_bed, self.origin, peer.kind(), name, workload.clients)
+            .map_err(one_line)?;
         let measured = self.passes(workload, peer, (round, name), &mut system, into);
         let ended = if peer == Peer::Reexport { self.guests.end_reexport() } else { Ok(()) };
         measured.and(ended)
@@ -311,7 +313,7 @@ impl Comparison<'_> {
     /// Where the clients' kernels mount, and how.
     fn mounting(&self, peer: Peer, system: &System<'_>, restarted: bool) -> Result<Mounting, String> {
         let front = system.front();
-        let near = |server| self.ground.near(server).map_err(|error| error.to_string());
+        let near = |server| self.test_bed.near(server).map_err(|error| error.to_string());
         let mut options = format!("vers={},proto=tcp,hard", self.arguments.vers);
         let (relay, export) = match peer {
             Peer::Kernel | Peer::Fscache => (None, front.export.clone()),

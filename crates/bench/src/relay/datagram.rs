@@ -106,13 +106,13 @@ struct Datagram {
     bytes: Box<[u8]>,
     /// Given back when the bytes are gone.
     #[expect(dead_code, reason = "held, not read")]
-    room: OwnedSemaphorePermit,
+    capacity: OwnedSemaphorePermit,
 }
 
 /// Where datagrams enter a line.
 struct Entrance {
     queue: mpsc::UnboundedSender<Datagram>,
-    room: Arc<Semaphore>,
+    capacity: Arc<Semaphore>,
 }
 
 /// Where they leave it.
@@ -121,16 +121,16 @@ struct Exit(mpsc::UnboundedReceiver<Datagram>);
 /// A queue of datagrams, bounded by the room that each holds.
 fn line_up(buffer_bytes: usize) -> (Entrance, Exit) {
     let (queue, exit) = mpsc::unbounded_channel();
-    (Entrance { queue, room: Arc::new(Semaphore::new(buffer_bytes)) }, Exit(exit))
+    (Entrance { queue, capacity: Arc::new(Semaphore::new(buffer_bytes)) }, Exit(exit))
 }
 
 impl Entrance {
     fn enter(&self, shared: &Shared, line: &Line, bytes: &[u8]) {
         let cost = bytes.len().max(DATAGRAM_MIN_COST_BYTES) as u32;
-        let Ok(room) = self.room.clone().try_acquire_many_owned(cost) else { return };
+        let Ok(capacity) = self.capacity.clone().try_acquire_many_owned(cost) else { return };
         if shared.network.borrow().cut.is_none() {
             let due = line.due(Instant::now(), bytes.len());
-            let _ = self.queue.send(Datagram { due, bytes: bytes.into(), room });
+            let _ = self.queue.send(Datagram { due, bytes: bytes.into(), capacity });
         }
     }
 }
@@ -158,9 +158,9 @@ impl Exit {
         let mut alarm = Alarm::new()?;
         while let Some(datagram) = self.0.recv().await {
             alarm.until(datagram.due).await?;
-            let whole = shared.network.borrow().cut.is_none();
+            let complete = shared.network.borrow().cut.is_none();
             let sent = match to {
-                _ if !whole => continue,
+                _ if !complete => continue,
                 Some(peer) => socket.send_to(&datagram.bytes, peer).await,
                 None => socket.send(&datagram.bytes).await,
             };

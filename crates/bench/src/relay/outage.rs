@@ -11,7 +11,7 @@ pub struct Outages {
     /// How long the network is there before it is lost.
     pub every: Duration,
     /// How long it is lost.
-    pub lasting: Duration,
+    pub run_to_completion: Duration,
     /// How.
     pub cut: Cut,
 }
@@ -19,7 +19,7 @@ pub struct Outages {
 impl Outages {
     /// Is the network lost this long after the start?
     pub fn lost_at(&self, since_start: Duration) -> bool {
-        let period = (self.every + self.lasting).as_nanos().max(1);
+        let period = (self.every + self.run_to_completion).as_nanos().max(1);
         since_start.as_nanos() % period >= self.every.as_nanos()
     }
 }
@@ -32,7 +32,7 @@ pub(super) async fn keep_losing(shared: Arc<Shared>, outages: Outages) {
         next += outages.every;
         tokio::time::sleep_until(next).await;
         shared.cut(outages.cut);
-        next += outages.lasting;
+        next += outages.run_to_completion;
         tokio::time::sleep_until(next).await;
         shared.restore();
     }
@@ -45,7 +45,7 @@ mod tests {
     #[test]
     fn the_network_is_lost_on_time() {
         let ms = Duration::from_millis;
-        let outages = Outages { every: ms(90), lasting: ms(10), cut: Cut::Reset };
+        let outages = Outages { every: ms(90), run_to_completion: ms(10), cut: Cut::Reset };
         let lost: Vec<u64> = (0..300).filter(|&at| outages.lost_at(ms(at))).collect();
         let expected: Vec<u64> = (90..100).chain(190..200).chain(290..300).collect();
         assert_eq!(lost, expected);

@@ -102,7 +102,7 @@ struct Chunk {
     due: Instant,
     bytes: Box<[u8]>,
     /// Given back when the bytes are gone.
-    room: OwnedSemaphorePermit,
+    capacity: OwnedSemaphorePermit,
 }
 
 /// Moves bytes in one direction until the stream ends there; the end is passed on.
@@ -122,19 +122,20 @@ async fn pump(
             (leave, Some(Waiting::new(station, enter).run(arrive)))
         }
     };
-    let room = Arc::new(Semaphore::new(shared.buffer_bytes));
+    let capacity = Arc::new(Semaphore::new(shared.buffer_bytes));
     let step = line.step_bytes(CHUNK_BYTES);
     let reading = async move {
         let mut network = shared.network.subscribe();
         let mut buffer = vec![0; step];
         loop {
-            let mut held = room.clone().acquire_many_owned(step as u32).await.map_err(io::Error::other)?;
+            let mut held =
+                capacity.clone().acquire_many_owned(step as u32).await.map_err(io::Error::other)?;
             open(&mut network).await;
             let count = from.read(&mut buffer).await?;
             let due = line.due(Instant::now(), count);
             let bytes = buffer[..count].into();
-            let Some(room) = held.split(count) else { return Err(io::ErrorKind::InvalidData.into()) };
-            if enter.send(Chunk { due, bytes, room }).is_err() || count == 0 {
+            let Some(capacity) = held.split(count) else { return Err(io::ErrorKind::InvalidData.into()) };
+            if enter.send(Chunk { due, bytes, capacity }).is_err() || count == 0 {
                 return Ok(());
             }
         }
@@ -171,13 +172,13 @@ struct Waiting<'s> {
     station: &'s Station,
     assembler: Assembler,
     /// The room of the bytes that are no whole message yet.
-    room: Option<OwnedSemaphorePermit>,
+    capacity: Option<OwnedSemaphorePermit>,
     enter: mpsc::UnboundedSender<Chunk>,
 }
 
 impl<'s> Waiting<'s> {
     fn new(station: &'s Station, enter: mpsc::UnboundedSender<Chunk>) -> Waiting<'s> {
-        Waiting { station, assembler: Assembler::new(CALL_MAX_BYTES), room: None, enter }
+        Waiting { station, assembler: Assembler::new(CALL_MAX_BYTES), capacity: None, enter }
     }
 
     /// Lines up what has come over the line, as it comes.
@@ -196,18 +197,20 @@ impl<'s> Waiting<'s> {
 
     fn line_up(&mut self, chunk: Chunk) -> io::Result<()> {
         BytesMut::extend_from_slice(&mut self.assembler.buffer, &chunk.bytes);
-        let mut room = chunk.room;
-        if let Some(earlier) = self.room.take() {
-            room.merge(earlier);
+        let mut capacity = chunk.capacity;
+        if let Some(earlier) = self.capacity.take() {
+            capacity.merge(earlier);
         }
         while let Some(message) = self.assembler.take().map_err(io::Error::other)? {
             // What is behind the message keeps its own, and the message has all the rest.
-            let whole = room.num_permits().saturating_sub(self.assembler.buffer.len());
-            let Some(room) = room.split(whole) else { return Err(io::ErrorKind::InvalidData.into()) };
+            let complete = capacity.num_permits().saturating_sub(self.assembler.buffer.len());
+            let Some(capacity) = capacity.split(complete) else {
+                return Err(io::ErrorKind::InvalidData.into());
+            };
             let bytes = [&record::mark(message.len())[..], &message].concat().into();
-            let _ = self.enter.send(Chunk { due: self.station.take(&message), bytes, room });
+            let _ = self.enter.send(Chunk { due: self.station.take(&message), bytes, capacity });
         }
-        self.room = Some(room);
+        self.capacity = Some(capacity);
         Ok(())
     }
 }

@@ -91,7 +91,7 @@ pub(super) fn bars(chart: &Chart) -> String {
 fn value(value: f64, unit: &str) -> String {
     let number = match value.abs() {
         _ if unit == "s" => return seconds(value),
-        whole if whole.fract() == 0.0 => format!("{value:.0}"),
+        complete if complete.fract() == 0.0 => format!("{value:.0}"),
         ..0.1 => format!("{value:.4}"),
         ..10.0 => format!("{value:.2}"),
         ..100.0 => format!("{value:.1}"),

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use super::program::Program;
-use super::{Address, Error, Ground, free_port};
+use super::{Address, Error, TestBed, free_port};
 
 /// What both export, by their pseudo path.
 pub(super) const EXPORT: &str = "/export";
@@ -23,21 +23,21 @@ pub(super) fn missing(library: &str, packages: &str) -> Option<String> {
 }
 
 /// A server of a directory.
-pub(super) fn server(ground: &Ground, export: &Path, directory: &Path) -> Result<Program, Error> {
+pub(super) fn server(test_bed: &TestBed, export: &Path, directory: &Path) -> Result<Program, Error> {
     let text = SERVER.replace("@PATH@", &export.to_string_lossy());
-    start(ground, "ganesha", &text, directory)
+    start(test_bed, "ganesha", &text, directory)
 }
 
 /// A proxy of a server of version 4.
-pub(super) fn proxy(ground: &Ground, origin: &Address, directory: &Path) -> Result<Program, Error> {
+pub(super) fn proxy(test_bed: &TestBed, origin: &Address, directory: &Path) -> Result<Program, Error> {
     let text = PROXY
         .replace("@SERVER@", &origin.server.ip().to_string())
         .replace("@SERVER_PORT@", &origin.server.port().to_string())
         .replace("@SERVER_PATH@", &origin.export);
-    start(ground, "ganesha-proxy", &text, directory)
+    start(test_bed, "ganesha-proxy", &text, directory)
 }
 
-fn start(ground: &Ground, name: &str, text: &str, directory: &Path) -> Result<Program, Error> {
+fn start(test_bed: &TestBed, name: &str, text: &str, directory: &Path) -> Result<Program, Error> {
     let listen = free_port()?;
     let mountport = free_port()?;
     let text = text
@@ -52,5 +52,5 @@ fn start(ground: &Ground, name: &str, text: &str, directory: &Path) -> Result<Pr
     let mut command = Command::new("ganesha.nfsd");
     let log = directory.join("ganesha.log");
     command.arg("-F").arg("-f").arg(&file).arg("-p").arg(directory.join("ganesha.pid")).arg("-L").arg(&log);
-    Program::start(&ground.interrupt, name, command, listen, &directory.join("ganesha.out"))
+    Program::start(&test_bed.interrupt, name, command, listen, &directory.join("ganesha.out"))
 }

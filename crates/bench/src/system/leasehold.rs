@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::program::Program;
-use super::{Address, Error, Ground, free_port};
+use super::{Address, Error, TestBed, free_port};
 
 /// What `serve` exports its directory as.
 pub(super) const EXPORT: &str = "/export";
@@ -63,8 +63,8 @@ impl Hits {
     }
 }
 
-fn command(ground: &Ground, command: &str) -> Command {
-    let mut process = Command::new(&ground.leasehold);
+fn command(test_bed: &TestBed, command: &str) -> Command {
+    let mut process = Command::new(&test_bed.leasehold);
     process.arg(command);
     process
 }
@@ -81,12 +81,12 @@ fn serving(process: &mut Command, listen: std::net::SocketAddr) {
 }
 
 /// A server of a directory.
-pub(super) fn serve(ground: &Ground, directory: &Path) -> Result<Program, Error> {
-    let (listen, state) = (free_port()?, ground.subdirectory("serve")?);
-    let mut process = command(ground, "serve");
+pub(super) fn serve(test_bed: &TestBed, directory: &Path) -> Result<Program, Error> {
+    let (listen, state) = (free_port()?, test_bed.subdirectory("serve")?);
+    let mut process = command(test_bed, "serve");
     process.arg(directory).args(["--export", EXPORT, "--state"]).arg(&state);
     serving(&mut process, listen);
-    Program::start(&ground.interrupt, "serve", process, listen, &ground.directory.join("serve.log"))
+    Program::start(&test_bed.interrupt, "serve", process, listen, &test_bed.directory.join("serve.log"))
 }
 
 /// Where a system of ours has the cache of a client, in its directory.
@@ -95,14 +95,17 @@ pub(super) fn cache_directory(directory: &Path, client: usize) -> PathBuf {
 }
 
 /// A proxy of an origin.
-pub(super) fn proxy(ground: &Ground, origin: &Address, directory: &Path) -> Result<Program, Error> {
+pub(super) fn proxy(test_bed: &TestBed, origin: &Address, directory: &Path) -> Result<Program, Error> {
     let listen = free_port()?;
-    let mut process = command(ground, "proxy");
-    process.arg(origin.url(&ground.vers, ground.actimeo)).arg("--cache").arg(cache_directory(directory, 0));
+    let mut process = command(test_bed, "proxy");
+    process
+        .arg(origin.url(&test_bed.vers, test_bed.actimeo))
+        .arg("--cache")
+        .arg(cache_directory(directory, 0));
     // What is fetched while nobody asks depends on the clock, and is no call of the workload.
     process.args(["--min-free", "0", "--no-fill"]);
     serving(&mut process, listen);
-    Program::start(&ground.interrupt, "proxy", process, listen, &directory.join("proxy.log"))
+    Program::start(&test_bed.interrupt, "proxy", process, listen, &directory.join("proxy.log"))
 }
 
 /// Can this build mount?
@@ -114,22 +117,22 @@ pub(super) fn has_mount(program: &Path) -> bool {
 
 /// A FUSE mount of an origin for a client, and where it is.
 pub(super) fn mount(
-    ground: &Ground,
+    test_bed: &TestBed,
     origin: &Address,
     directory: &Path,
     client: usize,
 ) -> Result<(Program, PathBuf), Error> {
     let mounted = directory.join(format!("mounted{client}"));
     std::fs::create_dir_all(&mounted).map_err(Error::io(format!("cannot make {}", mounted.display())))?;
-    let mut process = command(ground, "mount");
-    process.arg(origin.url(&ground.vers, ground.actimeo)).arg(&mounted).arg("--foreground");
+    let mut process = command(test_bed, "mount");
+    process.arg(origin.url(&test_bed.vers, test_bed.actimeo)).arg(&mounted).arg("--foreground");
     let cache = cache_directory(directory, client);
     process.arg("-o").arg(format!("cache={},minfree=0,nofill", cache.display()));
     let device = |path: &Path| path.metadata().map(|metadata| metadata.dev()).ok();
     let is_mounted = || device(&mounted).is_some_and(|inside| Some(inside) != device(directory));
     let name = if client == 0 { "mount".to_owned() } else { format!("mount {}", client + 1) };
     let log = directory.join(format!("mount{client}.log"));
-    let program = Program::start_until(&ground.interrupt, &name, process, &log, is_mounted)?;
+    let program = Program::start_until(&test_bed.interrupt, &name, process, &log, is_mounted)?;
     Ok((program, mounted))
 }
 

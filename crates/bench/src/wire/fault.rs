@@ -114,7 +114,7 @@ pub enum Fault {
     Io(#[from] io::Error),
     /// No reply for ten seconds.
     #[error("no answer for ten seconds")]
-    Silence,
+    UnansweredSince,
     /// The reply is not one.
     #[error("malformed reply: {0}")]
     Malformed(#[from] xdr::Error),

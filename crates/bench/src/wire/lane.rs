@@ -160,7 +160,9 @@ impl Lane {
                 Ok(0) => return Err(io::Error::from(io::ErrorKind::ConnectionReset).into()),
                 Ok(_) => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(Fault::Silence),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Err(Fault::UnansweredSince);
+                }
                 Err(error) => return Err(error.into()),
             }
         }

@@ -129,8 +129,8 @@ impl Core {
                 None => state.attributes().is_some() && state.epoch() == before.epoch && !state.is_suspect(),
             };
             if belongs && state.rights_generation == before.rights_generation {
-                let young = !state.is_settled(&self.policy, sent);
-                state.rights.remember_answer(&caller.principal, accessed.granted, young, sent.wall);
+                let racy = state.is_racy(&self.policy, sent);
+                state.rights.remember_answer(&caller.principal, accessed.granted, racy, sent.wall);
                 state.changed = true;
             }
         });

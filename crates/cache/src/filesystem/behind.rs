@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use vfs::{
-    AccessMask, Attributes, By, Caller, Commit, Data, FileType, Handle, LeaseKind, Name, OpenId, Principal,
-    Read, Result, SetAttributes, Share, Stability, Status, Wcc, Written,
+    AccessMask, Attributes, Caller, Commit, Data, FileType, Handle, LeaseKind, Name, OpenId, Principal, Read,
+    Result, SetAttributes, Share, Stability, StateidBasis, Status, Wcc, Written,
 };
 
 use super::overlay::overlay;
@@ -15,7 +15,7 @@ use crate::core::Core;
 use crate::data::all_covered;
 use crate::filler::to_bytes;
 use crate::names::{Leads, NameEntry};
-use crate::object::State;
+use crate::object::ObjectState;
 use crate::table::Object;
 use crate::writes::{Cut, Delayed, Hold, Level, Pending, Writes};
 
@@ -27,7 +27,7 @@ struct Waiting {
     /// Older ones first.
     pieces: Vec<(u64, Bytes)>,
     /// They are all of the range that the file has; it ends here, or elsewhere if that is not known.
-    whole: Option<u64>,
+    complete: Option<u64>,
     /// The file ends here at least.
     end: u64,
 }
@@ -37,7 +37,7 @@ impl Core {
     pub async fn write_delayed(
         &self,
         delayed: &Delayed,
-        (caller, by): (&Caller, By),
+        (caller, by): (&Caller, StateidBasis),
         handle: &Handle,
         offset: u64,
         data: Bytes,
@@ -51,9 +51,9 @@ impl Core {
         }
         let count = data.len() as u32;
         if count > 0 {
-            let room = self.room(delayed, &object, u64::from(count)).await;
+            let capacity = self.capacity(delayed, &object, u64::from(count)).await;
             self.take_in(delayed, caller, &object, offset, &data);
-            drop(room);
+            drop(capacity);
             self.kick(&object);
             self.press_if_much(delayed, &object);
         }
@@ -65,18 +65,19 @@ impl Core {
     }
 
     /// May this writer's bytes wait? Who has opened the file for writing may write it; anybody else is asked for.
-    async fn may_delay(&self, caller: &Caller, object: &Arc<Object>, by: By) -> Result<bool> {
+    async fn may_delay(&self, caller: &Caller, object: &Arc<Object>, by: StateidBasis) -> Result<bool> {
         let may = match by {
-            By::Open(id) => {
+            StateidBasis::Open(id) => {
                 let shares = self.with(object, |state| state.opens.shares(id)).ok_or(Status::BadStateId)?;
                 if !shares.access.contains(Share::WRITE) {
                     return Err(Status::OpenMode.into());
                 }
                 true
             }
-            By::Anonymous => {
-                let may =
-                    |core: &Core, state: &mut State| core.may(state, &caller.principal, AccessMask::MODIFY);
+            StateidBasis::Anonymous => {
+                let may = |core: &Core, state: &mut ObjectState| {
+                    core.may(state, &caller.principal, AccessMask::MODIFY)
+                };
                 if self.with(object, |state| may(self, state)).is_none() {
                     self.ask_right(caller, object, AccessMask::MODIFY).await?;
                 }
@@ -188,7 +189,8 @@ impl Core {
     /// Has a file of which something is delayed lost its last link? A name of it that we removed may not have been the
     /// last one, whatever was known of it: the origin is asked.
     async fn is_gone(&self, caller: &Caller, object: &Arc<Object>) -> bool {
-        let perhaps = |state: &State| state.unlinked && state.writes.as_ref().is_some_and(|w| !w.is_clean());
+        let perhaps =
+            |state: &ObjectState| state.unlinked && state.writes.as_ref().is_some_and(|w| !w.is_clean());
         if !self.with(object, |state| perhaps(state)) {
             return false;
         }
@@ -237,7 +239,7 @@ impl Core {
     /// READ over what is delayed.
     pub async fn read_over(
         &self,
-        reader: (&Caller, By),
+        reader: (&Caller, StateidBasis),
         handle: &Handle,
         offset: u64,
         count: u32,
@@ -255,7 +257,7 @@ impl Core {
 
     async fn read_over_once(
         &self,
-        (caller, by): (&Caller, By),
+        (caller, by): (&Caller, StateidBasis),
         object: &Arc<Object>,
         range: &Range<u64>,
     ) -> Result<Read> {
@@ -268,13 +270,13 @@ impl Core {
             let known = state.current().map(|known| known.size);
             let asked = range.start..range.end.min(known.unwrap_or(u64::MAX)).max(range.start);
             let covered = all_covered(&asked, pieces.iter().map(range_of));
-            let whole = covered.then(|| known.map_or(u64::MAX, |size| size.max(end)));
-            Some(Waiting { pieces, whole, end })
+            let complete = covered.then(|| known.map_or(u64::MAX, |size| size.max(end)));
+            Some(Waiting { pieces, complete, end })
         });
         let Some(waiting) = waiting else {
             return self.read_or_offline((caller, by), &object.handle, range.start, count).await;
         };
-        if let Some(size) = waiting.whole
+        if let Some(size) = waiting.complete
             && self.may_read(caller, object, by).await?
         {
             let end = range.end.min(size).max(range.start);
@@ -295,9 +297,9 @@ impl Core {
     }
 
     /// May it read what is delayed? Who has opened the file for reading was let in then: who has just made it, too.
-    async fn may_read(&self, caller: &Caller, object: &Arc<Object>, by: By) -> Result<bool> {
+    async fn may_read(&self, caller: &Caller, object: &Arc<Object>, by: StateidBasis) -> Result<bool> {
         let opened = |id: OpenId| self.with(object, |state| state.opens.shares(id));
-        if let By::Open(id) = by
+        if let StateidBasis::Open(id) = by
             && opened(id).is_some_and(|shares| shares.access.contains(Share::READ))
         {
             return Ok(true);
@@ -390,14 +392,14 @@ impl Core {
         if self.is_all_clean() {
             return None;
         }
-        let Some(NameEntry { leads: Leads::To(child), epoch, young, .. }) = self.name_entry(directory, name)
+        let Some(NameEntry { leads: Leads::To(child), epoch, racy, .. }) = self.name_entry(directory, name)
         else {
             return None;
         };
         let object = self.table.peek(&child)?;
         let certain = self.with(&object, |state| {
             state.writes.as_ref()?;
-            Some(state.leased().is_some() && state.epoch() == epoch && !young && !state.is_suspect())
+            Some(state.leased().is_some() && state.epoch() == epoch && !racy && !state.is_suspect())
         })?;
         Some((object, certain))
     }
@@ -409,7 +411,7 @@ fn is_silly(name: &Name) -> bool {
 }
 
 /// Need what is delayed not be sent before somebody else wants the file?
-fn keeps_writes(state: &State) -> bool {
+fn keeps_writes(state: &ObjectState) -> bool {
     state.lease.as_ref().is_some_and(|lease| lease.kind == LeaseKind::Write && lease.is_free())
 }
 
@@ -430,17 +432,18 @@ fn compose(range: &Range<u64>, base: &Bytes, pieces: &[(u64, Bytes)], end: u64) 
     {
         return bytes.clone();
     }
-    let mut whole = BytesMut::zeroed((end - range.start) as usize);
-    let common = base.len().min(whole.len());
-    if let (Some(to), Some(from)) = (whole.get_mut(..common), base.get(..common)) {
+    let mut complete = BytesMut::zeroed((end - range.start) as usize);
+    let common = base.len().min(complete.len());
+    if let (Some(to), Some(from)) = (complete.get_mut(..common), base.get(..common)) {
         to.copy_from_slice(from);
     }
     for (at, bytes) in pieces {
         let from = (at - range.start) as usize;
-        let to = (from + bytes.len()).min(whole.len());
-        if let (Some(there), Some(bytes)) = (whole.get_mut(from..to), bytes.get(..to.saturating_sub(from))) {
+        let to = (from + bytes.len()).min(complete.len());
+        if let (Some(there), Some(bytes)) = (complete.get_mut(from..to), bytes.get(..to.saturating_sub(from)))
+        {
             there.copy_from_slice(bytes);
         }
     }
-    whole.freeze()
+    complete.freeze()
 }

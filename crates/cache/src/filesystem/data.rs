@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use vfs::{
-    AccessMask, Attributes, By, Caller, Commit, Data, FileRange, FileType, Handle, Read, Result, Share,
-    Stability, Status, Wcc, Written,
+    AccessMask, Attributes, Caller, Commit, Data, FileRange, FileType, Handle, Read, Result, Share,
+    Stability, StateidBasis, Status, Wcc, Written,
 };
 
 use super::modify::Change;
@@ -34,7 +34,7 @@ struct Request<'a> {
     /// When it came, in the order of events.
     arrived: u64,
     /// By which open.
-    by: By,
+    by: StateidBasis,
     /// What ACCESS has answered to it.
     told: Option<AccessMask>,
 }
@@ -69,7 +69,7 @@ impl Core {
     /// READ: from this disk if it is there, is believed, and the caller may.
     pub async fn read(
         &self,
-        (caller, by): (&Caller, By),
+        (caller, by): (&Caller, StateidBasis),
         handle: &Handle,
         offset: u64,
         count: u32,
@@ -156,8 +156,8 @@ impl Core {
                 return Answer::Bypass;
             }
             let eof = want.end == size;
-            let young = !state.is_settled(&self.policy, &sent);
-            match state.data.plan(&want, size, chunk, young, sent.sequence) {
+            let racy = state.is_racy(&self.policy, &sent);
+            match state.data.plan(&want, size, chunk, racy, sent.sequence) {
                 Plan::Hit(file) => Answer::Hit { pin: file.pin(want), eof },
                 Plan::Fill { file, present, join, send } => {
                     let pin = |part: Range<u64>| file.as_ref().map(|file| file.pin(part));
@@ -256,16 +256,16 @@ impl Core {
         if shared && !self.may_share(request) {
             return self.read_origin(request).await;
         }
-        let whole = whole_from_one(&fill, &parts, request.arrived);
+        let complete = complete_from_one(&fill, &parts, request.arrived);
         // Shorter than asked is the end of the file, or the file has grown.
         let asked = (request.range.end - request.range.start) as usize;
-        if let Some(read) = whole.filter(|read| read.eof || read.data.len() == asked) {
+        if let Some(read) = complete.filter(|read| read.eof || read.data.len() == asked) {
             return Ok(read);
         }
         let unchanged =
             self.with(request.object, |state| state.data.stand() == fill.stand && !state.is_suspect());
-        let whole = if unchanged { assemble(&fill, &parts).await } else { Ok(None) };
-        match whole {
+        let complete = if unchanged { assemble(&fill, &parts).await } else { Ok(None) };
+        match complete {
             Ok(Some(bytes)) => Ok(Read { data: Data::Bytes(bytes), eof: fill.eof, attributes: fresh }),
             Ok(None) => self.read_origin(request).await,
             Err(error) => {
@@ -420,7 +420,7 @@ fn clip(data: &mut Data, count: u32) {
 }
 
 /// The answer, if one fetch brought all of it.
-fn whole_from_one(fill: &Fill, parts: &[(Arc<Fetch>, Fetched)], arrived: u64) -> Option<Read> {
+fn complete_from_one(fill: &Fill, parts: &[(Arc<Fetch>, Fetched)], arrived: u64) -> Option<Read> {
     let [(fetch, fetched)] = parts else { return None };
     if !fill.present.is_empty() || fetch.range.start > fill.want.start {
         return None;
@@ -448,25 +448,25 @@ async fn assemble(fill: &Fill, parts: &[(Arc<Fetch>, Fetched)]) -> std::io::Resu
     if !all_covered(&fill.want, ranges.into_iter()) {
         return Ok(None);
     }
-    let mut whole = vec![0; (fill.want.end - fill.want.start) as usize];
+    let mut complete = vec![0; (fill.want.end - fill.want.start) as usize];
     for pin in &fill.present {
-        copy_part(&mut whole, &fill.want, &pin.range(), &pin.read().await?);
+        copy_part(&mut complete, &fill.want, &pin.range(), &pin.read().await?);
     }
     for part in parts {
-        copy_part(&mut whole, &fill.want, &brought(part), &part.1.bytes);
+        copy_part(&mut complete, &fill.want, &brought(part), &part.1.bytes);
     }
-    Ok(Some(whole.into()))
+    Ok(Some(complete.into()))
 }
 
 /// Copies what `bytes`, which are those of `range`, share with `want` into the buffer for `want`.
-fn copy_part(whole: &mut [u8], want: &Range<u64>, range: &Range<u64>, bytes: &[u8]) {
+fn copy_part(complete: &mut [u8], want: &Range<u64>, range: &Range<u64>, bytes: &[u8]) {
     let (start, end) = (want.start.max(range.start), want.end.min(range.end));
     if start >= end {
         return;
     }
     let from = (start - range.start) as usize..(end - range.start) as usize;
     let to = (start - want.start) as usize..(end - want.start) as usize;
-    if let (Some(to), Some(from)) = (whole.get_mut(to), bytes.get(from)) {
+    if let (Some(to), Some(from)) = (complete.get_mut(to), bytes.get(from)) {
         to.copy_from_slice(from);
     }
 }

@@ -3,7 +3,7 @@
 //! A lease on a directory vouches for its names and its attributes, not for what the names lead to: the attributes of a
 //! child are as fresh as its own lease or the attribute timeouts have them. It is asked for along with the ACCESS that a
 //! directory's first use costs anyway, and along with a LOOKUP, OPEN or READDIR in it, less and less often where it does not
-//! last ([`State::wish`](crate::object::State::wish)): not every client sends ACCESS. Who may look a name up is the origin's to
+//! last ([`ObjectState::delegation_backoff`](crate::object::State::wish)): not every client sends ACCESS. Who may look a name up is the origin's to
 //! say, of each credential, as ever.
 
 use std::sync::Arc;
@@ -18,9 +18,9 @@ use vfs::{
 
 use super::names::Before;
 use crate::core::Core;
-use crate::lease::{Early, Flight};
+use crate::lease::{Early, GrantInFlight};
 use crate::names::{Leads, NameEntry};
-use crate::object::{Opening, Seen, State};
+use crate::object::{ObjectState, Opening, Seen};
 use crate::options::LookupCache;
 use crate::table::Object;
 use crate::trust::Sent;
@@ -99,7 +99,9 @@ impl Core {
         let directory = self.object(directory);
         self.with(&directory, |state| {
             let listing = state.listing.as_ref();
-            listing.and_then(|listing| listing.whole.as_ref()).is_some_and(|whole| whole.contains(name))
+            listing
+                .and_then(|listing| listing.complete.as_ref())
+                .is_some_and(|complete| complete.contains(name))
         })
     }
 
@@ -114,7 +116,7 @@ impl Core {
         self.with(directory, |state| {
             let known = state.attributes().is_some() && !state.is_suspect();
             let belongs = known && seen.map_or(state.epoch() == before.epoch, |seen| seen == Seen::Known);
-            (belongs && state.is_settled(&self.policy, sent)).then(|| state.epoch())
+            (belongs && !state.is_racy(&self.policy, sent)).then(|| state.epoch())
         })
     }
 
@@ -128,7 +130,7 @@ impl Core {
         let unknown = || {
             // Of no state of the child.
             let (leads, epoch) = (Leads::To(child.handle), self.policy.epoch());
-            NameEntry { leads, epoch, young: true, within }
+            NameEntry { leads, epoch, racy: true, within }
         };
         match entry {
             Some(entry) => Some(NameEntry { within, ..entry }),
@@ -148,7 +150,7 @@ impl Core {
     /// first, since every name in it that is looked up after this one costs nothing then.
     pub async fn lease_names(&self, caller: &Caller, directory: &Arc<Object>) {
         self.know_limits(caller, &directory.handle).await;
-        let refused = |state: &State| state.undelegated.is_some_and(|at| at.elapsed() < REFUSED_FOR);
+        let refused = |state: &ObjectState| state.undelegated.is_some_and(|at| at.elapsed() < REFUSED_FOR);
         if self.leases_alone() && self.wants_directory(directory) && !self.with(directory, |it| refused(it)) {
             // What is wrong with it, the LOOKUP says.
             let _ = self.ask_delegated(caller, directory).await;
@@ -217,7 +219,7 @@ impl Core {
             && self.with(directory, |state| {
                 let small = state.attributes().is_some_and(|known| known.size <= u64::from(LISTED_SIZE_MAX));
                 let may = self.may(state, &caller.principal, AccessMask::READ) != Some(false);
-                let unlisted = state.listing.as_ref().is_none_or(|listing| listing.young);
+                let unlisted = state.listing.as_ref().is_none_or(|listing| listing.racy);
                 let epoch = state.names_epoch().filter(|_| !state.is_busy() && unlisted);
                 let due = epoch.filter(|epoch| state.missed == Some(*epoch) && state.listed != Some(*epoch));
                 let due = due.filter(|_| small && may);
@@ -229,10 +231,10 @@ impl Core {
     }
 
     /// Names in this directory are about to be asked for. Should a lease on it come along?
-    pub fn wishes_directory(&self, object: &Arc<Object>) -> bool {
+    pub fn wants_directory_lease(&self, object: &Arc<Object>) -> bool {
         !self.leases_alone()
             && self.wants_directory(object)
-            && self.with(object, |state| state.wish.question(Instant::now()))
+            && self.with(object, |state| state.delegation_backoff.question(Instant::now()))
     }
 
     /// Does what may bring a lease on a directory along to its end, whoever gives up waiting: none must be left that
@@ -244,18 +246,18 @@ impl Core {
         F: Future<Output = Result<T>> + Send + 'static,
     {
         let core = self.share().ok_or(Status::ServerFault)?;
-        vfs::lasting(async move {
-            let flight = core.leases.take_off();
+        vfs::run_to_completion(async move {
+            let grant = core.leases.begin_grant();
             let result = work(core.clone()).await;
-            core.landed(&flight);
+            core.landed(&grant);
             result
         })
         .await
     }
 
     /// What may have brought a lease was answered, and what it brought is known.
-    pub fn landed(&self, flight: &Flight) {
-        for lost in self.leases.land(flight) {
+    pub fn landed(&self, grant: &GrantInFlight) {
+        for lost in self.leases.end_grant(grant) {
             self.return_unknown(lost);
         }
         if self.leases.len() > self.options.leases_max {
@@ -275,7 +277,7 @@ impl Core {
 
     fn learn_delegation(
         &self,
-        state: &mut State,
+        state: &mut ObjectState,
         object: &Arc<Object>,
         attributes: &Attributes,
         lease: Lease,

@@ -8,9 +8,9 @@ use vfs::{AccessMask, AndDelegated, Caller, Entry, Handle, Listing, Node, ReadDi
 
 use super::names::{Before, put_name};
 use crate::core::Core;
-use crate::listing::{Gathering, KnownListing, Listed, WholeListing};
+use crate::listing::{CompleteListing, Gathering, KnownListing, Listed};
 use crate::names::directory_prefix;
-use crate::object::{Opening, Seen, State};
+use crate::object::{ObjectState, Opening, Seen};
 use crate::store::codec::{Reader, Writer};
 use crate::store::{Batch, Table};
 use crate::table::Object;
@@ -49,7 +49,7 @@ impl LoadedListings {
         drop(loaded);
         for other in gone.into_iter().filter(|other| !Arc::ptr_eq(other, object)) {
             if let Some(listing) = &mut other.state.lock().listing {
-                listing.whole = None;
+                listing.complete = None;
             }
         }
     }
@@ -77,8 +77,8 @@ impl Core {
         arrived: u64,
     ) -> Result<Option<Listing>> {
         let open = self.policy.is_open(caller) && part.cookie == 0;
-        let Some(whole) = self.usable_listing(caller, object, part, open) else { return Ok(None) };
-        let Some((entries, _)) = whole.part(part.cookie, part.bytes, part.plus) else { return Ok(None) };
+        let Some(complete) = self.usable_listing(caller, object, part, open) else { return Ok(None) };
+        let Some((entries, _)) = complete.part(part.cookie, part.bytes, part.plus) else { return Ok(None) };
         if part.plus
             && mostly_bare(&entries.iter().map(|listed| self.entry(listed, true)).collect::<Vec<_>>())
         {
@@ -90,13 +90,13 @@ impl Core {
             None if open || !current => Some(self.revalidate(caller, object, arrived).await?),
             leased => leased,
         };
-        let Some(whole) = self.usable_listing(caller, object, part, open) else { return Ok(None) };
-        let Some((entries, eof)) = whole.part(part.cookie, part.bytes, part.plus) else { return Ok(None) };
+        let Some(complete) = self.usable_listing(caller, object, part, open) else { return Ok(None) };
+        let Some((entries, eof)) = complete.part(part.cookie, part.bytes, part.plus) else { return Ok(None) };
         let entries: Vec<Entry> = entries.iter().map(|listed| self.entry(listed, part.plus)).collect();
         if part.plus && mostly_bare(&entries) {
             return Ok(None);
         }
-        Ok(Some(Listing { entries, verifier: whole.verifier, eof, directory: attributes }))
+        Ok(Some(Listing { entries, verifier: complete.verifier, eof, directory: attributes }))
     }
 
     /// The whole listing, if the caller may have this part of it.
@@ -106,32 +106,32 @@ impl Core {
         object: &Arc<Object>,
         part: &ReadDir,
         open: bool,
-    ) -> Option<Arc<WholeListing>> {
+    ) -> Option<Arc<CompleteListing>> {
         let listing = self.with(object, |state| {
             let may = self.may(state, &caller.principal, AccessMask::READ) == Some(true);
             let usable = |listing: &&KnownListing| {
                 // What one of us is changing may have taken effect already.
                 let as_read = listing.edits.is_empty() && !state.is_busy();
-                may && !state.is_suspect() && !(open && listing.young) && as_read
+                may && !state.is_suspect() && !(open && listing.racy) && as_read
             };
             state.listing.as_ref().filter(usable).cloned()
         })?;
-        let whole = match listing.whole {
-            Some(whole) => whole,
+        let complete = match listing.complete {
+            Some(complete) => complete,
             None => self.load_listing(object, listing.id)?,
         };
-        let fits = (part.cookie == 0 || part.verifier == whole.verifier) && (whole.plus || !part.plus);
-        fits.then_some(whole)
+        let fits = (part.cookie == 0 || part.verifier == complete.verifier) && (complete.plus || !part.plus);
+        fits.then_some(complete)
     }
 
     /// An entry as it is answered from a listing. Attributes only if they are as good as new.
     fn entry(&self, listed: &Listed, plus: bool) -> Entry {
         let node = |handle: Handle| {
-            let (young, _) = self.policy.timeouts(false);
+            let (racy, _) = self.policy.timeouts(false);
             let attributes = self
                 .table
                 .peek(&handle)
-                .and_then(|object| self.with(&object, |state| state.current_within(Some(young)).copied()));
+                .and_then(|object| self.with(&object, |state| state.current_within(Some(racy)).copied()));
             Node { handle, attributes }
         };
         let node = listed.handle.filter(|_| plus).map(node);
@@ -145,7 +145,7 @@ impl Core {
         part: ReadDir,
     ) -> Result<Listing> {
         self.know_limits(caller, &object.handle).await;
-        if !self.wishes_directory(object) {
+        if !self.wants_directory_lease(object) {
             return self.run_readdir(caller, object, part, false).await;
         }
         let (caller, object) = (caller.clone(), object.clone());
@@ -221,16 +221,16 @@ impl Core {
         listing: &Listing,
         (seen, sent, before): (Option<Seen>, &Sent, &Before),
     ) {
-        let whole = self.with(object, |state| {
+        let complete = self.with(object, |state| {
             if !belongs(state, seen, before) {
                 state.gathering = None;
                 return None;
             }
-            let young = !state.is_settled(&self.policy, sent);
+            let racy = state.is_racy(&self.policy, sent);
             let gathering = match state.gathering.take() {
-                _ if part.cookie == 0 => Some(Gathering::begin(listing, part.plus, young)),
+                _ if part.cookie == 0 => Some(Gathering::begin(listing, part.plus, racy)),
                 Some(mut gathering) => {
-                    gathering.add(part.cookie, listing, part.plus, young).then_some(gathering)
+                    gathering.add(part.cookie, listing, part.plus, racy).then_some(gathering)
                 }
                 None => None,
             };
@@ -239,53 +239,53 @@ impl Core {
                 state.gathering = Some(gathering);
                 return None;
             }
-            let young = gathering.young;
-            let whole = Arc::new(gathering.whole());
+            let racy = gathering.racy;
+            let complete = Arc::new(gathering.complete());
             let id = self.policy.epoch();
-            state.listing = Some(KnownListing::new(id, young, Some(whole.clone())));
+            state.listing = Some(KnownListing::new(id, racy, Some(complete.clone())));
             state.changed = true;
-            Some((id, whole))
+            Some((id, complete))
         });
-        if let Some((id, whole)) = whole {
-            self.listings.loaded(object, whole.entries.len());
-            self.index.commit(encode_listing(&object.handle, id, &whole));
+        if let Some((id, complete)) = complete {
+            self.listings.loaded(object, complete.entries.len());
+            self.index.commit(encode_listing(&object.handle, id, &complete));
         }
     }
 
     /// There is no name in a directory, by a lease that is held.
     pub(super) fn note_empty(&self, object: &Arc<Object>) {
-        let (id, whole) = (self.policy.epoch(), Arc::new(WholeListing::new([0; 8], true, Vec::new())));
+        let (id, complete) = (self.policy.epoch(), Arc::new(CompleteListing::new([0; 8], true, Vec::new())));
         let noted = self.with(object, |state| {
             let noted = state.names_epoch().is_some() && !state.is_busy();
             if noted {
-                state.listing = Some(KnownListing::new(id, false, Some(whole.clone())));
+                state.listing = Some(KnownListing::new(id, false, Some(complete.clone())));
                 state.changed = true;
             }
             noted
         });
         if noted {
             self.listings.loaded(object, 0);
-            self.index.commit(encode_listing(&object.handle, id, &whole));
+            self.index.commit(encode_listing(&object.handle, id, &complete));
         }
     }
 
-    pub fn load_listing(&self, object: &Arc<Object>, id: u64) -> Option<Arc<WholeListing>> {
+    pub fn load_listing(&self, object: &Arc<Object>, id: u64) -> Option<Arc<CompleteListing>> {
         let pieces = self.index.get(Table::Listings, &piece_key(&object.handle, 0));
-        let whole = pieces.and_then(|first| {
+        let complete = pieces.and_then(|first| {
             let piece = |number| self.index.get(Table::Listings, &piece_key(&object.handle, number));
             decode_listing(id, &first, piece)
         });
-        let whole = whole.map(Arc::new);
-        if let Some(whole) = &whole {
-            self.listings.loaded(object, whole.entries.len());
+        let complete = complete.map(Arc::new);
+        if let Some(complete) = &complete {
+            self.listings.loaded(object, complete.entries.len());
         }
         self.with(object, |state| {
             let listing = state.listing.as_mut().filter(|listing| listing.id == id)?;
-            match whole {
-                Some(whole) => listing.whole = Some(whole.clone()),
+            match complete {
+                Some(complete) => listing.complete = Some(complete.clone()),
                 None => state.listing = None,
             }
-            state.listing.as_ref()?.whole.clone()
+            state.listing.as_ref()?.complete.clone()
         })
     }
 }
@@ -298,7 +298,7 @@ fn mostly_bare(entries: &[Entry]) -> bool {
 }
 
 /// Does an answer belong to the known state of the directory, with no change of ours in between?
-fn belongs(state: &State, seen: Option<Seen>, before: &Before) -> bool {
+fn belongs(state: &ObjectState, seen: Option<Seen>, before: &Before) -> bool {
     let known = state.attributes().is_some() && !state.is_suspect();
     let current = seen.map_or(state.epoch() == before.epoch, |seen| seen == Seen::Known);
     known && current && state.names_generation == before.names_generation
@@ -311,13 +311,13 @@ fn piece_key(directory: &Handle, number: u32) -> Vec<u8> {
 }
 
 /// A listing as values of the index. The first says whose number the listing has and how many there are.
-fn encode_listing(directory: &Handle, id: u64, whole: &WholeListing) -> Batch {
+fn encode_listing(directory: &Handle, id: u64, complete: &CompleteListing) -> Batch {
     let mut batch = Batch::default();
-    let pieces = whole.entries.chunks(PIECE_ENTRIES);
+    let pieces = complete.entries.chunks(PIECE_ENTRIES);
     let mut head = Writer::new(VERSION);
     head.u64(id);
-    head.u64(u64::from_be_bytes(whole.verifier));
-    head.bool(whole.plus);
+    head.u64(u64::from_be_bytes(complete.verifier));
+    head.bool(complete.plus);
     head.u32(pieces.len() as u32);
     batch.put(Table::Listings, piece_key(directory, 0), head.finish());
     for (number, piece) in (1..).zip(pieces) {
@@ -343,7 +343,7 @@ pub fn listing_id(value: &[u8]) -> Option<u64> {
     Reader::new(value, VERSION)?.u64()
 }
 
-fn decode_listing(id: u64, head: &[u8], piece: impl Fn(u32) -> Option<Vec<u8>>) -> Option<WholeListing> {
+fn decode_listing(id: u64, head: &[u8], piece: impl Fn(u32) -> Option<Vec<u8>>) -> Option<CompleteListing> {
     let mut reader = Reader::new(head, VERSION)?;
     if reader.u64()? != id {
         return None;
@@ -363,7 +363,7 @@ fn decode_listing(id: u64, head: &[u8], piece: impl Fn(u32) -> Option<Vec<u8>>) 
             entries.push(Listed { name, fileid, cookie, handle });
         }
     }
-    Some(WholeListing::new(verifier, plus, entries))
+    Some(CompleteListing::new(verifier, plus, entries))
 }
 
 #[cfg(test)]
@@ -373,7 +373,7 @@ mod tests {
     #[test]
     fn empty_directories_take_up_room_too() {
         let policy = crate::policy::Policy::new(&crate::Options::new("d", "nfs://origin/export"), 1);
-        let state = crate::object::State::new(&policy);
+        let state = crate::object::ObjectState::new(&policy);
         let object = Arc::new(Object::new(Handle::new(b"d").unwrap(), state, 0));
         let listings = LoadedListings::default();
         for _ in 0..LOADED_ENTRIES_MAX + 100 {
@@ -393,14 +393,14 @@ mod tests {
             cookie: n,
             handle: n.is_multiple_of(2).then_some(directory),
         };
-        let whole = WholeListing::new([7; 8], true, (3..1000).map(listed).collect());
+        let complete = CompleteListing::new([7; 8], true, (3..1000).map(listed).collect());
         let index = crate::store::Index::open(&tempfile::tempdir().unwrap().path().join("index")).unwrap();
-        index.commit(encode_listing(&directory, 5, &whole));
+        index.commit(encode_listing(&directory, 5, &complete));
         let head = index.get(Table::Listings, &piece_key(&directory, 0)).unwrap();
         let piece = |number| index.get(Table::Listings, &piece_key(&directory, number));
         let back = decode_listing(5, &head, piece).unwrap();
-        assert_eq!(back.entries, whole.entries);
-        assert_eq!((back.verifier, back.plus), (whole.verifier, whole.plus));
+        assert_eq!(back.entries, complete.entries);
+        assert_eq!((back.verifier, back.plus), (complete.verifier, complete.plus));
         assert!(decode_listing(6, &head, piece).is_none());
         assert!(decode_listing(5, &head, |_| None).is_none());
     }

@@ -93,7 +93,7 @@ impl Core {
         self.flush_writes(&object, Level::Sent).await;
         let usage = self.use_open(&object, Share::READ);
         self.counters.extended.bump();
-        self.below.seek(caller, handle, Core::ground(usage.as_ref()), offset, what).await
+        self.below.seek(caller, handle, Core::stateid_basis(usage.as_ref()), offset, what).await
     }
 
     /// ALLOCATE.
@@ -113,7 +113,7 @@ impl Core {
         let _own = OwnWrite::begin(self, &object, at.offset..at.offset.saturating_add(length))?;
         let change = Change::begin(self, &object);
         self.counters.extended.bump();
-        let at = Place { by: Core::ground(usage.as_ref()), ..at };
+        let at = Place { by: Core::stateid_basis(usage.as_ref()), ..at };
         let result = match space {
             Space::Allocate => self.below.allocate(caller, at, length).await,
             Space::Deallocate => self.below.deallocate(caller, at, length).await,
@@ -177,7 +177,7 @@ struct Between {
 impl Between {
     /// The same places, by the opens that the origin has.
     fn places(&self, from: Place, to: Place) -> [Place; 2] {
-        let by = Core::ground;
+        let by = Core::stateid_basis;
         [Place { by: by(self.reading.as_ref()), ..from }, Place { by: by(self.writing.as_ref()), ..to }]
     }
 }

@@ -9,7 +9,7 @@ use vfs::{Caller, Handle, Lock, LockKind, LockRequest, Locked, OpenId, Owner, Re
 
 use crate::core::Core;
 use crate::lease::HeldLease;
-use crate::object::State;
+use crate::object::ObjectState;
 use crate::opens::Shares;
 use crate::table::Object;
 use crate::upstream::Use;
@@ -33,7 +33,8 @@ impl Core {
         // A lock that was granted must not be forgotten because nobody waits for it any more.
         let core = self.share().ok_or(Status::ServerFault)?;
         let (caller, request) = (caller.clone(), request.clone());
-        vfs::lasting(async move { core.lock_at_origin(&caller, &object, open, &request).await }).await
+        vfs::run_to_completion(async move { core.lock_at_origin(&caller, &object, open, &request).await })
+            .await
     }
 
     /// A lock that the origin need not know of.
@@ -202,6 +203,6 @@ impl Core {
 }
 
 /// Are the file's locks nobody's business but ours?
-pub fn keeps_locks(state: &State) -> bool {
+pub fn keeps_locks(state: &ObjectState) -> bool {
     state.locks.under_way == 0 && state.lease.as_ref().is_some_and(HeldLease::keeps_locks)
 }

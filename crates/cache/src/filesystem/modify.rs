@@ -14,7 +14,7 @@ use super::names::put_name;
 use crate::core::Core;
 use crate::filler::OwnWrite;
 use crate::names::{Leads, NameEntry};
-use crate::object::{Opening, Seen, State};
+use crate::object::{ObjectState, Opening, Seen};
 use crate::store::Batch;
 use crate::table::Object;
 use crate::trust::Sent;
@@ -105,7 +105,7 @@ fn changed_nothing(status: Status) -> bool {
 /// A change of ours that is about to be sent will change this object too, as a change of one of its names does.
 fn will_change(core: &Core, object: Option<&Arc<Object>>) {
     if let Some(object) = object {
-        core.with(object, State::unvouch);
+        core.with(object, ObjectState::unvouch);
     }
 }
 
@@ -173,7 +173,7 @@ impl<'a> NameChange<'a> {
 
     /// The name is gone. It is remembered as such, unless somebody else changed the directory too.
     fn gone(self) {
-        let entry = NameEntry { leads: Leads::Nowhere, epoch: self.epoch, young: false, within: None };
+        let entry = NameEntry { leads: Leads::Nowhere, epoch: self.epoch, racy: false, within: None };
         self.end(Some(entry));
     }
 
@@ -192,7 +192,7 @@ impl<'a> NameChange<'a> {
     /// What it leads to changes with it. If that is not known, it may be what any other name leads to, too.
     fn moved(&self) {
         if self.led_to().is_none() {
-            self.core.with(&self.directory, State::touch_all_names);
+            self.core.with(&self.directory, ObjectState::touch_all_names);
         }
     }
 
@@ -360,7 +360,7 @@ impl Core {
         let times = set.atime.is_some() || set.mtime.is_some();
         if guarded || *set != sizes_only {
             // What was to be set before is older, too.
-            let waits = |state: &mut State| state.writes.as_ref().is_some_and(|w| w.sets());
+            let waits = |state: &mut ObjectState| state.writes.as_ref().is_some_and(|w| w.sets());
             let level = if times || self.with(object, waits) { Level::Stable } else { Level::Sent };
             self.flush_writes(object, level).await;
         }
@@ -448,7 +448,7 @@ impl Core {
     }
 
     fn is_leased_directory(&self, object: &Arc<Object>) -> bool {
-        let is_dir = |state: &State| state.attributes().is_some_and(Attributes::is_dir);
+        let is_dir = |state: &ObjectState| state.attributes().is_some_and(Attributes::is_dir);
         self.with(object, |state| state.lease.is_some() && is_dir(state))
     }
 
@@ -530,7 +530,7 @@ impl Core {
         let leads_to = |moved: &Arc<Object>, epoch| NameEntry {
             leads: Leads::To(moved.handle),
             epoch,
-            young: true,
+            racy: true,
             within: None,
         };
         // A rename between two names of one file does nothing and leaves both; whether they were that, what is
@@ -626,7 +626,7 @@ impl Core {
     ) -> Option<NameEntry> {
         let seen = self.observe(child, attributes, sent, opening)?;
         let epoch = self.with(child, |state| state.epoch());
-        let entry = NameEntry { leads: Leads::To(child.handle), epoch, young: false, within: None };
+        let entry = NameEntry { leads: Leads::To(child.handle), epoch, racy: false, within: None };
         (seen == Seen::Known).then_some(entry)
     }
 }

@@ -10,7 +10,7 @@ use vfs::{
 use crate::core::Core;
 use crate::listing::KnownListing;
 use crate::names::{Leads, NameEntry, name_key};
-use crate::object::{Opening, Seen, State};
+use crate::object::{ObjectState, Opening, Seen};
 use crate::options::LookupCache;
 use crate::store::{Batch, Table};
 use crate::table::Object;
@@ -34,10 +34,10 @@ impl Core {
             self.counters.names.miss();
             return found;
         }
-        let mut flight = None;
+        let mut grant = None;
         if self.policy.lookup_cache != LookupCache::None && !self.policy.is_open(caller) {
-            flight = self.flights.take_off(&directory.handle, name).await;
-            if flight.is_none()
+            grant = self.singleflight.begin(&directory.handle, name).await;
+            if grant.is_none()
                 && let Some(found) = self.remembered_lookup(caller, &directory, name, arrived).await?
             {
                 self.counters.names.hit();
@@ -46,7 +46,7 @@ impl Core {
         }
         self.counters.names.miss();
         let found = self.ask_lookup(caller, &directory, name).await;
-        drop(flight);
+        drop(grant);
         found
     }
 
@@ -84,11 +84,11 @@ impl Core {
             return Ok(Some(found));
         }
         let entry = self.steady_entry(directory, name);
-        let asker = self.asker(caller, entry.as_ref());
-        let (caller, open) = (&asker, self.policy.is_open(&asker));
+        let requester = self.requester(caller, entry.as_ref());
+        let (caller, open) = (&requester, self.policy.is_open(&requester));
         let found = match entry {
             None => return self.absent_from_listing(caller, directory, name, arrived).await,
-            Some(entry) if entry.young && open => return Ok(None),
+            Some(entry) if entry.racy && open => return Ok(None),
             Some(NameEntry { leads: Leads::Nowhere, epoch, .. }) => {
                 self.confirm_absence(caller, directory, epoch, arrived).await?
             }
@@ -104,7 +104,7 @@ impl Core {
 
     /// A client with state may open by its handle what it has looked up by its name, as Linux does: a file that was
     /// replaced must not be found by attribute timeouts. Directories, which are walked through, may.
-    fn asker(&self, caller: &Caller, entry: Option<&NameEntry>) -> Caller {
+    fn requester(&self, caller: &Caller, entry: Option<&NameEntry>) -> Caller {
         let is_file = |child: &Handle| {
             let known = self.with(&self.object(child), |state| state.attributes().map(Attributes::is_dir));
             known == Some(false)
@@ -140,13 +140,13 @@ impl Core {
             return Ok(None);
         }
         // Another client has changed the directory since: attribute timeouts of the child do not prove the name.
-        let older = |state: &State| state.leased().is_none() && !state.is_known_since(doubted);
-        let asker = if self.with(&object, |state| older(state)) {
+        let older = |state: &ObjectState| state.leased().is_none() && !state.is_known_since(doubted);
+        let requester = if self.with(&object, |state| older(state)) {
             caller.clone().with_freshness(Freshness::Open)
         } else {
             caller.clone()
         };
-        let attributes = match self.fresh(&asker, &object, arrived).await {
+        let attributes = match self.fresh(&requester, &object, arrived).await {
             Ok(attributes) => attributes,
             Err(error) if matches!(error.status, Status::Stale | Status::BadHandle) => return Ok(None),
             // The failure brought attributes of the child, if any; a LOOKUP speaks of the directory.
@@ -157,7 +157,7 @@ impl Core {
     }
 
     /// Was a file looked at before a lock was granted, whose last holder may have removed the name?
-    fn is_before_a_lock(&self, child: &State) -> bool {
+    fn is_before_a_lock(&self, child: &ObjectState) -> bool {
         let locked = self.policy.news.latest_lock();
         let applies = locked > 0 && self.policy.negative_max().is_some();
         applies
@@ -198,12 +198,12 @@ impl Core {
         arrived: u64,
     ) -> Result<Option<Result<Looked>>> {
         let open = self.policy.is_open(caller);
-        let unread = |listing: &KnownListing| listing.whole.is_none().then_some(listing.id);
+        let unread = |listing: &KnownListing| listing.complete.is_none().then_some(listing.id);
         if let Some(id) = self.with(directory, |state| state.listing.as_ref().and_then(unread)) {
             self.load_listing(directory, id);
         }
         let absent = self.with(directory, |state| {
-            let listing = state.listing.as_ref().filter(|listing| !(open && listing.young))?;
+            let listing = state.listing.as_ref().filter(|listing| !(open && listing.racy))?;
             // What one of us is changing may have taken effect already.
             let absent = listing.lacks(name) && !state.is_busy_name(name);
             absent.then(|| (state.epoch(), listing.id))
@@ -227,7 +227,7 @@ impl Core {
     /// Asks the origin what a name leads to, and remembers it.
     async fn ask_lookup(&self, caller: &Caller, directory: &Arc<Object>, name: &Name) -> Result<Looked> {
         self.know_limits(caller, &directory.handle).await;
-        if !self.wishes_directory(directory) {
+        if !self.wants_directory_lease(directory) {
             return self.run_lookup(caller, directory, name, false).await;
         }
         let (caller, directory, name) = (caller.clone(), directory.clone(), name.clone());
@@ -306,9 +306,9 @@ impl Core {
         let attributes = attributes?;
         self.with(child, |state| {
             let seen = state.observe(&self.policy, attributes, sent, opening);
-            let young = !state.is_settled(&self.policy, sent);
+            let racy = state.is_racy(&self.policy, sent);
             let leads = Leads::To(child.handle);
-            (seen == Seen::Known).then(|| NameEntry { leads, epoch: state.epoch(), young, within: None })
+            (seen == Seen::Known).then(|| NameEntry { leads, epoch: state.epoch(), racy, within: None })
         })
     }
 
@@ -323,10 +323,10 @@ impl Core {
             let known = state.attributes().is_some() && !state.is_suspect();
             // Without attributes the absence is of the state known before, or of a later one.
             let belongs = known && seen.map_or(state.epoch() == before.epoch, |seen| seen == Seen::Known);
-            let young = !state.is_settled(&self.policy, sent);
+            let racy = state.is_racy(&self.policy, sent);
             let (leads, epoch) = (Leads::Nowhere, state.epoch());
             state.missed = Some(epoch);
-            belongs.then_some(NameEntry { leads, epoch, young, within: None })
+            belongs.then_some(NameEntry { leads, epoch, racy, within: None })
         })
     }
 
@@ -387,7 +387,7 @@ pub struct Before {
 
 impl Before {
     /// Of the present state.
-    pub fn of(state: &State) -> Before {
+    pub fn of(state: &ObjectState) -> Before {
         let (names_generation, rights_generation) = (state.names_generation, state.rights_generation);
         Before { epoch: state.epoch(), names_generation, rights_generation }
     }

@@ -14,13 +14,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use vfs::{
-    AccessMask, Accessed, Attributes, By, Caller, Entry, Error, FsStat, Handle, Listing, Looked, Name, Node,
-    OpenRequest, Opened, Read, ReadDir, Result, Share, Status,
+    AccessMask, Accessed, Attributes, Caller, Entry, Error, FsStat, Handle, Listing, Looked, Name, Node,
+    OpenRequest, Opened, Read, ReadDir, Result, Share, StateidBasis, Status,
 };
 
 use crate::core::Core;
 use crate::names::Leads;
-use crate::object::State;
+use crate::object::ObjectState;
 use crate::store::Pin;
 use crate::table::Object;
 use crate::upstream::needed;
@@ -93,8 +93,8 @@ impl Core {
             Some(Ok(Looked { node, directory: None }))
         };
         let Some(entry) = self.steady_entry(&object, name) else {
-            let whole = self.offline_listing(&object)?;
-            return match whole.entries.iter().find(|listed| listed.name == *name) {
+            let complete = self.offline_listing(&object)?;
+            return match complete.entries.iter().find(|listed| listed.name == *name) {
                 Some(listed) => found(listed.handle.as_ref()?),
                 None => Some(Err(self.absent(&object))),
             };
@@ -132,11 +132,11 @@ impl Core {
         if !self.might(caller, &object, AccessMask::READ) {
             return None;
         }
-        let whole = self.offline_listing(&object)?;
-        if part.cookie != 0 && part.verifier != whole.verifier {
+        let complete = self.offline_listing(&object)?;
+        if part.cookie != 0 && part.verifier != complete.verifier {
             return None;
         }
-        let (entries, eof) = whole.part(part.cookie, part.bytes, part.plus)?;
+        let (entries, eof) = complete.part(part.cookie, part.bytes, part.plus)?;
         let node = |handle: Handle| Node { handle, attributes: self.offline_attributes(&handle) };
         let entry = |listed: &crate::listing::Listed| Entry {
             name: listed.name.clone(),
@@ -146,14 +146,14 @@ impl Core {
         };
         let entries = entries.iter().map(entry).collect();
         let directory = self.with(&object, |state| known(state).copied());
-        Some(Listing { entries, verifier: whole.verifier, eof, directory })
+        Some(Listing { entries, verifier: complete.verifier, eof, directory })
     }
 
-    fn offline_listing(&self, directory: &Arc<Object>) -> Option<Arc<crate::listing::WholeListing>> {
+    fn offline_listing(&self, directory: &Arc<Object>) -> Option<Arc<crate::listing::CompleteListing>> {
         let listing = self.with(directory, |state| {
             state.listing.clone().filter(|listing| !state.is_suspect() && listing.edits.is_empty())
         })?;
-        listing.whole.or_else(|| self.load_listing(directory, listing.id))
+        listing.complete.or_else(|| self.load_listing(directory, listing.id))
     }
 
     /// READ of a file that is whole: the range of the file on this disk, and whether it is its end.
@@ -170,7 +170,7 @@ impl Core {
         }
         let read = self.with(&object, |state| {
             let size = known(state)?.size;
-            if !state.is_whole() || !state.is_proven() {
+            if !state.is_complete() || !state.is_proven() {
                 return None;
             }
             let end = offset.saturating_add(u64::from(count)).min(size);
@@ -203,7 +203,7 @@ impl Core {
             return None;
         }
         let opened = self.with(&object, |state| {
-            let attributes = *known(state).filter(|_| state.is_whole() && state.is_proven())?;
+            let attributes = *known(state).filter(|_| state.is_complete() && state.is_proven())?;
             Some(self.opened_here(caller, request, &object, state, attributes))
         })?;
         self.tell_age(&handle);
@@ -252,7 +252,7 @@ impl Core {
     /// READ, from what is known if the origin is away.
     pub async fn read_or_offline(
         &self,
-        (caller, by): (&Caller, By),
+        (caller, by): (&Caller, StateidBasis),
         handle: &Handle,
         offset: u64,
         count: u32,
@@ -275,6 +275,6 @@ impl Core {
 }
 
 /// What is known of an object, believed or not. What delayed writes have made of it is not among it: then its reader waits.
-fn known(state: &State) -> Option<&Attributes> {
+fn known(state: &ObjectState) -> Option<&Attributes> {
     state.attributes().filter(|_| !state.is_suspect() && state.writes.is_none())
 }

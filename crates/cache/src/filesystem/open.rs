@@ -21,7 +21,7 @@ use vfs::{
 
 use crate::core::Core;
 use crate::names::{Leads, NameEntry};
-use crate::object::State;
+use crate::object::ObjectState;
 use crate::opens::Shares;
 use crate::options::LookupCache;
 use crate::table::Object;
@@ -123,13 +123,13 @@ impl Core {
             let object = self.object(&child);
             return (!self.with(&object, |state| state.is_suspect())).then_some(object);
         }
-        let NameEntry { leads: Leads::To(child), epoch, young, .. } = self.steady_entry(directory, name)?
+        let NameEntry { leads: Leads::To(child), epoch, racy, .. } = self.steady_entry(directory, name)?
         else {
             return None;
         };
         let object = self.object(&child);
         let holds = self.with(&object, |state| state.epoch() == epoch && !state.is_suspect());
-        (holds && !young).then_some(object)
+        (holds && !racy).then_some(object)
     }
 
     /// An open that shares the one at the origin: without a call under a lease, else with one GETATTR. None if it
@@ -218,8 +218,8 @@ impl Core {
         arrived: u64,
     ) -> Result<Opened> {
         let below = self.cheapest_below(caller, request);
-        let along = self.along_with_open(&below);
-        let mut first = match self.ask_open_along(caller, below, turn, along).await {
+        let piggyback = self.piggyback_on_open(&below);
+        let mut first = match self.open_with_piggyback(caller, below, turn, piggyback).await {
             Err(error) if error.status == Status::ShareDenied => {
                 let Some(turn) = self.make_way(caller, request, arrived).await else { return Err(error) };
                 self.ask_open(caller, Core::open_below(request), Some(turn)).await?
@@ -258,7 +258,7 @@ impl Core {
         caller: &Caller,
         request: &OpenRequest,
         object: &Arc<Object>,
-        state: &mut State,
+        state: &mut ObjectState,
         attributes: Attributes,
     ) -> Opened {
         let fresh = OpenId(self.open_ids.fetch_add(1, Ordering::Relaxed));
@@ -276,7 +276,7 @@ impl Core {
     }
 
     /// The lease for the layer above, if there is one, it wants it, and it can be called back.
-    pub fn hand_up(&self, state: &mut State, want: Want) -> Option<Lease> {
+    pub fn hand_up(&self, state: &mut ObjectState, want: Want) -> Option<Lease> {
         let change = state.leased()?.change;
         let lease = state.lease.as_mut().filter(|lease| lease.is_free())?;
         if want == Want::None || !self.is_heard() {
@@ -312,7 +312,7 @@ impl Core {
         // Locks must not stay behind because nobody waits for them to go any more.
         let core = self.share().ok_or(Status::ServerFault)?;
         let caller = caller.clone();
-        vfs::lasting(async move {
+        vfs::run_to_completion(async move {
             // If a lease is being returned, the locks under it are told first. One that is to be returned now does not
             // find those any more that go.
             let locking = object.locking.lock().await;

@@ -8,7 +8,7 @@ use vfs::{
 };
 
 use crate::core::Core;
-use crate::object::State;
+use crate::object::ObjectState;
 use crate::writes::Delayed;
 
 impl Core {
@@ -28,7 +28,7 @@ impl Core {
     }
 
     /// The same. If it has to be known first whether the origin still has what we wrote, it is asked again.
-    async fn settled(&self, since: u64, caller: &Caller, handle: &Handle, attributes: &mut Attributes) {
+    async fn told(&self, since: u64, caller: &Caller, handle: &Handle, attributes: &mut Attributes) {
         if self.delayed.is_none() || attributes.file_type != FileType::Regular {
             return;
         }
@@ -45,20 +45,20 @@ impl Core {
     pub async fn getattr_written(&self, caller: &Caller, handle: &Handle) -> Result<Attributes> {
         let since = self.policy.event();
         let mut attributes = self.getattr(caller, handle).await?;
-        self.settled(since, caller, handle, &mut attributes).await;
+        self.told(since, caller, handle, &mut attributes).await;
         Ok(attributes)
     }
 
     /// In the answer to a LOOKUP.
     pub async fn written_looked(&self, since: u64, caller: &Caller, looked: &mut Looked) {
         if let Some(known) = &mut looked.node.attributes {
-            self.settled(since, caller, &looked.node.handle, known).await;
+            self.told(since, caller, &looked.node.handle, known).await;
         }
     }
 
     /// In the answer to an OPEN.
     pub async fn written_opened(&self, since: u64, caller: &Caller, opened: &mut Opened) {
-        self.settled(since, caller, &opened.handle, &mut opened.attributes).await;
+        self.told(since, caller, &opened.handle, &mut opened.attributes).await;
     }
 
     /// In the answer to an ACCESS.
@@ -70,7 +70,7 @@ impl Core {
         accessed: &mut Accessed,
     ) {
         if let Some(known) = &mut accessed.attributes {
-            self.settled(since, caller, handle, known).await;
+            self.told(since, caller, handle, known).await;
         }
     }
 
@@ -105,7 +105,7 @@ impl Core {
 }
 
 /// Attributes that were asked for after the event `since`, with what the origin had not yet then.
-pub fn overlay(state: &State, attributes: Attributes, since: u64) -> Attributes {
+pub fn overlay(state: &ObjectState, attributes: Attributes, since: u64) -> Attributes {
     let landed = state.landings.iter().filter(|(event, _)| *event > since).map(|(_, end)| *end).max();
     let attributes = Attributes { size: attributes.size.max(landed.unwrap_or(0)), ..attributes };
     let Some(writes) = state.writes.as_ref().filter(|writes| !writes.is_clean()) else { return attributes };

@@ -1,23 +1,23 @@
-//! Changes of our own, from before they are sent until it is known what they left: see [`crate::chain`].
+//! Changes of our own, from before they are sent until it is known what they left: see [`crate::history`].
 
 use vfs::{Attributes, Wcc};
 
-use super::State;
-use crate::chain::Verdict;
+use super::ObjectState;
+use crate::history::Verdict;
 use crate::policy::Policy;
 use crate::trust::Sent;
 
-impl State {
+impl ObjectState {
     /// An operation of ours that changes the object and will say how is about to be sent.
     pub fn begin_change(&mut self, policy: &Policy) {
         self.unvouch();
-        if !self.chain.is_under_way() {
-            self.chained = 0;
-            self.chained_from = policy.sending();
+        if !self.history.is_under_way() {
+            self.explained = 0;
+            self.explained_from = policy.sending();
             self.covered = self.is_ours_alone();
         }
-        self.chained += 1;
-        self.chain.begin();
+        self.explained += 1;
+        self.history.begin();
     }
 
     /// It has been done.
@@ -27,14 +27,14 @@ impl State {
             self.presumed.untold();
         }
         let known = self.known.as_ref().map(|known| known.attributes);
-        let verdict = self.chain.end(known.as_ref(), wcc);
+        let verdict = self.history.end(known.as_ref(), wcc);
         self.conclude(policy, verdict, sent);
     }
 
     /// It has failed, and changed nothing.
     pub fn end_failed(&mut self, policy: &Policy, attributes: Option<&Attributes>, sent: &Sent) {
         let known = self.known.as_ref().map(|known| known.attributes);
-        let verdict = self.chain.end_unchanged(known.as_ref(), attributes);
+        let verdict = self.history.end_unchanged(known.as_ref(), attributes);
         self.conclude(policy, verdict, sent);
     }
 
@@ -43,7 +43,7 @@ impl State {
         let sent = policy.sending();
         let known = self.known.as_ref().map(|known| known.attributes);
         self.presumed.untold();
-        let verdict = self.chain.end(known.as_ref(), &Wcc::default());
+        let verdict = self.history.end(known.as_ref(), &Wcc::default());
         self.conclude(policy, verdict, &sent);
         self.drop_all(policy);
         self.distrust(policy);
@@ -72,10 +72,10 @@ impl State {
             }
             // Under a lease, what nothing explains is ours all the same.
             Verdict::Blind(latest) | Verdict::Foreign(latest) if self.covered => {
-                let alone = self.chained == 1;
+                let alone = self.explained == 1;
                 if let Some(attributes) = latest.attributes {
                     // Which of several operations told it does not matter, if it is as old as any of them.
-                    let from = if alone { *sent } else { self.chained_from };
+                    let from = if alone { *sent } else { self.explained_from };
                     self.data.clip(attributes.size);
                     self.adopt(policy, &attributes, &from);
                 }

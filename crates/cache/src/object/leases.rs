@@ -5,12 +5,12 @@
 
 use vfs::{LeaseId, LeaseKind};
 
-use super::{Seen, State};
+use super::{ObjectState, Seen};
 use crate::lease::HeldLease;
 use crate::policy::Policy;
 use crate::trust::Sent;
 
-impl State {
+impl ObjectState {
     /// A lease of an earlier process is held still.
     pub fn adopt_lease(&mut self, policy: &Policy, lease: impl FnOnce(u64, u64) -> HeldLease) {
         let since = policy.event();
@@ -21,7 +21,7 @@ impl State {
     /// has just been told all, is to say that the lease vouches for it.
     pub fn vouch(&mut self) -> Option<LeaseId> {
         let lease = self.lease.as_ref().filter(|lease| lease.until().is_none() && lease.is_free())?.id;
-        let busy = self.chain.is_under_way() || self.is_busy();
+        let busy = self.history.is_under_way() || self.is_busy();
         let quiet = !self.changed && !self.ours && !busy;
         let new = quiet && !self.vouched && self.leased().is_some();
         self.vouched |= new;
@@ -85,9 +85,9 @@ impl State {
         let writing = |lease: &HeldLease| lease.kind == LeaseKind::Write && lease.is_valid();
         let leased = self.lease.as_ref().is_some_and(writing) && self.leased().is_some();
         let known = self.known.as_ref()?;
-        let trusted = known.sent.sequence >= self.distrusted_before && !self.chain.is_suspect();
+        let trusted = known.sent.sequence >= self.distrusted_before && !self.history.is_suspect();
         let certain = leased || (self.fresh && trusted);
-        let quiet = !self.chain.is_under_way() && !self.ours && self.locks.is_empty();
+        let quiet = !self.history.is_under_way() && !self.ours && self.locks.is_empty();
         (certain && quiet).then_some(known.attributes.size)
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use vfs::{Attributes, Name};
 
-use super::State;
+use super::ObjectState;
 use crate::lease::HeldLease;
 use crate::listing::Edit;
 use crate::names::{Leads, NameEntry};
@@ -22,28 +22,29 @@ const WISH_MEMORY: Duration = Duration::from_secs(60);
 
 /// How much a lease on a directory is wanted, by the questions about names in it that were asked of the origin.
 #[derive(Debug)]
-pub struct Wish {
+pub struct DelegationBackoff {
     questions: u32,
     needed: u32,
     asked: Option<Instant>,
 }
 
-impl Default for Wish {
-    fn default() -> Wish {
-        Wish { questions: 0, needed: WISH_MIN, asked: None }
+impl Default for DelegationBackoff {
+    fn default() -> DelegationBackoff {
+        DelegationBackoff { questions: 0, needed: WISH_MIN, asked: None }
     }
 }
 
-impl Wish {
+impl DelegationBackoff {
     /// One more question is about to be asked. Is it to bring a lease along?
     pub fn question(&mut self, now: Instant) -> bool {
         if self.asked.is_some_and(|asked| now.saturating_duration_since(asked) > WISH_MEMORY) {
-            *self = Wish { questions: self.questions, ..Wish::default() };
+            *self = DelegationBackoff { questions: self.questions, ..DelegationBackoff::default() };
         }
         self.questions += 1;
         let due = self.questions >= self.needed;
         if due {
-            *self = Wish { questions: 0, needed: (self.needed * 2).min(WISH_MAX), asked: Some(now) };
+            *self =
+                DelegationBackoff { questions: 0, needed: (self.needed * 2).min(WISH_MAX), asked: Some(now) };
         }
         due
     }
@@ -88,11 +89,11 @@ pub(super) struct BusyName {
     contested: bool,
 }
 
-impl State {
+impl ObjectState {
     /// The epoch whose names are those that there are: a lease is held, and all that has happened since it began is our
     /// own doing.
     pub fn names_epoch(&self) -> Option<u64> {
-        let ours = self.is_ours_alone() || (self.covered && self.chain.is_under_way());
+        let ours = self.is_ours_alone() || (self.covered && self.history.is_under_way());
         (ours && self.lease.as_ref().is_some_and(HeldLease::is_valid)).then_some(self.epoch)
     }
 
@@ -104,7 +105,7 @@ impl State {
 
     /// Does a name lead nowhere for certain, by a lease and what is known of all names?
     pub fn lacks(&self, name: &Name) -> bool {
-        let told = |listing: &crate::listing::KnownListing| !listing.young && listing.lacks(name);
+        let told = |listing: &crate::listing::KnownListing| !listing.racy && listing.lacks(name);
         self.names_epoch().is_some() && !self.is_busy_name(name) && self.listing.as_ref().is_some_and(told)
     }
 
@@ -248,8 +249,8 @@ mod tests {
 
     #[test]
     fn a_lease_that_does_not_last_is_wanted_less_and_less() {
-        let (mut wish, now) = (Wish::default(), Instant::now());
-        let mut until = |now| (1..1000).take_while(|_| !wish.question(now)).count() + 1;
+        let (mut delegation_backoff, now) = (DelegationBackoff::default(), Instant::now());
+        let mut until = |now| (1..1000).take_while(|_| !delegation_backoff.question(now)).count() + 1;
         assert_eq!([(); 7].map(|()| until(now)), [1, 2, 4, 8, 16, 32, 64]);
         assert_eq!(until(now + WISH_MEMORY * 2), 1, "it is long ago");
     }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use vfs::{Attributes, Wcc};
 
-use super::State;
+use super::ObjectState;
 use crate::policy::Policy;
 
 /// What is presumed, and of which changes.
@@ -38,7 +38,7 @@ impl Presumed {
     }
 }
 
-impl State {
+impl ObjectState {
     /// The index says nothing any more.
     pub fn lose_index(&mut self) {
         (self.vouched, self.unvouched) = (false, false);
@@ -70,7 +70,7 @@ impl State {
     pub(super) fn presumed(&self) -> Option<(&Attributes, Instant)> {
         let Presumed { untold, explained, shown } = &self.presumed;
         let (attributes, until) = shown.as_ref()?;
-        let all = untold == explained && !self.chain.is_under_way() && !self.chain.is_suspect();
+        let all = untold == explained && !self.history.is_under_way() && !self.history.is_suspect();
         let left = until.saturating_duration_since(Instant::now()) > Duration::ZERO;
         (all && left && self.is_ours_alone()).then_some((attributes, *until))
     }

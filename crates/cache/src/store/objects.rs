@@ -117,7 +117,7 @@ impl Objects {
     /// What a sweep found to be in use, where the counter had drifted.
     pub fn correct_used_bytes(&self, by: i64) {
         if by < 0 {
-            self.take_off(by.unsigned_abs());
+            self.begin(by.unsigned_abs());
         } else {
             self.used_bytes.fetch_add(by as u64, Ordering::Relaxed);
         }
@@ -138,7 +138,7 @@ impl Objects {
         self.nonce
     }
 
-    fn take_off(&self, bytes: u64) {
+    fn begin(&self, bytes: u64) {
         let _ = self
             .used_bytes
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| Some(used.saturating_sub(bytes)));

@@ -56,7 +56,7 @@ pub struct UseNote {
     /// It has data on this disk.
     pub has_data: bool,
     /// All of it.
-    pub is_whole: bool,
+    pub is_complete: bool,
     /// On which file system of the origin it is.
     pub fsid: Fsid,
 }
@@ -64,7 +64,7 @@ pub struct UseNote {
 impl UseNote {
     /// For the index.
     pub fn encode(self) -> Vec<u8> {
-        let mut value = vec![u8::from(self.has_data) | u8::from(self.is_whole) << 1];
+        let mut value = vec![u8::from(self.has_data) | u8::from(self.is_complete) << 1];
         value.extend_from_slice(&fsid_key(self.fsid));
         value
     }
@@ -73,7 +73,7 @@ impl UseNote {
     pub fn decode(value: &[u8]) -> UseNote {
         let flags = value.first().copied().unwrap_or_default();
         let fsid = value.get(1..).and_then(fsid_of).unwrap_or_default();
-        UseNote { has_data: flags & 1 != 0, is_whole: flags & 2 != 0, fsid }
+        UseNote { has_data: flags & 1 != 0, is_complete: flags & 2 != 0, fsid }
     }
 }
 
@@ -101,7 +101,7 @@ pub struct DataRecord {
     /// What is there.
     pub valid: RangeSet,
     /// What of it is good until the next open only.
-    pub young: RangeSet,
+    pub racy: RangeSet,
     /// It has reached the disk itself.
     pub synced: bool,
     /// Checksums of what is there.
@@ -123,7 +123,7 @@ impl Record {
         writer.timestamp(self.kept.confirmed);
         writer.attributes(&self.kept.attributes);
         writer.u64(self.kept.epoch);
-        writer.bool(self.kept.settled);
+        writer.bool(self.kept.nonracy);
         let keep =
             |right: &&Right| !matches!(&right.principal, Principal::Unix(c) if c.groups.len() > GROUPS_MAX);
         writer.u32(self.rights.iter().filter(keep).count() as u32);
@@ -133,14 +133,14 @@ impl Record {
         writer.bool(self.link.is_some());
         writer.bytes(self.link.as_deref().unwrap_or_default());
         writer.bool(self.listing.is_some());
-        let (listing, young) = self.listing.unwrap_or_default();
+        let (listing, racy) = self.listing.unwrap_or_default();
         writer.u64(listing);
-        writer.bool(young);
+        writer.bool(racy);
         if let Some(data) = &self.data {
             writer.u128(data.file.0);
             writer.u64(data.allocated_bytes);
             writer.ranges(&data.valid);
-            writer.ranges(&data.young);
+            writer.ranges(&data.racy);
             writer.bool(data.synced);
             writer.u32(data.sums.len() as u32);
             for sum in data.sums.iter() {
@@ -162,7 +162,7 @@ impl Record {
         let place = if is_new && reader.bool()? { Some(decode_place(&mut reader)?) } else { None };
         let confirmed = if is_new { reader.timestamp()? } else { Timestamp::default() };
         let attributes = reader.attributes()?;
-        let kept = Kept { attributes, epoch: reader.u64()?, settled: reader.bool()?, confirmed };
+        let kept = Kept { attributes, epoch: reader.u64()?, nonracy: reader.bool()?, confirmed };
         let rights = (0..reader.u32()?).map(|_| decode_right(&mut reader)).collect::<Option<_>>()?;
         let linked = reader.bool()?;
         let target = Bytes::copy_from_slice(reader.bytes()?);
@@ -183,7 +183,7 @@ fn decode_data(reader: &mut Reader, is_new: bool) -> Option<DataRecord> {
         file: FileId(reader.u128()?),
         allocated_bytes: reader.u64()?,
         valid: reader.ranges()?,
-        young: reader.ranges()?,
+        racy: reader.ranges()?,
         synced: reader.bool()?,
         sums: if is_new { decode_sums(reader)? } else { Sums::default() },
     })
@@ -209,7 +209,7 @@ fn encode_right(writer: &mut Writer, right: &Right) {
     writer.bool(right.granted.is_some());
     writer.u32(right.granted.map_or(0, |granted| granted.bits()));
     writer.u32(right.proven.bits());
-    writer.bool(right.young);
+    writer.bool(right.racy);
     writer.timestamp(right.learnt);
 }
 
@@ -226,7 +226,7 @@ fn decode_right(reader: &mut Reader) -> Option<Right> {
         principal,
         granted: answered.then_some(granted),
         proven: AccessMask::from_bits_truncate(reader.u32()?),
-        young: reader.bool()?,
+        racy: reader.bool()?,
         learnt: reader.timestamp()?,
     })
 }
@@ -242,7 +242,7 @@ mod tests {
             principal,
             granted: Some(AccessMask::READ),
             proven: AccessMask::LOOKUP,
-            young: false,
+            racy: false,
             learnt: Timestamp::new(5, 6),
         };
         let mut valid = RangeSet::default();
@@ -251,7 +251,7 @@ mod tests {
             file: FileId(1 << 77),
             allocated_bytes: 8192,
             valid,
-            young: RangeSet::default(),
+            racy: RangeSet::default(),
             synced: true,
             sums: Sums::restored([Sum { range: 4096..8192, crc: 77 }].into_iter()),
         };
@@ -264,7 +264,7 @@ mod tests {
             kept: Kept {
                 attributes: crate::testing::attributes(9000, 44),
                 epoch: 3,
-                settled: true,
+                nonracy: true,
                 confirmed: Timestamp::new(8, 9),
             },
             rights: vec![
@@ -280,7 +280,7 @@ mod tests {
         assert_eq!(back.rights, record.rights[..2]);
         assert_eq!((back.boot, back.used, &back.link, back.listing), (1, 2, &record.link, Some((12, false))));
         assert_eq!(back.kept.attributes, record.kept.attributes);
-        assert_eq!((back.kept.epoch, back.kept.settled), (3, true));
+        assert_eq!((back.kept.epoch, back.kept.nonracy), (3, true));
         assert_eq!(
             (back.used_at, &back.place, back.kept.confirmed),
             (record.used_at, &record.place, Timestamp::new(8, 9))
@@ -306,12 +306,12 @@ mod tests {
         before.u128(77);
         before.u64(8192);
         before.ranges(&data.valid);
-        before.ranges(&data.young);
+        before.ranges(&data.racy);
         before.bool(true);
         let back = Record::decode(&before.finish()).unwrap();
         assert_eq!((back.used, back.used_at, back.place), (2, 0, None));
         assert_eq!(back.data, Some(DataRecord { file: FileId(77), sums: Sums::default(), ..data }));
-        let note = UseNote { has_data: true, is_whole: false, fsid: Fsid { major: 1 << 40, minor: 9 } };
+        let note = UseNote { has_data: true, is_complete: false, fsid: Fsid { major: 1 << 40, minor: 9 } };
         assert_eq!(UseNote::decode(&note.encode()), note);
         assert_eq!(UseNote::decode(&[]), UseNote::default());
     }

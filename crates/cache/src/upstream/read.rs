@@ -17,11 +17,11 @@
 
 use std::sync::Arc;
 
-use vfs::{AccessMask, By, Caller, Principal, Read, Result, Share, Status};
+use vfs::{AccessMask, Caller, Principal, Read, Result, Share, StateidBasis, Status};
 
 use crate::core::Core;
 use crate::lease::HeldLease;
-use crate::object::{Opening, Seen, State};
+use crate::object::{ObjectState, Opening, Seen};
 use crate::table::Object;
 
 /// A READ that the caller may have.
@@ -35,7 +35,7 @@ pub struct Answered {
 #[derive(Clone, Copy)]
 pub struct Reader<'a> {
     pub caller: &'a Caller,
-    pub by: By,
+    pub by: StateidBasis,
     /// What ACCESS has just answered to this very request.
     pub told: Option<AccessMask>,
 }
@@ -54,7 +54,7 @@ enum Standing {
 
 impl Core {
     /// Has the origin an open or a delegation for us by which it may let anybody's READ pass?
-    pub fn reads_by_ours(&self, state: &State) -> bool {
+    pub fn reads_by_ours(&self, state: &ObjectState) -> bool {
         // Where there are leases and no opens, each READ is its user's.
         !self.leases_alone() && (state.opens.covers(Share::READ.into()) || state.lease.is_some())
     }
@@ -92,7 +92,7 @@ impl Core {
     ///
     /// # Errors
     /// `Access`.
-    pub async fn may_use_data(&self, caller: &Caller, by: By, object: &Arc<Object>) -> Result<()> {
+    pub async fn may_use_data(&self, caller: &Caller, by: StateidBasis, object: &Arc<Object>) -> Result<()> {
         let (ours, leased) = self.with(object, |state| (self.reads_by_ours(state), state.leased().is_some()));
         if !ours {
             return Ok(());
@@ -117,7 +117,7 @@ impl Core {
         if standing == Standing::Refused { Err(Status::Access.into()) } else { Ok(standing) }
     }
 
-    fn standing(&self, state: &mut State, reader: &Reader) -> Option<Standing> {
+    fn standing(&self, state: &mut ObjectState, reader: &Reader) -> Option<Standing> {
         let principal = &reader.caller.principal;
         let told = |bit| reader.told.map(|granted: AccessMask| granted.contains(bit));
         let may = told(AccessMask::READ).or_else(|| self.may(state, principal, AccessMask::READ));
@@ -159,12 +159,12 @@ impl Core {
     ) -> Result<Read> {
         self.counters.read.bump();
         if let Some(usage) = self.use_open(object, Share::READ) {
-            let by = By::Open(usage.id);
+            let by = StateidBasis::Open(usage.id);
             match self.below.read(caller, &object.handle, by, offset, count).await {
                 Err(error) if super::is_lost(&error) => self.lose_open(object, usage.id, &error),
                 result => return result,
             }
         }
-        self.below.read(caller, &object.handle, By::Anonymous, offset, count).await
+        self.below.read(caller, &object.handle, StateidBasis::Anonymous, offset, count).await
     }
 }

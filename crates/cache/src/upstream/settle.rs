@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use vfs::{Caller, OpenRequest, Want};
 
 use crate::core::Core;
-use crate::object::State;
+use crate::object::ObjectState;
 use crate::opens::{Keep, Opens, Shares, Step};
 use crate::table::Object;
 
@@ -200,11 +200,11 @@ impl Core {
 }
 
 /// Does the origin's open stay, whoever has it open here? What is delayed goes under it, too.
-fn keeps_open(state: &State) -> bool {
+fn keeps_open(state: &ObjectState) -> bool {
     state.lease.is_some() || state.writes.as_ref().is_some_and(|writes| !writes.is_clean())
 }
 
 /// Is there a lease on a file that is gone, and that nobody has open?
-pub fn is_useless(state: &State) -> bool {
+pub fn is_useless(state: &ObjectState) -> bool {
     state.lease.is_some() && state.unlinked && !state.opens.is_local()
 }

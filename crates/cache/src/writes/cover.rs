@@ -12,7 +12,7 @@ use vfs::{Caller, Fsid, Handle, Lease, Status};
 use super::flush::{Level, messenger};
 use super::space::{Claim, Space, Verdict};
 use crate::core::Core;
-use crate::object::State;
+use crate::object::ObjectState;
 use crate::table::Object;
 
 /// A WRITE waits no longer than this for what is kept to be sent first.
@@ -67,7 +67,7 @@ pub struct Sending<'a> {
 
 impl Drop for Sending<'_> {
     fn drop(&mut self) {
-        self.spaces.with(self.fsid, |space| space.landed(self.bytes));
+        self.spaces.with(self.fsid, |space| space.answered(self.bytes));
     }
 }
 
@@ -97,7 +97,7 @@ impl Core {
 
     fn keep(&self, object: &Arc<Object>) -> (Verdict, Option<Fsid>) {
         let Some(delayed) = &self.delayed else { return (Verdict::Keep, None) };
-        let look = |state: &State| {
+        let look = |state: &ObjectState| {
             let known = state.attributes()?;
             let limit = state.lease.as_ref().map_or(Lease::NO_SPACE_LIMIT, |lease| lease.space_limit);
             Some((known.fsid, known.size, Some(limit).filter(|limit| *limit != Lease::NO_SPACE_LIMIT)))

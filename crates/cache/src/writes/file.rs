@@ -64,7 +64,7 @@ impl Joins for Mark {
 
 /// A WRITE that is under way.
 #[derive(Clone, Debug)]
-pub struct Flight {
+pub struct WriteInFlight {
     /// Its name.
     pub ticket: u64,
     /// Where to.
@@ -77,7 +77,7 @@ pub struct Flight {
     pub stability: Stability,
 }
 
-impl Flight {
+impl WriteInFlight {
     fn range(&self) -> Range<u64> {
         self.offset..self.offset + self.bytes.len() as u64
     }
@@ -85,7 +85,7 @@ impl Flight {
 
 /// How a WRITE ended.
 #[derive(Clone, Copy, Debug)]
-pub enum Landed {
+pub enum WriteAnswer {
     /// The origin took so many bytes, that far, under this verifier.
     Taken {
         /// At least one.
@@ -105,7 +105,7 @@ struct Unstable {
     mark: Mark,
     verifier: Verifier,
     /// The number of the landing.
-    landed: u64,
+    answered: u64,
 }
 
 /// What is to be done for those who wait.
@@ -126,7 +126,7 @@ pub enum Progress {
 pub struct Writes {
     chunk: u64,
     dirty: Runs<BytesMut, Mark>,
-    flying: Vec<Flight>,
+    in_flight: Vec<WriteInFlight>,
     unstable: Runs<Bytes, Unstable>,
     /// Dirty bytes behind the end that a truncation under way will set.
     aside: Runs<BytesMut, Mark>,
@@ -173,7 +173,7 @@ impl Writes {
         Writes {
             chunk: chunk.max(1),
             dirty: Runs::default(),
-            flying: Vec::new(),
+            in_flight: Vec::new(),
             unstable: Runs::default(),
             aside: Runs::default(),
             cut: None,
@@ -238,8 +238,8 @@ impl Writes {
             let length = gap.end - gap.start;
             let holds_block = gap.start.next_multiple_of(BLOCK_BYTES) + BLOCK_BYTES <= gap.end;
             let free = gap.start >= from && self.unstable.missing(&gap) == [gap.clone()];
-            let flying = self.flying.iter().any(|flight| overlap(&flight.range(), &gap));
-            if !holds_block && free && !flying && length <= left {
+            let in_flight = self.in_flight.iter().any(|write| overlap(&write.range(), &gap));
+            if !holds_block && free && !in_flight && length <= left {
                 self.dirty.write(gap.start, &vec![0; length as usize], &mark, self.chunk);
                 left -= length;
             }
@@ -249,7 +249,7 @@ impl Writes {
     /// How far is what was asked for up to this number?
     pub fn progress(&self, upto: u64, level: Level) -> Progress {
         let dirty = self.dirty.iter().chain(self.aside.iter()).any(|(_, run)| run.tag.first <= upto);
-        if dirty || self.flying.iter().any(|flight| flight.mark.first <= upto) {
+        if dirty || self.in_flight.iter().any(|write| write.mark.first <= upto) {
             return Progress::Wait;
         }
         if level == Level::Sent {
@@ -279,24 +279,24 @@ impl Writes {
     }
 
     /// The next WRITE to be sent, if any may be. If not, whoever asked stops asking.
-    pub fn next(&mut self, in_flight_max: usize) -> Option<Flight> {
-        let flight = self.due(in_flight_max);
-        self.draining = flight.is_some();
-        flight
+    pub fn next(&mut self, in_flight_max: usize) -> Option<WriteInFlight> {
+        let write = self.due(in_flight_max);
+        self.draining = write.is_some();
+        write
     }
 
-    fn due(&mut self, in_flight_max: usize) -> Option<Flight> {
-        if self.holds > 0 || self.stamping || self.flying.len() >= in_flight_max {
+    fn due(&mut self, in_flight_max: usize) -> Option<WriteInFlight> {
+        if self.holds > 0 || self.stamping || self.in_flight.len() >= in_flight_max {
             return None;
         }
-        let alone = self.flying.is_empty() && self.unstable.is_empty() && self.dirty.len() == 1;
+        let alone = self.in_flight.is_empty() && self.unstable.is_empty() && self.dirty.len() == 1;
         let (urgent, chunk) = (self.urgent, self.chunk);
         let wanted = |first: u64, length: usize| first <= urgent || (length as u64 == chunk && !alone);
         let mut blocked = false;
         let due = self.dirty.iter().find(|(at, run)| {
             let range = *at..at + run.bytes.len() as u64;
             let wanted = wanted(run.tag.first, run.bytes.len());
-            let free = !self.flying.iter().any(|flight| overlap(&flight.range(), &range));
+            let free = !self.in_flight.iter().any(|write| overlap(&write.range(), &range));
             blocked |= wanted && !free;
             wanted && free
         });
@@ -313,45 +313,50 @@ impl Writes {
             Stability::Unstable
         };
         self.events += 1;
-        let flight =
-            Flight { ticket: self.events, offset: at, bytes: run.bytes.freeze(), mark: run.tag, stability };
-        self.flying.push(flight.clone());
-        Some(flight)
+        let write = WriteInFlight {
+            ticket: self.events,
+            offset: at,
+            bytes: run.bytes.freeze(),
+            mark: run.tag,
+            stability,
+        };
+        self.in_flight.push(write.clone());
+        Some(write)
     }
 
     /// A WRITE has been answered.
-    pub fn landed(&mut self, ticket: u64, landed: Landed) {
-        let Some(at) = self.flying.iter().position(|flight| flight.ticket == ticket) else { return };
-        let flight = self.flying.swap_remove(at);
+    pub fn answered(&mut self, ticket: u64, answered: WriteAnswer) {
+        let Some(at) = self.in_flight.iter().position(|write| write.ticket == ticket) else { return };
+        let write = self.in_flight.swap_remove(at);
         self.events += 1;
         if !self.gone {
-            self.settle_landing(&flight, landed);
+            self.settle_landing(&write, answered);
         }
         // What the origin has not taken of it is among that.
         self.ripe |= !self.dirty.is_empty();
     }
 
-    fn settle_landing(&mut self, flight: &Flight, landed: Landed) {
-        match landed {
-            Landed::Taken { count, stability, verifier } => {
-                let (taken, rest) = flight.bytes.split_at(flight.bytes.len().min(count as usize));
-                let end = flight.offset + taken.len() as u64;
-                self.put_back(end, rest, &flight.mark);
+    fn settle_landing(&mut self, write: &WriteInFlight, answered: WriteAnswer) {
+        match answered {
+            WriteAnswer::Taken { count, stability, verifier } => {
+                let (taken, rest) = write.bytes.split_at(write.bytes.len().min(count as usize));
+                let end = write.offset + taken.len() as u64;
+                self.put_back(end, rest, &write.mark);
                 if stability == Stability::Unstable {
-                    self.keep_unstable(flight, end, verifier);
+                    self.keep_unstable(write, end, verifier);
                 }
             }
-            Landed::Refused(status) => self.fail(status),
+            WriteAnswer::Refused(status) => self.fail(status),
         }
     }
 
     /// What the origin has taken is kept until it is durable, but for what is newer here.
-    fn keep_unstable(&mut self, flight: &Flight, end: u64, verifier: Verifier) {
-        for part in self.dirty.missing(&(flight.offset..end)) {
-            let slice = (part.start - flight.offset) as usize..(part.end - flight.offset) as usize;
-            let tag = Unstable { mark: flight.mark.clone(), verifier, landed: self.events };
+    fn keep_unstable(&mut self, write: &WriteInFlight, end: u64, verifier: Verifier) {
+        for part in self.dirty.missing(&(write.offset..end)) {
+            let slice = (part.start - write.offset) as usize..(part.end - write.offset) as usize;
+            let tag = Unstable { mark: write.mark.clone(), verifier, answered: self.events };
             self.unstable.remove(&part);
-            self.unstable.insert(part.start, flight.bytes.slice(slice), tag);
+            self.unstable.insert(part.start, write.bytes.slice(slice), tag);
         }
     }
 
@@ -378,7 +383,7 @@ impl Writes {
     pub fn end_commit(&mut self, result: Result<Verifier, Status>) {
         let Some(upto) = self.committing.take() else { return };
         let spoken: Vec<u64> =
-            self.unstable.iter().filter(|(_, run)| run.tag.landed <= upto).map(|(at, _)| at).collect();
+            self.unstable.iter().filter(|(_, run)| run.tag.answered <= upto).map(|(at, _)| at).collect();
         for at in spoken {
             let Some(run) = self.unstable.take(at) else { continue };
             if result.is_ok_and(|verifier| verifier != run.tag.verifier) {
@@ -505,7 +510,7 @@ impl Writes {
 
     /// Is nothing on its way that would make a file longer again that ends here, or undo the time of its end?
     pub fn is_clear_from(&self, end: u64) -> bool {
-        !self.stamping && self.flying.iter().all(|flight| flight.range().end <= end)
+        !self.stamping && self.in_flight.iter().all(|write| write.range().end <= end)
     }
 
     /// The file was cut at `end`, or was not.
@@ -550,10 +555,10 @@ impl Writes {
     /// The bytes of a range that are not durable at the origin, older ones first.
     pub fn overlay(&self, range: &Range<u64>) -> Vec<(u64, Bytes)> {
         let mut pieces = self.unstable.present(range);
-        for flight in self.flying.iter().filter(|flight| overlap(&flight.range(), range)) {
-            let (from, to) = (range.start.max(flight.offset), range.end.min(flight.range().end));
-            let slice = (from - flight.offset) as usize..(to - flight.offset) as usize;
-            pieces.push((from, flight.bytes.slice(slice)));
+        for write in self.in_flight.iter().filter(|write| overlap(&write.range(), range)) {
+            let (from, to) = (range.start.max(write.offset), range.end.min(write.range().end));
+            let slice = (from - write.offset) as usize..(to - write.offset) as usize;
+            pieces.push((from, write.bytes.slice(slice)));
         }
         pieces.extend(self.aside.present(range));
         pieces.extend(self.dirty.present(range));
@@ -562,19 +567,19 @@ impl Writes {
 
     /// Where the file ends at least, with what is not durable at the origin.
     pub fn end(&self) -> Option<u64> {
-        let flying = self.flying.iter().map(|flight| flight.range().end).max();
-        flying.max(self.unstable.end()).max(self.aside.end()).max(self.dirty.end())
+        let in_flight = self.in_flight.iter().map(|write| write.range().end).max();
+        in_flight.max(self.unstable.end()).max(self.aside.end()).max(self.dirty.end())
     }
 
     /// When it was last changed here, if that is not at the origin yet.
     pub fn modified(&self) -> Option<Timestamp> {
-        self.modified.filter(|_| self.unsent() > 0 || !self.flying.is_empty())
+        self.modified.filter(|_| self.unsent() > 0 || !self.in_flight.is_empty())
     }
 
     /// Bytes that only this process has, with those that the origin may lose.
     pub fn bytes(&self) -> u64 {
-        let flying: u64 = self.flying.iter().map(|flight| flight.bytes.len() as u64).sum();
-        self.unsent() + flying + self.unstable.bytes()
+        let in_flight: u64 = self.in_flight.iter().map(|write| write.bytes.len() as u64).sum();
+        self.unsent() + in_flight + self.unstable.bytes()
     }
 
     /// Bytes that are not at the origin.
@@ -584,16 +589,16 @@ impl Writes {
 
     /// What counts against the limits.
     pub fn cost(&self) -> u64 {
-        let runs = self.dirty.len() + self.unstable.len() + self.aside.len() + self.flying.len();
+        let runs = self.dirty.len() + self.unstable.len() + self.aside.len() + self.in_flight.len();
         self.bytes() + (runs + usize::from(self.sets())) as u64 * RUN_BYTES
     }
 
     /// Since when the oldest of it waits.
     pub fn oldest(&self) -> Option<Instant> {
         let waiting = self.dirty.iter().chain(self.aside.iter()).map(|(_, run)| run.tag.since);
-        let flying = self.flying.iter().map(|flight| flight.mark.since);
+        let in_flight = self.in_flight.iter().map(|write| write.mark.since);
         let unstable = self.unstable.iter().map(|(_, run)| run.tag.mark.since);
-        waiting.chain(flying).chain(unstable).chain(self.pending.iter().map(|pending| pending.since)).min()
+        waiting.chain(in_flight).chain(unstable).chain(self.pending.iter().map(|pending| pending.since)).min()
     }
 
     /// Is everything at the origin, and durable there?

@@ -11,12 +11,12 @@ use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
 use vfs::{Caller, Commit, Error, Freshness, Result, SetAttributes, Status, Wcc, Written};
 
-use super::file::{Flight, Landed, Progress, Writes};
+use super::file::{Progress, WriteAnswer, WriteInFlight, Writes};
 use super::pending::Pending;
 use crate::core::Core;
 use crate::filesystem::modify::Change;
 use crate::filler::OwnWrite;
-use crate::object::{Opening, State};
+use crate::object::{ObjectState, Opening};
 use crate::table::Object;
 
 /// How long an origin that asks for patience is left alone, at first and at most.
@@ -47,7 +47,7 @@ impl Core {
     pub fn writes_of<P, T>(
         &self,
         object: &Arc<Object>,
-        look: impl FnOnce(&State) -> P,
+        look: impl FnOnce(&ObjectState) -> P,
         work: impl FnOnce(&mut Writes, P) -> T,
     ) -> Option<T> {
         let delayed = self.delayed.as_ref()?;
@@ -95,43 +95,43 @@ impl Core {
         loop {
             let Ok(permit) = delayed.slots.clone().acquire_owned().await else { return };
             let next = self.writes(object, |writes| writes.next(delayed.file_in_flight_max()));
-            let Some(flight) = next.flatten() else { return };
+            let Some(write) = next.flatten() else { return };
             let (core, object) = (self.clone(), object.clone());
             tokio::spawn(async move {
-                core.fly(&object, &flight, permit).await;
+                core.carry_out(&object, &write, permit).await;
                 core.kick(&object);
             });
         }
     }
 
     /// One WRITE, from here to its end.
-    async fn fly(&self, object: &Arc<Object>, flight: &Flight, slot: OwnedSemaphorePermit) {
+    async fn carry_out(&self, object: &Arc<Object>, write: &WriteInFlight, slot: OwnedSemaphorePermit) {
         let mut slot = Some(slot);
-        let landed = match self.send_flight(object, flight, &mut slot).await {
+        let answered = match self.send_one(object, write, &mut slot).await {
             Ok(written) => {
                 let (count, stability, verifier) = (written.count, written.stability, written.verifier);
                 self.counters.flushed_bytes.add(u64::from(count));
                 if count == 0 {
-                    Landed::Refused(Status::Io)
+                    WriteAnswer::Refused(Status::Io)
                 } else {
-                    Landed::Taken { count, stability, verifier }
+                    WriteAnswer::Taken { count, stability, verifier }
                 }
             }
-            Err(error) => Landed::Refused(error.status),
+            Err(error) => WriteAnswer::Refused(error.status),
         };
-        match landed {
-            Landed::Taken { count, .. } => {
+        match answered {
+            WriteAnswer::Taken { count, .. } => {
                 self.note_taken(object);
-                self.note_landing(object, flight.offset + u64::from(count));
+                self.note_success(object, write.offset + u64::from(count));
             }
-            Landed::Refused(status) => self.note_refusal(object, status, flight.bytes.len() as u64),
+            WriteAnswer::Refused(status) => self.note_refusal(object, status, write.bytes.len() as u64),
         }
-        self.writes(object, |writes| writes.landed(flight.ticket, landed));
+        self.writes(object, |writes| writes.answered(write.ticket, answered));
         object.written.notify_waiters();
     }
 
     /// What is asked of the file by now may be answered without these bytes, which will be forgotten here.
-    fn note_landing(&self, object: &Arc<Object>, end: u64) {
+    fn note_success(&self, object: &Arc<Object>, end: u64) {
         self.with(object, |state| {
             if state.landings.len() >= LANDINGS_MAX {
                 state.landings.pop_front();
@@ -140,21 +140,21 @@ impl Core {
         });
     }
 
-    async fn send_flight(
+    async fn send_one(
         &self,
         object: &Arc<Object>,
-        flight: &Flight,
+        write: &WriteInFlight,
         slot: &mut Option<OwnedSemaphorePermit>,
     ) -> Result<Written> {
-        let range = flight.offset..flight.offset + flight.bytes.len() as u64;
-        let caller = messenger(&flight.mark.writer);
-        let _sending = self.begin_sending(object, &caller, flight.bytes.len() as u64, slot).await;
+        let range = write.offset..write.offset + write.bytes.len() as u64;
+        let caller = messenger(&write.mark.writer);
+        let _sending = self.begin_sending(object, &caller, write.bytes.len() as u64, slot).await;
         let own = OwnWrite::begin(self, object, range)?;
         let mut patience = PATIENCE_MIN;
         loop {
             let change = Change::begin(self, object);
-            let (offset, bytes) = (flight.offset, flight.bytes.clone());
-            let result = self.write_below(&caller, object, offset, bytes.clone(), flight.stability).await;
+            let (offset, bytes) = (write.offset, write.bytes.clone());
+            let result = self.write_below(&caller, object, offset, bytes.clone(), write.stability).await;
             change.ended(result.as_ref().map(|written| &written.wcc));
             match result {
                 Err(error) if wants_patience(&error) => {
@@ -167,7 +167,7 @@ impl Core {
                 Ok(written) => {
                     let kept = bytes.slice(..bytes.len().min(written.count as usize));
                     // Before it is taken out of memory: what was just written is read back from here.
-                    self.store_written(&own, flight.offset, &kept).await;
+                    self.store_written(&own, write.offset, &kept).await;
                     return Ok(written);
                 }
                 Err(error) => return Err(error),
@@ -181,7 +181,7 @@ impl Core {
             nothing_from.into_iter().for_each(|from| writes.fill_gaps(from));
             writes.demand()
         };
-        let Some(upto) = self.writes_of(object, State::nothing_from, demand) else { return };
+        let Some(upto) = self.writes_of(object, ObjectState::nothing_from, demand) else { return };
         loop {
             let changed = object.written.notified();
             tokio::pin!(changed);

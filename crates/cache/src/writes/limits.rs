@@ -164,12 +164,12 @@ fn add(to: &AtomicU64, before: u64, after: u64) {
 }
 
 /// Room that was reserved, until the bytes are in and counted themselves.
-pub struct Room<'a> {
+pub struct Capacity<'a> {
     delayed: &'a Delayed,
     cost: u64,
 }
 
-impl Drop for Room<'_> {
+impl Drop for Capacity<'_> {
     fn drop(&mut self) {
         self.delayed.cost.fetch_sub(self.cost, Ordering::AcqRel);
         self.delayed.space.notify_waiters();
@@ -201,7 +201,12 @@ pub async fn writer(core: Weak<Core>) {
 
 impl Core {
     /// Waits until so many bytes more may be delayed of a file.
-    pub async fn room<'a>(&self, delayed: &'a Delayed, object: &Arc<Object>, length: u64) -> Room<'a> {
+    pub async fn capacity<'a>(
+        &self,
+        delayed: &'a Delayed,
+        object: &Arc<Object>,
+        length: u64,
+    ) -> Capacity<'a> {
         // What a few runs cost besides.
         let cost = length + 1024;
         loop {
@@ -211,7 +216,7 @@ impl Core {
             let here = self.with(object, |state| state.writes.as_ref().map_or(0, |writes| writes.cost()));
             let fits = here == 0 || here + cost <= delayed.options.file_max_bytes;
             if fits && delayed.reserve(cost) {
-                return Room { delayed, cost };
+                return Capacity { delayed, cost };
             }
             self.press(object);
             delayed.wake.notify_one();
@@ -263,10 +268,9 @@ impl Core {
         let (Some(core), Some(delayed)) = (self.share(), &self.delayed) else { return };
         // It may have been sent since it was queued, and written again.
         let oldest = self.with(&object, |state| state.writes.as_ref().and_then(|writes| writes.oldest()));
-        let young =
-            |oldest: &Instant| !delayed.is_pressed() && *oldest + delayed.options.age > Instant::now();
+        let racy = |oldest: &Instant| !delayed.is_pressed() && *oldest + delayed.options.age > Instant::now();
         match oldest {
-            Some(oldest) if young(&oldest) => delayed.enqueue(oldest, object),
+            Some(oldest) if racy(&oldest) => delayed.enqueue(oldest, object),
             Some(_) => {
                 tokio::spawn(async move {
                     let mut flush = std::pin::pin!(core.flush_writes(&object, Level::Stable));

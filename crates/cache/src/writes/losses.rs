@@ -10,7 +10,7 @@ use vfs::{Caller, Handle, Name, OpenRequest, Opened, Result, Status, Timestamp};
 
 use super::file::Writes;
 use crate::core::Core;
-use crate::object::State;
+use crate::object::ObjectState;
 use crate::table::Object;
 
 /// Losses that are remembered; of more, only their number.
@@ -86,7 +86,7 @@ impl Core {
     /// The origin has refused bytes of a file for good. One line for each file, until it takes something of it again.
     pub fn tell_loss(&self, object: &Arc<Object>, status: Status, bytes: u64) {
         let Some(delayed) = &self.delayed else { return };
-        let (unlinked, told, kept) = self.with(object, |state: &mut State| {
+        let (unlinked, told, kept) = self.with(object, |state: &mut ObjectState| {
             let writes = state.writes.as_ref();
             let told = writes.is_some_and(|writes| writes.is_strict());
             (state.unlinked, told, writes.and_then(|writes| writes.kept_on()).is_some())

@@ -205,8 +205,8 @@ impl<T: Clone + Joins> Runs<BytesMut, T> {
         let mut at = offset;
         let mut rest = data;
         while !rest.is_empty() {
-            let room = chunk - at % chunk;
-            let (piece, more) = rest.split_at(rest.len().min(room as usize));
+            let capacity = chunk - at % chunk;
+            let (piece, more) = rest.split_at(rest.len().min(capacity as usize));
             wrote.merged &= self.write_piece(at, piece, tag, chunk);
             let full =
                 self.runs.get(&(at / chunk * chunk)).is_some_and(|run| run.bytes.len() as u64 == chunk);

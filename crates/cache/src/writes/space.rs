@@ -221,7 +221,7 @@ impl Space {
     }
 
     /// It has been answered.
-    pub fn landed(&mut self, bytes: u64) {
+    pub fn answered(&mut self, bytes: u64) {
         self.in_flight = self.in_flight.saturating_sub(Claim::of(bytes, false).total());
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cache::{Cache, WriteBehind};
-use vfs::{By, Caller, FileSystem, Handle, OpenId, OpenRequest, Share, Stability};
+use vfs::{Caller, FileSystem, Handle, OpenId, OpenRequest, Share, Stability, StateidBasis};
 
 use super::{Bench, open_request, root, v4, v4_opener};
 
@@ -56,7 +56,9 @@ pub fn user() -> Caller {
 pub async fn put(cache: &Cache, by: OpenId, file: &Handle, offset: usize, data: &[u8]) {
     let data = Bytes::copy_from_slice(data);
     let length = data.len() as u32;
-    let written =
-        cache.write(&user(), file, By::Open(by), offset as u64, data, Stability::Unstable).await.unwrap();
+    let written = cache
+        .write(&user(), file, StateidBasis::Open(by), offset as u64, data, Stability::Unstable)
+        .await
+        .unwrap();
     assert_eq!((written.count, written.stability), (length, Stability::Unstable));
 }

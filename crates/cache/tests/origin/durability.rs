@@ -24,7 +24,7 @@ pub struct Came {
 pub struct Durability {
     /// It keeps unstable writes in memory. Else everything is durable at once.
     pub volatile: AtomicBool,
-    life: AtomicU8,
+    incarnation: AtomicU8,
     /// What files have on disk of which something is in memory only.
     disk: Mutex<BTreeMap<u64, Vec<u8>>>,
     /// How the next WRITEs, the next COMMITs and the next SETATTRs are refused.
@@ -41,7 +41,7 @@ pub struct Durability {
 
 impl Durability {
     pub fn verifier(&self) -> Verifier {
-        [self.life.load(Ordering::SeqCst); 8]
+        [self.incarnation.load(Ordering::SeqCst); 8]
     }
 
     pub fn write(
@@ -127,7 +127,7 @@ impl Origin {
     /// Goes down and comes up again.
     pub fn crash(&self) {
         let mut tree = self.tree();
-        self.durability.life.fetch_add(1, Ordering::SeqCst);
+        self.durability.incarnation.fetch_add(1, Ordering::SeqCst);
         for (file, data) in std::mem::take(&mut *self.durability.disk.lock()) {
             if tree.inodes.contains_key(&file) {
                 let set = vfs::SetAttributes { size: Some(data.len() as u64), ..Default::default() };

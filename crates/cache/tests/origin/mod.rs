@@ -21,10 +21,10 @@ use cache::{Cache, Options, WriteBehind};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Semaphore;
 use vfs::{
-    AccessMask, Accessed, AndDelegated, Attributes, By, Callbacks, Caller, Clock, Commit, CreateHow, Created,
+    AccessMask, Accessed, AndDelegated, Attributes, Callbacks, Caller, Clock, Commit, CreateHow, Created,
     Delegated, Device, Features, FileSystem, FileType, Freshness, FsLimits, FsStat, Handle, Lease, LeaseId,
     Listing, Lock, LockRequest, Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Owner, Read,
-    ReadDir, Renamed, Result, SetAttributes, Share, Stability, Timestamp, Wcc, Written,
+    ReadDir, Renamed, Result, SetAttributes, Share, Stability, StateidBasis, Timestamp, Wcc, Written,
 };
 
 #[allow(unused_imports, reason = "each test program uses a part of it")]
@@ -104,9 +104,9 @@ pub struct Origin {
     /// A READ under an open or a lease is carried out whoever sends it.
     pub trusting: AtomicBool,
     /// A READ behind an OPEN fails.
-    pub fails_along: AtomicBool,
+    pub fails_piggybacked: AtomicBool,
     /// What those have brought.
-    pub along_bytes: AtomicU64,
+    pub piggyback_bytes: AtomicU64,
     /// Microseconds per call.
     pub delay: AtomicU64,
     /// At most so many microseconds more, before and after a call takes effect; which ones, the seed decides.
@@ -119,20 +119,20 @@ pub struct Origin {
     /// Opens, locks and leases, if it has state.
     pub state: Mutex<state::State>,
     /// Since when it has been silent, as a client would tell.
-    pub silence: tokio::sync::watch::Sender<vfs::Silence>,
+    pub silence: tokio::sync::watch::Sender<vfs::UnansweredSince>,
 }
 
 type Hook = Box<dyn FnOnce() + Send>;
 
 impl Origin {
     pub fn new() -> Arc<Origin> {
-        Origin::with_granule(Duration::from_nanos(1))
+        Origin::with_granularity(Duration::from_nanos(1))
     }
 
-    pub fn with_granule(granule: Duration) -> Arc<Origin> {
+    pub fn with_granularity(granularity: Duration) -> Arc<Origin> {
         let start = i128::from(START_SECONDS) * 1_000_000_000;
         Arc::new(Origin {
-            tree: Mutex::new(Tree::new(start, granule.as_nanos() as i128)),
+            tree: Mutex::new(Tree::new(start, granularity.as_nanos() as i128)),
             epoch: tokio::time::Instant::now(),
             passed: Mutex::default(),
             calls: Mutex::default(),
@@ -141,8 +141,8 @@ impl Origin {
             change_info_alone: AtomicBool::new(false),
             read_max: AtomicU64::new(1 << 20),
             trusting: AtomicBool::new(false),
-            fails_along: AtomicBool::new(false),
-            along_bytes: AtomicU64::new(0),
+            fails_piggybacked: AtomicBool::new(false),
+            piggyback_bytes: AtomicU64::new(0),
             delay: AtomicU64::new(0),
             jitter: AtomicU64::new(0),
             seed: AtomicU64::new(1),
@@ -260,7 +260,7 @@ impl Origin {
     }
 
     /// A lease on a directory, along with something else.
-    fn along(&self, tree: &mut Tree, directory: &Handle) -> Option<(Lease, Attributes)> {
+    fn piggyback(&self, tree: &mut Tree, directory: &Handle) -> Option<(Lease, Attributes)> {
         let attributes = tree.get(directory).ok()?.attributes;
         let mut state = self.state.lock();
         let lease = if attributes.is_dir() { state.delegate(directory, attributes.change) } else { None };
@@ -326,12 +326,20 @@ impl FileSystem for Origin {
         self.call("READLINK", work).await
     }
 
-    async fn read(&self, caller: &Caller, handle: &Handle, by: By, offset: u64, count: u32) -> Result<Read> {
+    async fn read(
+        &self,
+        caller: &Caller,
+        handle: &Handle,
+        by: StateidBasis,
+        offset: u64,
+        count: u32,
+    ) -> Result<Read> {
         let count = count.min(self.read_max.load(Ordering::Relaxed) as u32);
         let work = |tree: &mut Tree| {
             let state = self.state.lock();
             state.check(by, handle, Share::READ)?;
-            let by_state = by != By::Anonymous || state.leases.iter().any(|lease| lease.handle == *handle);
+            let by_state =
+                by != StateidBasis::Anonymous || state.leases.iter().any(|lease| lease.handle == *handle);
             let trusted = by_state && self.trusting.load(Ordering::Relaxed);
             let principal = if trusted { &vfs::Principal::Machine } else { &caller.principal };
             tree.read(principal, handle, offset, count)
@@ -343,7 +351,7 @@ impl FileSystem for Origin {
         &self,
         caller: &Caller,
         handle: &Handle,
-        by: By,
+        by: StateidBasis,
         offset: u64,
         data: Bytes,
         stability: Stability,
@@ -452,7 +460,7 @@ impl FileSystem for Origin {
     }
 
     async fn limits(&self, _: &Caller, _: &Handle) -> Result<FsLimits> {
-        let time_delta_nanoseconds = self.tree().granule_nanos as u64;
+        let time_delta_nanoseconds = self.tree().granularity_nanos as u64;
         let read_max = self.read_max.load(Ordering::Relaxed) as u32;
         let features = if self.state.lock().policy.is_some() { Features::STATE } else { Features::empty() };
         Ok(FsLimits { time_delta_nanoseconds, read_max, features, ..FsLimits::default() })
@@ -487,7 +495,7 @@ impl FileSystem for Origin {
         self.call("TEST", |_| Ok(self.state.lock().conflict(handle, lock))).await
     }
 
-    fn silence(&self) -> Option<tokio::sync::watch::Receiver<vfs::Silence>> {
+    fn unanswered_since(&self) -> Option<tokio::sync::watch::Receiver<vfs::UnansweredSince>> {
         Some(self.silence.subscribe())
     }
 
@@ -509,7 +517,7 @@ impl FileSystem for Origin {
         name: &Name,
     ) -> AndDelegated<Looked> {
         let work = |tree: &mut Tree| {
-            let lease = self.along(tree, directory);
+            let lease = self.piggyback(tree, directory);
             Ok(AndDelegated { result: tree.lookup(&caller.principal, directory, name), lease })
         };
         self.call("LOOKUP", work).await.unwrap_or_else(|error| AndDelegated::alone(Err(error)))
@@ -517,7 +525,7 @@ impl FileSystem for Origin {
 
     async fn open_and_delegate(&self, caller: &Caller, request: &OpenRequest) -> AndDelegated<Opened> {
         let work = |tree: &mut Tree| {
-            let lease = self.along(tree, &request.handle);
+            let lease = self.piggyback(tree, &request.handle);
             Ok(AndDelegated { result: self.state.lock().open(tree, caller, request), lease })
         };
         self.call("OPEN", work).await.unwrap_or_else(|error| AndDelegated::alone(Err(error)))
@@ -535,17 +543,17 @@ impl FileSystem for Origin {
         let gate = self.come("OPEN").await;
         let opened = {
             let mut tree = self.tree();
-            let lease = if delegate { self.along(&mut tree, &request.handle) } else { None };
+            let lease = if delegate { self.piggyback(&mut tree, &request.handle) } else { None };
             AndDelegated { result: self.state.lock().open(&mut tree, caller, request), lease }
         };
         self.took_effect("OPEN");
         self.dawdle().await;
-        let fails = self.fails_along.load(Ordering::Relaxed);
+        let fails = self.fails_piggybacked.load(Ordering::Relaxed);
         let fails = fails || (self.jitter.load(Ordering::Relaxed) > 0 && self.random().is_multiple_of(8));
         let count = count.min(self.read_max.load(Ordering::Relaxed) as u32);
         let read = |opened: &Opened| {
             let read = self.tree().read(&caller.principal, &opened.handle, offset, count).ok()?;
-            self.along_bytes.fetch_add(read.data.len() as u64, Ordering::Relaxed);
+            self.piggyback_bytes.fetch_add(read.data.len() as u64, Ordering::Relaxed);
             Some(read)
         };
         let read = opened.result.as_ref().ok().filter(|_| !fails).and_then(read);
@@ -560,7 +568,7 @@ impl FileSystem for Origin {
         part: ReadDir,
     ) -> AndDelegated<Listing> {
         let work = |tree: &mut Tree| {
-            let lease = self.along(tree, directory);
+            let lease = self.piggyback(tree, directory);
             Ok(AndDelegated { result: tree.readdir(&caller.principal, directory, part), lease })
         };
         self.call("READDIR", work).await.unwrap_or_else(|error| AndDelegated::alone(Err(error)))
@@ -653,13 +661,13 @@ pub fn opener(uid: u32) -> Caller {
 }
 
 pub async fn read(cache: &Cache, caller: &Caller, handle: &Handle, offset: u64, count: u32) -> Bytes {
-    let read = cache.read(caller, handle, By::Anonymous, offset, count).await.unwrap();
+    let read = cache.read(caller, handle, StateidBasis::Anonymous, offset, count).await.unwrap();
     read.data.to_bytes().unwrap()
 }
 
 pub async fn write(cache: &Cache, caller: &Caller, handle: &Handle, offset: u64, data: &[u8]) -> Written {
     let data = Bytes::copy_from_slice(data);
-    cache.write(caller, handle, By::Anonymous, offset, data, Stability::Unstable).await.unwrap()
+    cache.write(caller, handle, StateidBasis::Anonymous, offset, data, Stability::Unstable).await.unwrap()
 }
 
 /// A v4 client's OPEN: the front makes no difference between it and its other requests.

@@ -9,9 +9,9 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use vfs::{
-    AccessMask, Adopted, AdoptedLease, AdoptedOpen, By, Callback, Callbacks, Caller, CreateHow, FileType,
-    Handle, Lease, LeaseId, LeaseKind, Lock, Locked, OpenId, OpenRequest, Opened, Owner, Principal, Recall,
-    Result, Share, Status, Want, Wcc,
+    AccessMask, Adopted, AdoptedLease, AdoptedOpen, Callback, Callbacks, Caller, CreateHow, FileType, Handle,
+    Lease, LeaseId, LeaseKind, Lock, Locked, OpenId, OpenRequest, Opened, Owner, Principal, Recall, Result,
+    Share, StateidBasis, Status, Want, Wcc,
 };
 
 use super::tree::{Tree, handle, name};
@@ -104,8 +104,8 @@ impl State {
     }
 
     /// A READ or WRITE must come under an open that is there and has the share.
-    pub fn check(&self, by: By, handle: &Handle, share: Share) -> Result<()> {
-        let By::Open(id) = by else { return Ok(()) };
+    pub fn check(&self, by: StateidBasis, handle: &Handle, share: Share) -> Result<()> {
+        let StateidBasis::Open(id) = by else { return Ok(()) };
         let open = self.opens.iter().find(|open| open.id == id).ok_or(Status::BadStateId)?;
         assert_eq!(open.handle, *handle, "an open of another file");
         if open.access.contains(share) { Ok(()) } else { Err(Status::OpenMode.into()) }

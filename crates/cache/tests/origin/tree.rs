@@ -27,7 +27,7 @@ pub struct Tree {
     pub inodes: BTreeMap<u64, Inode>,
     next: u64,
     pub now_nanos: i128,
-    pub granule_nanos: i128,
+    pub granularity_nanos: i128,
     /// Every change moves the clock by a granule, so that no two share their time stamps.
     pub ticks: bool,
     /// What files have held is not remembered: there is a lot of it.
@@ -58,12 +58,12 @@ pub fn name(text: &str) -> Name {
 }
 
 impl Tree {
-    pub fn new(now_nanos: i128, granule_nanos: i128) -> Tree {
+    pub fn new(now_nanos: i128, granularity_nanos: i128) -> Tree {
         let mut tree = Tree {
             inodes: BTreeMap::new(),
             next: ROOT,
             now_nanos,
-            granule_nanos,
+            granularity_nanos,
             ticks: false,
             forgetful: false,
             history: BTreeMap::new(),
@@ -75,7 +75,7 @@ impl Tree {
     }
 
     fn stamp(&self) -> Timestamp {
-        Timestamp::from_nanos(self.now_nanos.div_euclid(self.granule_nanos) * self.granule_nanos)
+        Timestamp::from_nanos(self.now_nanos.div_euclid(self.granularity_nanos) * self.granularity_nanos)
     }
 
     fn inode(&mut self, file_type: FileType, mode: u32, uid: u32, gid: u32) -> u64 {
@@ -128,7 +128,7 @@ impl Tree {
 
     fn touch(&mut self, id: u64, data: bool) {
         if self.ticks {
-            self.now_nanos += self.granule_nanos;
+            self.now_nanos += self.granularity_nanos;
         }
         let time = self.stamp();
         let inode = self.at(id);
@@ -260,7 +260,7 @@ impl Tree {
                 return Err(Status::NotSync.into());
             }
             if tree.ticks {
-                tree.now_nanos += tree.granule_nanos;
+                tree.now_nanos += tree.granularity_nanos;
             }
             let now = tree.stamp();
             let inode = tree.at(id);

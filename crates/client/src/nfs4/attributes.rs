@@ -12,7 +12,7 @@ use vfs::{
 
 use super::execute::Plan;
 use super::state::{self, State, Used};
-use super::{Inner, Nfs4, convert};
+use super::{Nfs4, Nfs4Client, convert};
 
 /// The wanted type of what is a directory.
 pub(super) const DIRECTORY: Option<FileType> = Some(FileType::Directory);
@@ -81,7 +81,7 @@ impl Nfs4 {
     }
 }
 
-impl Inner {
+impl Nfs4Client {
     /// Attributes of a handle; of a type that the handle cannot have, they are nonsense.
     pub(super) fn attributes_of(
         &self,
@@ -198,7 +198,7 @@ impl Inner {
                 operations.push(op::Verify::with(VerifyArgs { obj_attributes: same }));
             }
             let (stateid, used) = match set.size {
-                Some(_) => Inner::for_size(state, handle),
+                Some(_) => Nfs4Client::for_size(state, handle),
                 None => (Stateid::ANONYMOUS, Used::Nothing),
             };
             operations.push(op::Setattr::with(SetattrArgs { stateid, obj_attributes: convert::arg(set) }));

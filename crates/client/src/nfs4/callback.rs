@@ -29,7 +29,7 @@ use xdr::{Decode, Decoder, List};
 
 use super::establish::{BACK_OPERATIONS_MAX, BACK_SLOTS, CB_PROGRAM};
 use super::opens::wire_owner;
-use super::{Inner, Phase, convert};
+use super::{Nfs4Client, Phase, convert};
 use slots::{BackSlots, Begun};
 
 /// Callbacks that may wait for the layer above.
@@ -46,7 +46,7 @@ const STRAYS_MAX: usize = 64;
 /// What the callbacks need to know, and what they are told by.
 #[derive(Debug)]
 pub(crate) struct Back {
-    inner: OnceLock<Weak<Inner>>,
+    inner: OnceLock<Weak<Nfs4Client>>,
     slots: Mutex<BackSlots>,
     /// The connection that the callbacks come on: that of the first link with this number.
     bound: Mutex<Option<u64>>,
@@ -99,7 +99,7 @@ impl Back {
         })
     }
 
-    pub(crate) fn belongs_to(&self, inner: Weak<Inner>) {
+    pub(crate) fn belongs_to(&self, inner: Weak<Nfs4Client>) {
         // Once: there is one of these for each mount.
         let _ = self.inner.set(inner);
     }
@@ -189,7 +189,7 @@ impl Back {
         Owner(Bytes::from(format!("passing {number}")))
     }
 
-    async fn answer(&self, inner: &Arc<Inner>, mut arguments: Decoder) -> Result<Bytes, xdr::Error> {
+    async fn answer(&self, inner: &Arc<Nfs4Client>, mut arguments: Decoder) -> Result<Bytes, xdr::Error> {
         let mut header = CbCompoundHeader::decode(&mut arguments)?;
         let refused = |status| {
             let resarray = List::default();
@@ -238,7 +238,7 @@ impl Back {
 
     async fn operation(
         &self,
-        inner: &Arc<Inner>,
+        inner: &Arc<Nfs4Client>,
         asked: Result<CbArgOp, BadArguments<CbOperation>>,
     ) -> CbResOp {
         match asked {
@@ -263,7 +263,7 @@ impl Back {
         }
     }
 
-    async fn recall(&self, inner: &Arc<Inner>, args: &CbRecallArgs) -> Result<(), Wire> {
+    async fn recall(&self, inner: &Arc<Nfs4Client>, args: &CbRecallArgs) -> Result<(), Wire> {
         let handle = convert::from_wire(&args.fh).ok_or(Wire::BadHandle)?;
         let named = || inner.state.lock().lease_named(&args.stateid, &handle);
         // On its way back already.
@@ -287,7 +287,7 @@ impl Back {
         Ok(())
     }
 
-    async fn getattr(&self, inner: &Arc<Inner>, args: &CbGetattrArgs) -> Result<CbGetattrOk, Wire> {
+    async fn getattr(&self, inner: &Arc<Nfs4Client>, args: &CbGetattrArgs) -> Result<CbGetattrOk, Wire> {
         let handle = convert::from_wire(&args.fh).ok_or(Wire::BadHandle)?;
         let held = inner.state.lock().lease_of(&handle).map(|(id, held)| (id, held.kind, held.change));
         let (id, change) = match held {

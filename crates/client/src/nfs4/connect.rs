@@ -20,10 +20,10 @@ use vfs::{Handle, Principal};
 use super::attributes::getattr;
 use super::callback::Back;
 use super::channel::Channel;
-use super::durable::{Held, Life};
+use super::durable::{Incarnation, RecordedState};
 use super::establish::{Client, Identity, NotMade};
 use super::session::Session;
-use super::{Export, Idmap, Inner, Nfs4, Phase, convert, keeper, moved, system};
+use super::{Export, Idmap, Nfs4, Nfs4Client, Phase, convert, keeper, moved, system};
 use crate::connect::{ConnectError, link_options, source};
 use crate::nonsense::{Fsids, Nonsense, Types};
 use crate::portmapper::{AskError, Way, ask};
@@ -41,14 +41,14 @@ const TRANSFER_MAX: u32 = 1 << 20;
 const AROUND_BYTES: u32 = 8 << 10;
 
 /// Mounts, with the highest minor version that the URL allows and the server speaks.
-pub(super) async fn connect(url: &Url, life: Life) -> Result<Nfs4, ConnectError> {
+pub(super) async fn connect(url: &Url, incarnation: Incarnation) -> Result<Nfs4, ConnectError> {
     let unresolved = |source| ConnectError::Resolve { host: url.host.clone(), source };
     let addresses = tokio::net::lookup_host((url.host.as_str(), 0)).await.map_err(unresolved)?;
     let mut result = Err(unresolved(io::ErrorKind::NotFound.into()));
     let port = url.options.port.or(url.port).unwrap_or(NFS_PORT);
     for address in addresses {
         let server = SocketAddr::new(address.ip(), port);
-        result = connect_to(url, server, &life).await;
+        result = connect_to(url, server, &incarnation).await;
         if !matches!(result, Err(ConnectError::Nfs4 { .. })) {
             return result;
         }
@@ -56,7 +56,7 @@ pub(super) async fn connect(url: &Url, life: Life) -> Result<Nfs4, ConnectError>
     result
 }
 
-async fn connect_to(url: &Url, server: SocketAddr, life: &Life) -> Result<Nfs4, ConnectError> {
+async fn connect_to(url: &Url, server: SocketAddr, incarnation: &Incarnation) -> Result<Nfs4, ConnectError> {
     let way = Way { server, transport: rpc::Transport::Tcp, source: source(&url.options) };
     ask::<call::Null>(way, &(), PATIENCE).await.map_err(|source| match source {
         AskError::Refused(Refusal::ProgramMismatch { .. } | Refusal::ProgramUnavailable) => {
@@ -65,7 +65,7 @@ async fn connect_to(url: &Url, server: SocketAddr, life: &Life) -> Result<Nfs4, 
         source => ConnectError::Nfs4 { server, source },
     })?;
     for &minor in url.options.vers.minors() {
-        match Box::pin(mount(url, server, life, minor)).await {
+        match Box::pin(mount(url, server, incarnation, minor)).await {
             Err(ConnectError::Version { .. }) => {}
             decided => return decided,
         }
@@ -81,10 +81,15 @@ fn wanted(url: &Url) -> &'static str {
     }
 }
 
-async fn mount(url: &Url, server: SocketAddr, life: &Life, minor: u32) -> Result<Nfs4, ConnectError> {
-    let silent = || ConnectError::Nfs4 { server, source: AskError::Silence };
+async fn mount(
+    url: &Url,
+    server: SocketAddr,
+    incarnation: &Incarnation,
+    minor: u32,
+) -> Result<Nfs4, ConnectError> {
+    let silent = || ConnectError::Nfs4 { server, source: AskError::UnansweredSince };
     let nowhere = Handle::new(&[]).ok_or_else(silent)?;
-    let inner = build(url, server, life.identity.clone(), minor, nowhere);
+    let inner = build(url, server, incarnation.identity.clone(), minor, nowhere);
     let refused = |error: NotMade| match error {
         NotMade::Status(Wire::MinorVersMismatch) => ConnectError::Version { server, wanted: wanted(url) },
         NotMade::Status(status) => ConnectError::Refused4 { server, export: url.export_text(), status },
@@ -101,7 +106,7 @@ async fn mount(url: &Url, server: SocketAddr, life: &Life, minor: u32) -> Result
         Ok((session, root))
     };
     let (session, (root, limits)) = timeout(PATIENCE, mounting).await.map_err(|_| silent())??;
-    if let Some(past) = &life.past {
+    if let Some(past) = &incarnation.past {
         let resuming = inner.resume(&session, past);
         timeout(RESUMING, resuming).await.map_err(|_| silent())?.map_err(refused)?;
     }
@@ -116,13 +121,13 @@ async fn mount(url: &Url, server: SocketAddr, life: &Life, minor: u32) -> Result
     Ok(Nfs4 { inner, tasks })
 }
 
-fn build(url: &Url, server: SocketAddr, identity: Identity, minor: u32, nowhere: Handle) -> Arc<Inner> {
+fn build(url: &Url, server: SocketAddr, identity: Identity, minor: u32, nowhere: Handle) -> Arc<Nfs4Client> {
     let back = Back::new();
     let mut options = link_options(&url.options, server);
     options.transport = rpc::Transport::Tcp;
     let link = || Link::with_service(options, back.clone(), ReplyCache::volatile());
     let links = (0..url.options.nconnect.max(1)).map(|_| link()).collect();
-    let inner = Arc::new_cyclic(|weak| Inner {
+    let inner = Arc::new_cyclic(|weak| Nfs4Client {
         url: url.clone(),
         server,
         minor,
@@ -130,7 +135,7 @@ fn build(url: &Url, server: SocketAddr, identity: Identity, minor: u32, nowhere:
         channel: Channel::new(links, url.options.patience(), Nonsense::new(server)),
         client: Mutex::new(Client::default()),
         phase: watch::Sender::new(Phase::Recovering),
-        state: Held::default(),
+        state: RecordedState::default(),
         back: back.clone(),
         renewed: Mutex::new(Instant::now()),
         flags: AtomicU32::new(0),
@@ -140,9 +145,9 @@ fn build(url: &Url, server: SocketAddr, identity: Identity, minor: u32, nowhere:
         fsids: Fsids::default(),
         ids: Idmap::default(),
         missing: AtomicU16::new(0),
-        prospects: super::delegating::Prospects::default(),
+        backoff: super::delegating::DelegationBackoff::default(),
         strays: AtomicBool::new(false),
-        reads_along: AtomicBool::new(true),
+        piggybacked_reads: AtomicBool::new(true),
         leaves_nothing: AtomicBool::new(false),
         holds_for_others: AtomicBool::new(false),
         told_renewed: Mutex::default(),
@@ -155,7 +160,7 @@ fn build(url: &Url, server: SocketAddr, identity: Identity, minor: u32, nowhere:
 }
 
 /// The first session.
-async fn establish(inner: &Inner) -> Result<Arc<Session>, NotMade> {
+async fn establish(inner: &Nfs4Client) -> Result<Arc<Session>, NotMade> {
     loop {
         let client = inner.exchange_id(None).await?;
         match inner.create_session(&client, None).await {
@@ -181,7 +186,7 @@ fn names(url: &Url) -> Vec<Component> {
 
 /// Walks to the root of the export, as far at once as the session allows.
 async fn walk(
-    inner: &Inner,
+    inner: &Nfs4Client,
     url: &Url,
     session: &Arc<Session>,
 ) -> Result<(protocol::nfs4::Handle, Fattr), NotMade> {

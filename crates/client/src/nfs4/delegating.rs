@@ -3,8 +3,8 @@
 //!
 //! ACCESS comes first in the compound, so that its answer is had whatever the server makes of the rest, and the
 //! attributes that count come last: they are those under the delegation. A LOOKUP or OPEN of a name that is not there
-//! ends its compound, so that the delegation is asked for in front of it ([`Riding::First`]), of a server that is known to
-//! know the operation; of another one behind it ([`Riding::Last`]), where nothing is lost if it does not. There is nothing
+//! ends its compound, so that the delegation is asked for in front of it ([`Piggybacking::First`]), of a server that is known to
+//! know the operation; of another one behind it ([`Piggybacking::Last`]), where nothing is lost if it does not. There is nothing
 //! to reclaim of a delegation (section 10.9.5): after a restart of the server it is no more.
 
 use std::collections::HashMap;
@@ -25,7 +25,7 @@ use vfs::{
 use super::attributes::{DIRECTORY, confirming, getattr_all, put};
 use super::execute::Plan;
 use super::state::{Delegation, State, Used, lease};
-use super::{Inner, Nfs4};
+use super::{Nfs4, Nfs4Client};
 
 /// So many refusals in a row, of different directories or of one after a pause, are chance.
 const REFUSALS_MAX: u32 = 16;
@@ -39,13 +39,13 @@ const REFUSED_MAX: usize = 512;
 /// Is it worth asking? A server that does not know the operation is not asked again, one that has none to give is asked
 /// less and less often, and so it is for a directory that has none to give of, because others change it, say.
 #[derive(Debug, Default)]
-pub(super) struct Prospects(Mutex<Prospect>);
+pub(super) struct DelegationBackoff(Mutex<Refusals>);
 
 #[derive(Debug, Default)]
-struct Prospect {
+struct Refusals {
     /// The server knows the operation, or does not; none if it has not been asked.
     known: Option<bool>,
-    refusals: u32,
+    in_a_row: u32,
     all: Pause,
     directories: HashMap<Handle, Pause>,
 }
@@ -68,11 +68,11 @@ impl Pause {
     }
 }
 
-impl Prospects {
+impl DelegationBackoff {
     fn are_good(&self, now: Instant, directory: &Handle) -> bool {
-        let prospect = self.0.lock();
-        let refused = prospect.directories.get(directory).is_some_and(|pause| !pause.is_over(now));
-        prospect.known != Some(false) && prospect.all.is_over(now) && !refused
+        let refusals = self.0.lock();
+        let refused = refusals.directories.get(directory).is_some_and(|pause| !pause.is_over(now));
+        refusals.known != Some(false) && refusals.all.is_over(now) && !refused
     }
 
     fn are_known(&self) -> bool {
@@ -80,23 +80,23 @@ impl Prospects {
     }
 
     fn given(&self, directory: &Handle) {
-        let mut prospect = self.0.lock();
-        prospect.known = Some(true);
-        (prospect.refusals, prospect.all) = (0, Pause::default());
-        prospect.directories.remove(directory);
+        let mut refusals = self.0.lock();
+        refusals.known = Some(true);
+        (refusals.in_a_row, refusals.all) = (0, Pause::default());
+        refusals.directories.remove(directory);
     }
 
     fn refused(&self, now: Instant, directory: &Handle) {
-        let mut prospect = self.0.lock();
-        prospect.known = Some(true);
-        if prospect.directories.len() >= REFUSED_MAX && !prospect.directories.contains_key(directory) {
-            let next = prospect.directories.iter().min_by_key(|(_, pause)| pause.over).map(|(it, _)| *it);
-            next.map(|it| prospect.directories.remove(&it));
+        let mut refusals = self.0.lock();
+        refusals.known = Some(true);
+        if refusals.directories.len() >= REFUSED_MAX && !refusals.directories.contains_key(directory) {
+            let next = refusals.directories.iter().min_by_key(|(_, pause)| pause.over).map(|(it, _)| *it);
+            next.map(|it| refusals.directories.remove(&it));
         }
-        prospect.directories.entry(*directory).or_default().begin(now);
-        prospect.refusals += 1;
-        if prospect.refusals >= REFUSALS_MAX {
-            prospect.all.begin(now);
+        refusals.directories.entry(*directory).or_default().begin(now);
+        refusals.in_a_row += 1;
+        if refusals.in_a_row >= REFUSALS_MAX {
+            refusals.all.begin(now);
         }
     }
 
@@ -107,7 +107,7 @@ impl Prospects {
 
 /// When in the compound of another operation a delegation is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Riding {
+pub(super) enum Piggybacking {
     /// Before it.
     First,
     /// Behind it.
@@ -116,15 +116,15 @@ pub(super) enum Riding {
     Never,
 }
 
-impl Riding {
+impl Piggybacking {
     /// What comes between the directory's PUTFH and the GETATTR that is there anyway.
     pub(super) fn first(self) -> Option<ArgOp> {
-        (self == Riding::First).then(get_dir_delegation)
+        (self == Piggybacking::First).then(get_dir_delegation)
     }
 
     /// What comes last, the directory being the current object.
     pub(super) fn last(self) -> impl Iterator<Item = ArgOp> {
-        let asked = (self == Riding::Last).then(|| [get_dir_delegation(), getattr_all()]);
+        let asked = (self == Piggybacking::Last).then(|| [get_dir_delegation(), getattr_all()]);
         asked.into_iter().flatten()
     }
 }
@@ -137,7 +137,7 @@ pub(super) struct Begun {
     /// Behind them.
     pub(super) results: Results,
     pub(super) above: Result<Attributes>,
-    /// What came of [`Riding::first`].
+    /// What came of [`Piggybacking::first`].
     pub(super) lease: Option<(Lease, Attributes)>,
 }
 
@@ -158,7 +158,7 @@ fn get_dir_delegation() -> ArgOp {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NotCarriedOut;
 
-/// What was done with [`Riding::Never`], where there is nothing that can have kept it from being carried out.
+/// What was done with [`Piggybacking::Never`], where there is nothing that can have kept it from being carried out.
 pub(super) fn plain<T>(done: std::result::Result<AndDelegated<T>, NotCarriedOut>) -> Result<T> {
     done.unwrap_or_else(|NotCarriedOut| AndDelegated::alone(Err(Status::ServerFault.into()))).result
 }
@@ -176,7 +176,7 @@ impl Nfs4 {
         }
         let (inner, asker, above) = (self.inner.clone(), caller.clone(), *directory);
         let work = async move { inner.delegate_once(&asker, &above, asked).await };
-        let undo = |inner: Arc<Inner>, unheard: Delegated| {
+        let undo = |inner: Arc<Nfs4Client>, unheard: Delegated| {
             if let Some(lease) = unheard.lease {
                 inner.return_soon(lease.id);
             }
@@ -185,12 +185,12 @@ impl Nfs4 {
     }
 
     /// Does to its end what may bring a delegation of a directory along.
-    pub(super) async fn along<T, F>(&self, caller: &Caller, work: F) -> AndDelegated<T>
+    pub(super) async fn with_piggyback<T, F>(&self, caller: &Caller, work: F) -> AndDelegated<T>
     where
         T: Send + 'static,
         F: Future<Output = AndDelegated<T>> + Send + 'static,
     {
-        let undo = |inner: Arc<Inner>, unheard: AndDelegated<T>| {
+        let undo = |inner: Arc<Nfs4Client>, unheard: AndDelegated<T>| {
             if let Some((lease, _)) = unheard.lease {
                 inner.return_soon(lease.id);
             }
@@ -200,13 +200,13 @@ impl Nfs4 {
     }
 }
 
-impl Inner {
+impl Nfs4Client {
     /// When to ask for a delegation along with an operation in a directory.
-    pub(super) fn riding(&self, directory: &Handle) -> Riding {
+    pub(super) fn piggybacking(&self, directory: &Handle) -> Piggybacking {
         match self.may_be_delegated(directory) {
-            false => Riding::Never,
-            true if self.prospects.are_known() => Riding::First,
-            true => Riding::Last,
+            false => Piggybacking::Never,
+            true if self.backoff.are_known() => Piggybacking::First,
+            true => Piggybacking::Last,
         }
     }
 
@@ -217,14 +217,15 @@ impl Inner {
         caller: &Caller,
         directory: &Handle,
         main: Operation,
-        riding: Riding,
+        piggybacking: Piggybacking,
         rest: &[ArgOp],
     ) -> std::result::Result<Result<Begun>, NotCarriedOut> {
-        let plan = if riding == Riding::Never { Plan::reading(main) } else { Plan::stateful(main) };
+        let plan =
+            if piggybacking == Piggybacking::Never { Plan::reading(main) } else { Plan::stateful(main) };
         let build = |_: &State| {
             let mut operations = vec![put(directory)?];
             operations.extend(confirming(caller));
-            operations.extend(riding.first());
+            operations.extend(piggybacking.first());
             operations.push(getattr_all());
             operations.extend_from_slice(rest);
             Ok((operations, Used::Nothing))
@@ -239,43 +240,43 @@ impl Inner {
             Ok(results) => results,
             Err(failed) => return Ok(Err(failed)),
         };
-        let promised = self.take_first(caller, directory, riding, &mut results)?;
+        let promised = self.take_first(caller, directory, piggybacking, &mut results)?;
         let above = self.take_attributes(&mut results, directory, None);
         let lease = self.vouched(promised, above.as_ref().ok().copied());
         Ok(Ok(Begun { results, above, lease }))
     }
 
-    /// What came of [`Riding::first`]. An error if the compound ended there, and the operation is to be sent without it.
+    /// What came of [`Piggybacking::first`]. An error if the compound ended there, and the operation is to be sent without it.
     pub(super) fn take_first(
         &self,
         caller: &Caller,
         directory: &Handle,
-        riding: Riding,
+        piggybacking: Piggybacking,
         results: &mut Results,
     ) -> std::result::Result<Promised, NotCarriedOut> {
-        if riding != Riding::First {
+        if piggybacking != Piggybacking::First {
             return Ok(None);
         }
         let given = results.take::<op::GetDirDelegation>();
         let went_on = given.is_ok();
         let promised = self
-            .prospective(directory, given)
+            .if_worth_asking(directory, given)
             .and_then(|given| self.hold_directory(caller, directory, &given));
         if went_on { Ok(promised) } else { Err(NotCarriedOut) }
     }
 
-    /// What came of [`Riding::last`], if all before it was carried out, as it must have been.
+    /// What came of [`Piggybacking::last`], if all before it was carried out, as it must have been.
     pub(super) fn take_last(
         &self,
         caller: &Caller,
         directory: &Handle,
-        riding: Riding,
+        piggybacking: Piggybacking,
         results: &mut Results,
     ) -> Option<(Lease, Attributes)> {
-        if riding != Riding::Last {
+        if piggybacking != Piggybacking::Last {
             return None;
         }
-        let given = self.prospective(directory, results.take::<op::GetDirDelegation>())?;
+        let given = self.if_worth_asking(directory, results.take::<op::GetDirDelegation>())?;
         let promised = self.hold_directory(caller, directory, &given)?;
         let attributes = self.attributes_after(results, directory, DIRECTORY);
         self.vouched(Some(promised), attributes.ok().flatten())
@@ -297,7 +298,7 @@ impl Inner {
 
     fn may_be_delegated(&self, directory: &Handle) -> bool {
         self.back.listening()
-            && self.prospects.are_good(Instant::now(), directory)
+            && self.backoff.are_good(Instant::now(), directory)
             && self.state.lock().lease_of(directory).is_none()
     }
 
@@ -309,7 +310,7 @@ impl Inner {
     ) -> Result<Delegated> {
         // A recall may come before the answer.
         let _in_flight = self.back.opening();
-        let known = self.prospects.are_known();
+        let known = self.backoff.are_known();
         let build = |_: &State| {
             let access = op::Access::with(AccessArgs { access: asked.bits() });
             let mut operations = vec![put(directory)?, access];
@@ -325,7 +326,7 @@ impl Inner {
         let given = results.take::<op::GetDirDelegation>();
         let went_on = given.is_ok();
         let held = self
-            .prospective(directory, given)
+            .if_worth_asking(directory, given)
             .and_then(|given| self.hold_directory(caller, directory, &given));
         let after = if went_on { Some(self.take_attributes(&mut results, directory, None)) } else { None };
         match (after, before) {
@@ -359,21 +360,21 @@ impl Inner {
     }
 
     /// What the server makes of it.
-    fn prospective(
+    fn if_worth_asking(
         &self,
         directory: &Handle,
         result: std::result::Result<GetDirDelegationOk, protocol::nfs4::CompoundError>,
     ) -> Option<DirDelegation> {
         match result {
             Ok(GetDirDelegationOk::Ok(given)) => {
-                self.prospects.given(directory);
+                self.backoff.given(directory);
                 return Some(given);
             }
             Err(error) if matches!(error.status(), Some(Wire::NotSupp | Wire::OpIllegal)) => {
-                self.prospects.unknown();
+                self.backoff.unknown();
             }
             Ok(GetDirDelegationOk::Unavail { .. }) | Err(_) => {
-                self.prospects.refused(Instant::now(), directory);
+                self.backoff.refused(Instant::now(), directory);
             }
         }
         None
@@ -420,51 +421,51 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_server_that_has_none_is_asked_less_and_less_often() {
-        let prospects = Prospects::default();
+        let backoff = DelegationBackoff::default();
         let new = directory(1000);
-        assert!(prospects.are_good(Instant::now(), &new) && !prospects.are_known());
+        assert!(backoff.are_good(Instant::now(), &new) && !backoff.are_known());
         for number in 1..REFUSALS_MAX {
-            prospects.refused(Instant::now(), &directory(number));
-            assert!(prospects.are_good(Instant::now(), &new) && prospects.are_known());
+            backoff.refused(Instant::now(), &directory(number));
+            assert!(backoff.are_good(Instant::now(), &new) && backoff.are_known());
         }
         for (number, pause) in [PAUSE_MIN, PAUSE_MIN * 2, PAUSE_MIN * 4].into_iter().enumerate() {
-            prospects.refused(Instant::now(), &directory(100 + number as u32));
+            backoff.refused(Instant::now(), &directory(100 + number as u32));
             tokio::time::advance(pause.saturating_sub(Duration::from_secs(1))).await;
-            assert!(!prospects.are_good(Instant::now(), &new));
+            assert!(!backoff.are_good(Instant::now(), &new));
             tokio::time::advance(Duration::from_secs(1)).await;
-            assert!(prospects.are_good(Instant::now(), &new));
+            assert!(backoff.are_good(Instant::now(), &new));
         }
-        prospects.given(&new);
-        prospects.refused(Instant::now(), &directory(200));
-        assert!(prospects.are_good(Instant::now(), &new), "it is chance again");
+        backoff.given(&new);
+        backoff.refused(Instant::now(), &directory(200));
+        assert!(backoff.are_good(Instant::now(), &new), "it is chance again");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_directory_that_has_none_is_no_reason_not_to_ask_of_others() {
-        let prospects = Prospects::default();
+        let backoff = DelegationBackoff::default();
         let (restless, other) = (directory(1), directory(2));
         for pause in [PAUSE_MIN, PAUSE_MIN * 2, PAUSE_MIN * 4] {
-            prospects.refused(Instant::now(), &restless);
-            assert!(!prospects.are_good(Instant::now(), &restless));
-            assert!(prospects.are_good(Instant::now(), &other));
+            backoff.refused(Instant::now(), &restless);
+            assert!(!backoff.are_good(Instant::now(), &restless));
+            assert!(backoff.are_good(Instant::now(), &other));
             tokio::time::advance(pause).await;
-            assert!(prospects.are_good(Instant::now(), &restless));
+            assert!(backoff.are_good(Instant::now(), &restless));
         }
-        prospects.given(&restless);
-        prospects.refused(Instant::now(), &restless);
+        backoff.given(&restless);
+        backoff.refused(Instant::now(), &restless);
         tokio::time::advance(PAUSE_MIN).await;
-        assert!(prospects.are_good(Instant::now(), &restless), "from the beginning");
+        assert!(backoff.are_good(Instant::now(), &restless), "from the beginning");
         // Those that are forgotten first are those that may be asked first.
         for number in 0..2 * REFUSED_MAX as u32 {
-            prospects.refused(Instant::now(), &directory(10 + number));
+            backoff.refused(Instant::now(), &directory(10 + number));
         }
-        assert_eq!(prospects.0.lock().directories.len(), REFUSED_MAX);
+        assert_eq!(backoff.0.lock().directories.len(), REFUSED_MAX);
     }
 
     #[test]
     fn a_server_that_does_not_know_it_is_not_asked_again() {
-        let prospects = Prospects::default();
-        prospects.unknown();
-        assert!(!prospects.are_good(Instant::now() + Duration::from_secs(1 << 20), &directory(1)));
+        let backoff = DelegationBackoff::default();
+        backoff.unknown();
+        assert!(!backoff.are_good(Instant::now() + Duration::from_secs(1 << 20), &directory(1)));
     }
 }

@@ -5,8 +5,8 @@ use protocol::nfs4::{
 };
 use vfs::{AndDelegated, Attributes, Caller, Entry, Handle, Listing, Node, ReadDir, Result, Status};
 
-use super::delegating::{Begun, NotCarriedOut, Riding, plain};
-use super::{Inner, convert};
+use super::delegating::{Begun, NotCarriedOut, Piggybacking, plain};
+use super::{Nfs4Client, convert};
 use crate::listing::{self, BYTES_MIN, EMPTY_MAX, Part, Place};
 
 /// Of each entry, if no more is wanted.
@@ -14,14 +14,14 @@ const NAMES: Bitmap = Bitmap::of(&[Attr::RdattrError, Attr::Fileid, Attr::Mounte
 /// Of each entry, besides all attributes.
 const PLUS: Bitmap = Bitmap::of(&[Attr::RdattrError, Attr::Filehandle, Attr::MountedOnFileid]);
 
-impl Inner {
+impl Nfs4Client {
     pub(super) async fn read_directory(
         &self,
         caller: &Caller,
         directory: &Handle,
         part: ReadDir,
     ) -> Result<Listing> {
-        plain(self.read_on(caller, directory, part, Riding::Never).await)
+        plain(self.read_on(caller, directory, part, Piggybacking::Never).await)
     }
 
     /// The same, and a delegation of the directory along with it. Only of a server that is known to have them: a listing
@@ -34,8 +34,8 @@ impl Inner {
     ) -> AndDelegated<Listing> {
         // A recall may come before the answer.
         let _in_flight = self.back.opening();
-        if self.riding(directory) == Riding::First
-            && let Ok(read) = self.read_on(caller, directory, part, Riding::First).await
+        if self.piggybacking(directory) == Piggybacking::First
+            && let Ok(read) = self.read_on(caller, directory, part, Piggybacking::First).await
         {
             return read;
         }
@@ -47,7 +47,7 @@ impl Inner {
         caller: &Caller,
         directory: &Handle,
         part: ReadDir,
-        mut riding: Riding,
+        mut piggybacking: Piggybacking,
     ) -> std::result::Result<AndDelegated<Listing>, NotCarriedOut> {
         let mut place = listing::place(&part);
         let bytes = part.bytes.clamp(BYTES_MIN, self.export().read_max.max(BYTES_MIN));
@@ -55,9 +55,9 @@ impl Inner {
         for _ in 0..EMPTY_MAX {
             let wanted = (place, bytes, part.plus);
             let AndDelegated { result, lease: came } =
-                self.read_part(caller, directory, wanted, riding).await?;
+                self.read_part(caller, directory, wanted, piggybacking).await?;
             lease = lease.or(came);
-            riding = Riding::Never;
+            piggybacking = Piggybacking::Never;
             let read = match result {
                 Ok(read) => read,
                 Err(failed) => return Ok(AndDelegated { result: Err(failed), lease }),
@@ -77,13 +77,13 @@ impl Inner {
         caller: &Caller,
         directory: &Handle,
         ((cookie, cookieverf), bytes, plus): (Place, u32, bool),
-        riding: Riding,
+        piggybacking: Piggybacking,
     ) -> std::result::Result<AndDelegated<Part>, NotCarriedOut> {
         let attr_request = if plus { convert::ATTRIBUTES | PLUS } else { NAMES };
         let args = ReaddirArgs { cookie, cookieverf, dircount: bytes, maxcount: bytes, attr_request };
         // Long results come last: see `read_data`.
         let rest = [op::Readdir::with(args)];
-        let begun = self.begin_in(caller, directory, Operation::Readdir, riding, &rest).await?;
+        let begun = self.begin_in(caller, directory, Operation::Readdir, piggybacking, &rest).await?;
         let Begun { mut results, above, lease } = match begun {
             Ok(begun) => begun,
             Err(failed) => return Ok(AndDelegated::alone(Err(failed))),

@@ -1,6 +1,6 @@
 //! What is held at the origin outlives the process: a record of it, and what the next life makes of one.
 //!
-//! [`record`] says what is recorded, [`journal`] keeps it in a file. Whoever locks the state through [`Held::lock`] has
+//! [`record`] says what is recorded, [`journal`] keeps it in a file. Whoever locks the state through [`RecordedState::lock`] has
 //! recorded all that changed when the lock goes, before anybody is told of it. The order is such that the record never
 //! promises more than the origin has:
 //! - a grant is recorded when it came, and that it may come before it is asked for;
@@ -33,7 +33,7 @@ use record::{Entry, Going, Opening, TooLarge};
 /// What an earlier life held, as far as it was recorded.
 #[derive(Clone, Debug)]
 pub(crate) struct Past {
-    pub(crate) life: record::Life,
+    pub(crate) incarnation: record::Incarnation,
     /// When the lease was renewed last, at least, in time since the machine started.
     pub(crate) renewed: Duration,
     pub(crate) opens: BTreeMap<OpenId, (Open, Going)>,
@@ -45,33 +45,33 @@ pub(crate) struct Past {
 
 /// Who this life is to the origin, and what it takes over from the one before.
 #[derive(Clone, Debug)]
-pub struct Life {
+pub struct Incarnation {
     pub(crate) identity: Identity,
     pub(crate) past: Option<Past>,
 }
 
-impl Life {
+impl Incarnation {
     /// A client that nobody has heard of before, nor will again.
-    pub fn volatile(url: &Url) -> Life {
-        Life { identity: Identity::volatile(url), past: None }
+    pub fn volatile(url: &Url) -> Incarnation {
+        Incarnation { identity: Identity::volatile(url), past: None }
     }
 
     /// The client with this `co_ownerid`, at most 1,024 bytes, whose record, if there is one, is the file `path`. If what
     /// is recorded cannot be gone on with, the reason comes along, as one line for the user, and the origin is to drop
     /// what the last life held; but if that was of another URL, it is left alone, and this is a client of its own.
-    pub fn resume(url: &Url, owner: Bytes, path: &Path) -> (Life, Option<String>) {
+    pub fn resume(url: &Url, owner: Bytes, path: &Path) -> (Incarnation, Option<String>) {
         let mut fresh = Identity { owner, ..Identity::volatile(url) };
         let reason =
             match journal::read(path).and_then(|contents| contents.as_ref().map(Past::parse).transpose()) {
                 Ok(None) => None,
-                Ok(Some(past)) if past.life.url[..] != *url.to_string().as_bytes() => {
+                Ok(Some(past)) if past.incarnation.url[..] != *url.to_string().as_bytes() => {
                     fresh = Identity::volatile(url);
-                    Some(format!("it is of {}", String::from_utf8_lossy(&past.life.url)))
+                    Some(format!("it is of {}", String::from_utf8_lossy(&past.incarnation.url)))
                 }
                 Ok(Some(past)) => match past.check(&fresh.owner, boot().as_deref()) {
                     Ok(()) => {
-                        let identity = Identity { verifier: past.life.verifier, ..fresh };
-                        return (Life { identity, past: Some(past) }, None);
+                        let identity = Identity { verifier: past.incarnation.verifier, ..fresh };
+                        return (Incarnation { identity, past: Some(past) }, None);
                     }
                     Err(reason) => Some(reason),
                 },
@@ -83,7 +83,7 @@ impl Life {
                 path.display()
             )
         });
-        (Life { identity: fresh, past: None }, told)
+        (Incarnation { identity: fresh, past: None }, told)
     }
 
     /// The `co_ownerid`.
@@ -105,11 +105,11 @@ impl Past {
     pub(crate) fn parse(contents: &Contents) -> Result<Past, String> {
         let names = contents.entries.keys().chain(&contents.removed).filter_map(|key| record::name_of(key));
         let mut last_name = names.max().unwrap_or(0);
-        let (mut life, mut renewed) = (None, Duration::ZERO);
+        let (mut incarnation, mut renewed) = (None, Duration::ZERO);
         let (mut opens, mut leases, mut openings) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
         for (key, value) in &contents.entries {
             match record::decode(key, value).ok_or("it has an entry of another version")? {
-                Entry::Life(of) => life = Some(of),
+                Entry::Incarnation(of) => incarnation = Some(of),
                 Entry::Renewed(seconds) => renewed = Duration::from_secs(seconds),
                 Entry::Open(id, open, going) => drop(opens.insert(OpenId(id), (open, going))),
                 Entry::Locks(id, owner, locks, doubt) => {
@@ -123,18 +123,18 @@ impl Past {
                 Entry::Opening(opening) => openings.push(opening),
             }
         }
-        let life = life.ok_or("it does not say whose it is")?;
-        last_name = last_name.max(life.last_name);
-        Ok(Past { life, renewed, opens, leases, openings, last_name })
+        let incarnation = incarnation.ok_or("it does not say whose it is")?;
+        last_name = last_name.max(incarnation.last_name);
+        Ok(Past { incarnation, renewed, opens, leases, openings, last_name })
     }
 
     /// May it be gone on with?
     fn check(&self, owner: &[u8], boot: Option<&[u8]>) -> Result<(), String> {
-        if self.life.owner[..] != *owner {
+        if self.incarnation.owner[..] != *owner {
             return Err("it is of another client".to_owned());
         }
         match boot {
-            Some(boot) if self.life.boot[..] == *boot => Ok(()),
+            Some(boot) if self.incarnation.boot[..] == *boot => Ok(()),
             Some(_) => Err("the machine was restarted since, and may have lost its end".to_owned()),
             None => Err("whether the machine was restarted since is not known".to_owned()),
         }
@@ -143,7 +143,7 @@ impl Past {
     /// Is the lease sure to have lasted until now? Then nobody else was given what was held, even if the origin has
     /// restarted meanwhile.
     pub(crate) fn is_within_lease(&self) -> bool {
-        let lease = Duration::from_secs(self.life.lease_seconds.into());
+        let lease = Duration::from_secs(self.incarnation.lease_seconds.into());
         let passed = uptime().and_then(|now| now.checked_sub(self.renewed));
         passed.is_some_and(|passed| passed < lease)
     }
@@ -165,7 +165,7 @@ pub(super) fn uptime() -> Option<Duration> {
 
 /// The state, and the journal that follows it.
 #[derive(Debug, Default)]
-pub(super) struct Held {
+pub(super) struct RecordedState {
     inner: Mutex<Followed>,
 }
 
@@ -198,17 +198,17 @@ impl Drop for Guard<'_> {
     }
 }
 
-impl Held {
+impl RecordedState {
     pub(super) fn lock(&self) -> Guard<'_> {
         Guard(self.inner.lock())
     }
 
     /// Records everything, now and from now on, in the file `path`, in the place of what was there.
-    pub(super) fn keep(&self, path: &Path, life: &record::Life) -> std::io::Result<()> {
+    pub(super) fn keep(&self, path: &Path, incarnation: &record::Incarnation) -> std::io::Result<()> {
         let mut followed = self.inner.lock();
         let Followed { state, journal } = &mut *followed;
         state.record(true);
-        let entries = all(state, life).map_err(|failed| std::io::Error::other(in_words(failed)));
+        let entries = all(state, incarnation).map_err(|failed| std::io::Error::other(in_words(failed)));
         match entries.and_then(|entries| Journal::begin(path, entries)) {
             Ok(begun) => *journal = Some(begun),
             Err(error) => {
@@ -230,9 +230,9 @@ impl Held {
     }
 
     /// Another client id or session.
-    pub(super) fn change_life(&self, life: &record::Life) {
+    pub(super) fn change_incarnation(&self, incarnation: &record::Incarnation) {
         self.inner.lock().note(|journal| {
-            journal.put(record::life_key(), record::life(life)?);
+            journal.put(record::incarnation_key(), record::incarnation(incarnation)?);
             Ok(())
         });
     }
@@ -294,8 +294,8 @@ fn in_words(_: TooLarge) -> String {
 }
 
 /// All there is to record.
-fn all(state: &mut State, life: &record::Life) -> Result<Entries, TooLarge> {
-    let mut entries = Entries::from([(record::life_key(), record::life(life)?)]);
+fn all(state: &mut State, incarnation: &record::Incarnation) -> Result<Entries, TooLarge> {
+    let mut entries = Entries::from([(record::incarnation_key(), record::incarnation(incarnation)?)]);
     if let Some(uptime) = uptime() {
         entries.insert(record::renewed_key(), record::renewed(uptime.as_secs())?);
     }
@@ -327,13 +327,13 @@ fn entries_of(state: &State, what: Touched) -> Result<(Vec<u8>, Entries), TooLar
 }
 
 /// The entry of this life.
-pub(super) fn life(
+pub(super) fn incarnation(
     url: &Url,
     identity: &Identity,
     client: &Client,
     (session, lease, last_name): ([u8; 16], Duration, u64),
-) -> record::Life {
-    record::Life {
+) -> record::Incarnation {
+    record::Incarnation {
         url: opaque(url.to_string().as_bytes()),
         boot: opaque(&boot().unwrap_or_default()),
         owner: opaque(&identity.owner),

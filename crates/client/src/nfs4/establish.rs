@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use vfs::Principal;
 use xdr::{List, Opaque};
 
-use super::Inner;
+use super::Nfs4Client;
 use super::channel::Sending;
 use super::session::Session;
 use crate::url::Url;
@@ -109,7 +109,7 @@ fn only(before: Connected, after: Connected) -> Option<u64> {
     (after.up && after.generation == first).then_some(first)
 }
 
-impl Inner {
+impl Nfs4Client {
     /// A compound of one operation and no SEQUENCE, over the link that carries the callbacks.
     async fn alone(
         &self,

@@ -24,7 +24,7 @@ use super::recovery::Mended;
 use super::session::slots::Work;
 use super::session::{Session, Slot};
 use super::state::{State, Used};
-use super::{Inner, Phase};
+use super::{Nfs4Client, Phase};
 
 /// The first pause after DELAY or GRACE; each further one is twice as long.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
@@ -42,7 +42,7 @@ pub(super) struct Plan {
     work: Work,
     /// What it does at the origin must be known: it is waited for beyond the caller's deadline, and given up on a `soft`
     /// mount alone, where the origin may then keep what nobody here knows of until the lease ends.
-    lasting: bool,
+    run_to_completion: bool,
     /// At least so many bytes come back. What the session does not keep for a resend need not be kept: a server refuses to
     /// carry out what it could not.
     reply_bytes: u32,
@@ -53,7 +53,14 @@ pub(super) struct Plan {
 impl Plan {
     /// Doing it again does no harm.
     pub(super) fn reading(main: Operation) -> Plan {
-        Plan { main, once: false, work: Work::Ordinary, lasting: false, reply_bytes: 0, delays_max: None }
+        Plan {
+            main,
+            once: false,
+            work: Work::Ordinary,
+            run_to_completion: false,
+            reply_bytes: 0,
+            delays_max: None,
+        }
     }
 
     /// It may not happen twice.
@@ -63,7 +70,7 @@ impl Plan {
 
     /// It changes what we hold at the origin.
     pub(super) fn stateful(main: Operation) -> Plan {
-        Plan { lasting: true, ..Plan::changing(main) }
+        Plan { run_to_completion: true, ..Plan::changing(main) }
     }
 
     /// Its reply has so many bytes.
@@ -116,7 +123,7 @@ enum Tried {
     NoSession(bool),
 }
 
-impl Inner {
+impl Nfs4Client {
     /// Makes a compound of what `build` says, which is asked anew for each try: states have other names after a
     /// recovery.
     pub(super) async fn run<B>(&self, caller: &Caller, plan: Plan, build: B) -> Result<Ran>
@@ -139,7 +146,7 @@ impl Inner {
                 cachethis: plan.once && plan.reply_bytes <= session.fore.maxresponsesize_cached,
                 work: plan.work,
                 asked_until: caller.deadline,
-                deadline: caller.deadline.filter(|_| !plan.lasting),
+                deadline: caller.deadline.filter(|_| !plan.run_to_completion),
                 soft,
             };
             match self.attempt(&session, request).await? {
@@ -209,7 +216,7 @@ impl Inner {
     /// It may have been carried out, and nobody will hear what it gave: a delegation that we do not know of goes back when
     /// it is recalled.
     fn may_have_strays(&self, plan: &Plan) {
-        if plan.lasting {
+        if plan.run_to_completion {
             self.strays.store(true, Ordering::Relaxed);
         }
     }

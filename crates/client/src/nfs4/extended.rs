@@ -11,13 +11,13 @@ use vfs::{Ace, Acl, Caller, Features, Handle, ListedXattrs, Result, Status, Wcc,
 use super::attributes::{Around, getattr, getattr_all, put};
 use super::execute::{Plan, status_of};
 use super::state::{State, Used};
-use super::{Inner, convert};
+use super::{Nfs4Client, convert};
 
 fn key(name: &XattrName) -> Component {
     Component::new(Bytes::copy_from_slice(name.as_bytes())).unwrap_or_default()
 }
 
-impl Inner {
+impl Nfs4Client {
     pub(super) async fn get_acl(&self, caller: &Caller, handle: &Handle) -> Result<Acl> {
         let build = |_: &State| Ok((vec![put(handle)?, getattr(Bitmap::of(&[Attr::Acl]))], Used::Nothing));
         let mut results = self.run(caller, Plan::reading(Operation::Getattr), build).await?.results;

@@ -12,15 +12,15 @@ use protocol::nfs4::{
     ArgOp, CommitArgs, Op, Operation, ReadArgs, ReadOk, Results, Stateid, Status as Wire, WriteArgs, op,
 };
 use vfs::{
-    Attributes, By, Caller, Commit, Data, Handle, OpenId, Read, Result, Share, Stability, Status, Wcc,
-    Written,
+    Attributes, Caller, Commit, Data, Handle, OpenId, Read, Result, Share, Stability, StateidBasis, Status,
+    Wcc, Written,
 };
 use xdr::Bulk;
 
 use super::attributes::{REGULAR, getattr_all, put};
 use super::execute::Plan;
 use super::state::{State, Used};
-use super::{Inner, Phase, convert};
+use super::{Nfs4Client, Phase, convert};
 
 /// What a READ reads: offset and count.
 pub(super) type Part = (u64, u32);
@@ -31,14 +31,14 @@ pub(super) const OPEN_BYTES: u32 = 4 << 10;
 const OPERATIONS: u32 = 9;
 
 /// The open that I/O names, if it names one.
-pub(super) fn open_of(by: By) -> Option<OpenId> {
+pub(super) fn open_of(by: StateidBasis) -> Option<OpenId> {
     match by {
-        By::Anonymous => None,
-        By::Open(id) => Some(id),
+        StateidBasis::Anonymous => None,
+        StateidBasis::Open(id) => Some(id),
     }
 }
 
-impl Inner {
+impl Nfs4Client {
     /// WRITE and COMMIT do no harm a second time: the same bytes in the same place. Of a file whose delegation is being
     /// recalled, they are what the recall waits for.
     fn writing(&self, handle: &Handle, main: Operation) -> Plan {
@@ -56,7 +56,7 @@ impl Inner {
         &self,
         caller: &Caller,
         handle: &Handle,
-        by: By,
+        by: StateidBasis,
         offset: u64,
         count: u32,
     ) -> Result<Read> {
@@ -101,17 +101,17 @@ impl Inner {
             _ => return None,
         };
         let room = reply_bytes.saturating_sub(OPEN_BYTES).min(self.export().read_max);
-        let rides = self.reads_along.load(Ordering::Relaxed) && operations >= OPERATIONS;
+        let rides = self.piggybacked_reads.load(Ordering::Relaxed) && operations >= OPERATIONS;
         Some((offset, count.min(room))).filter(|(_, count)| rides && *count > 0)
     }
 
     /// The READ behind an OPEN, with the file as the current object and the OPEN's state id as the current one.
-    pub(super) fn read_along((offset, count): Part) -> ArgOp {
+    pub(super) fn piggyback_read((offset, count): Part) -> ArgOp {
         op::Read::with(ReadArgs { stateid: Stateid::CURRENT, offset, count })
     }
 
     /// What it brought, if anything. A server that cannot do it is not asked again.
-    pub(super) fn take_read_along(
+    pub(super) fn take_piggybacked_read(
         &self,
         results: &mut Results,
         part: Part,
@@ -123,7 +123,7 @@ impl Inner {
                 let never = [Wire::BadStateid, Wire::Inval, Wire::RepTooBig, Wire::RepTooBigToCache];
                 if error.status().is_some_and(|status| never.contains(&status)) {
                     tracing::debug!("server {} does not read along with OPEN: {error}", self.server);
-                    self.reads_along.store(false, Ordering::Relaxed);
+                    self.piggybacked_reads.store(false, Ordering::Relaxed);
                 }
                 None
             }
@@ -134,7 +134,7 @@ impl Inner {
     pub(super) async fn write_data(
         &self,
         caller: &Caller,
-        (handle, by): (&Handle, By),
+        (handle, by): (&Handle, StateidBasis),
         offset: u64,
         data: Bytes,
         stability: Stability,

@@ -17,7 +17,7 @@ use vfs::{LeaseId, Principal};
 
 use super::establish::NotMade;
 use super::session::Session;
-use super::{Inner, Phase};
+use super::{Nfs4Client, Phase};
 
 /// The least time between two attempts to do what the same flag asks for.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -32,7 +32,7 @@ const REVOKED: u32 = SEQ4_STATUS_EXPIRED_ALL_STATE_REVOKED
     | SEQ4_STATUS_RECALLABLE_STATE_REVOKED;
 
 /// Starts the tasks. They end when they are aborted.
-pub(super) fn start(inner: &Arc<Inner>) -> Vec<JoinHandle<()>> {
+pub(super) fn start(inner: &Arc<Nfs4Client>) -> Vec<JoinHandle<()>> {
     vec![
         tokio::spawn(renew(inner.clone())),
         tokio::spawn(expire(inner.clone())),
@@ -42,7 +42,7 @@ pub(super) fn start(inner: &Arc<Inner>) -> Vec<JoinHandle<()>> {
 }
 
 /// The session, once there is one; `None` when there will be none any more.
-async fn ready(inner: &Inner) -> Option<Arc<Session>> {
+async fn ready(inner: &Nfs4Client) -> Option<Arc<Session>> {
     let mut phase = inner.phase.subscribe();
     match phase.wait_for(|phase| !matches!(phase, Phase::Recovering)).await.as_deref() {
         Ok(Phase::Ready(session)) => Some(session.clone()),
@@ -51,7 +51,7 @@ async fn ready(inner: &Inner) -> Option<Arc<Session>> {
 }
 
 /// One SEQUENCE for every third of the lease in which nothing else was asked.
-async fn renew(inner: Arc<Inner>) {
+async fn renew(inner: Arc<Nfs4Client>) {
     let period = inner.export().lease_time / 3;
     loop {
         let due = *inner.renewed.lock() + period;
@@ -70,7 +70,7 @@ async fn renew(inner: Arc<Inner>) {
 }
 
 /// A delegation is good for as long as the lease, which runs from the last request that renewed it.
-async fn expire(inner: Arc<Inner>) {
+async fn expire(inner: Arc<Nfs4Client>) {
     let lease_time = inner.export().lease_time;
     loop {
         let end = *inner.renewed.lock() + lease_time;
@@ -94,7 +94,7 @@ async fn expire(inner: Arc<Inner>) {
 }
 
 /// Does what flags and lost connections ask for.
-async fn tend(inner: Arc<Inner>) {
+async fn tend(inner: Arc<Nfs4Client>) {
     let mut link = inner.channel.links()[0].watch();
     let mut moved = false;
     loop {
@@ -135,7 +135,7 @@ async fn tend(inner: Arc<Inner>) {
 }
 
 /// Finds out about requests that were given up.
-async fn clear_up(inner: Arc<Inner>) {
+async fn clear_up(inner: Arc<Nfs4Client>) {
     loop {
         let Some(session) = ready(&inner).await else { return };
         let mut phase = inner.phase.subscribe();

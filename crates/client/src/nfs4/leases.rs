@@ -7,7 +7,7 @@ use vfs::{Callback, Caller, LeaseId, Recall, Result};
 use super::attributes::put;
 use super::execute::Plan;
 use super::state::{Delegation, State, Used};
-use super::{Inner, Nfs4, convert};
+use super::{Nfs4, Nfs4Client, convert};
 
 impl Nfs4 {
     pub(super) async fn return_lease(&self, caller: &Caller, id: LeaseId) -> Result<()> {
@@ -17,7 +17,7 @@ impl Nfs4 {
     }
 }
 
-impl Inner {
+impl Nfs4Client {
     /// DELEGRETURN. From its beginning on the name means nothing. One that the origin does not have is returned.
     pub(super) async fn give_back(&self, caller: &Caller, id: LeaseId) -> Result<()> {
         let held = self.state.lock().give_up(id);

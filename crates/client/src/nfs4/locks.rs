@@ -12,7 +12,7 @@ use super::execute::{Plan, status_of};
 use super::opens::wire_owner;
 use super::state::ranges::{Range, Ranges};
 use super::state::{Doubt, Locks, Open, State, Used, latest};
-use super::{Inner, Nfs4};
+use super::{Nfs4, Nfs4Client};
 
 /// Of an owner of another client, in the place where ours have 0 or 1.
 const FOREIGN: u8 = 0xff;
@@ -71,7 +71,7 @@ impl Nfs4 {
     }
 }
 
-impl Inner {
+impl Nfs4Client {
     pub(super) fn has_locks(&self, id: OpenId, owner: &Owner) -> bool {
         let state = self.state.lock();
         let Some(handle) = state.open(id).map(|open| open.handle) else { return false };

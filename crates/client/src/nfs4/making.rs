@@ -17,7 +17,7 @@ use super::attributes::{Around, DIRECTORY, REGULAR, getattr, getattr_all, put};
 use super::execute::Plan;
 use super::opens::{node, open_args};
 use super::state::{State, Used};
-use super::{Inner, Nfs4, convert};
+use super::{Nfs4, Nfs4Client, convert};
 
 impl Nfs4 {
     pub(super) async fn make_file(
@@ -160,7 +160,7 @@ impl Nfs4 {
     }
 }
 
-impl Inner {
+impl Nfs4Client {
     fn take_start(&self, results: &mut Results) -> Result<Option<WccAttributes>> {
         self.take::<op::Putfh>(results)?;
         let before = self.take_before(results)?;

@@ -10,7 +10,7 @@ use protocol::nfs4::{ArgOp, Attr, Bitmap, Component, FsLocations, LookupArgs, Op
 use tokio::time::{Instant, timeout};
 use vfs::Principal;
 
-use super::Inner;
+use super::Nfs4Client;
 use super::attributes::getattr;
 use super::session::Session;
 use crate::connect::ConnectError;
@@ -23,13 +23,13 @@ const WARN_EVERY: Duration = Duration::from_secs(60);
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What is told to whoever wants to mount the export with this path.
-pub(super) async fn error(inner: &Inner, names: &[Component], session: &Arc<Session>) -> ConnectError {
+pub(super) async fn error(inner: &Nfs4Client, names: &[Component], session: &Arc<Session>) -> ConnectError {
     let locations = locations(inner, names, session).await.unwrap_or_default();
     ConnectError::Moved { server: inner.server, export: inner.url.export_text(), locations }
 }
 
 /// Asks for the places of a path, as URLs. None if the server does not say.
-async fn locations(inner: &Inner, names: &[Component], session: &Arc<Session>) -> Option<Vec<String>> {
+async fn locations(inner: &Nfs4Client, names: &[Component], session: &Arc<Session>) -> Option<Vec<String>> {
     let mut depth = names.len();
     // The first time it may be that only a directory above was found: that one is asked the second time.
     for _ in 0..2 {
@@ -50,13 +50,13 @@ async fn locations(inner: &Inner, names: &[Component], session: &Arc<Session>) -
 }
 
 /// Asks where that is which these operations lead to.
-async fn ask(inner: &Inner, session: &Arc<Session>, mut way: Vec<ArgOp>) -> Option<Results> {
+async fn ask(inner: &Nfs4Client, session: &Arc<Session>, mut way: Vec<ArgOp>) -> Option<Results> {
     way.push(getattr(Bitmap::of(&[Attr::FsLocations, Attr::Fsid])));
     let asked = inner.within(session, &Principal::Machine, Operation::Getattr, way);
     timeout(PATIENCE, asked).await.ok()?.ok()
 }
 
-impl Inner {
+impl Nfs4Client {
     /// Says in the log where that is, now and then. The last of `answered` of these operations failed with MOVED.
     pub(super) fn tell_moved(&self, session: &Arc<Session>, operations: Vec<ArgOp>, answered: usize) {
         let now = Instant::now();
@@ -94,7 +94,7 @@ fn way_to_failure(mut operations: Vec<ArgOp>, answered: usize) -> Vec<ArgOp> {
     way
 }
 
-async fn places(inner: &Inner, session: &Arc<Session>, way: Vec<ArgOp>) -> Option<Vec<String>> {
+async fn places(inner: &Nfs4Client, session: &Arc<Session>, way: Vec<ArgOp>) -> Option<Vec<String>> {
     let lookups = way.iter().filter(|operation| matches!(operation, ArgOp::Lookup(_))).count();
     let mut results = ask(inner, session, way).await?;
     results.take::<op::Putfh>().ok()?;

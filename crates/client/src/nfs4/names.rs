@@ -11,17 +11,17 @@ use vfs::{
 };
 
 use super::attributes::{Around, DIRECTORY, getattr, getattr_all, put};
-use super::delegating::{Begun, NotCarriedOut, Riding, plain};
+use super::delegating::{Begun, NotCarriedOut, Piggybacking, plain};
 use super::execute::Plan;
 use super::state::{State, Used};
-use super::{Inner, Nfs4, convert};
+use super::{Nfs4, Nfs4Client, convert};
 
 /// LOOKUP of a name.
 pub(super) fn lookup(name: &Name) -> ArgOp {
     op::Lookup::with(LookupArgs { objname: convert::component(name) })
 }
 
-impl Inner {
+impl Nfs4Client {
     /// A name in a directory, or the parent without one. The directory's attributes are those before the look.
     pub(super) async fn look_up(
         &self,
@@ -29,7 +29,7 @@ impl Inner {
         directory: &Handle,
         name: Option<&Name>,
     ) -> Result<Looked> {
-        plain(self.look_up_once(caller, directory, name, Riding::Never).await)
+        plain(self.look_up_once(caller, directory, name, Piggybacking::Never).await)
     }
 
     /// A name in a directory, and a delegation of that along with it.
@@ -41,7 +41,7 @@ impl Inner {
     ) -> AndDelegated<Looked> {
         // A recall may come before the answer.
         let _in_flight = self.back.opening();
-        match self.look_up_once(caller, directory, Some(name), self.riding(directory)).await {
+        match self.look_up_once(caller, directory, Some(name), self.piggybacking(directory)).await {
             Ok(looked) => looked,
             Err(NotCarriedOut) => AndDelegated::alone(self.look_up(caller, directory, Some(name)).await),
         }
@@ -52,26 +52,27 @@ impl Inner {
         caller: &Caller,
         directory: &Handle,
         name: Option<&Name>,
-        riding: Riding,
+        piggybacking: Piggybacking,
     ) -> std::result::Result<AndDelegated<Looked>, NotCarriedOut> {
         let main = if name.is_some() { Operation::Lookup } else { Operation::Lookupp };
         let mut rest =
             vec![name.map_or_else(|| op::Lookupp::with(()), lookup), op::Getfh::with(()), getattr_all()];
-        if riding == Riding::Last {
+        if piggybacking == Piggybacking::Last {
             match put(directory) {
                 Ok(back) => rest.push(back),
                 Err(failed) => return Ok(AndDelegated::alone(Err(failed))),
             }
         }
-        rest.extend(riding.last());
+        rest.extend(piggybacking.last());
         let Begun { mut results, above, lease } =
-            match self.begin_in(caller, directory, main, riding, &rest).await? {
+            match self.begin_in(caller, directory, main, piggybacking, &rest).await? {
                 Ok(begun) => begun,
                 Err(failed) => return Ok(AndDelegated::alone(Err(failed))),
             };
         let result = above.and_then(|above| self.looked(&mut results, above, name.is_some()));
-        let told = result.is_ok() && riding == Riding::Last && results.take::<op::Putfh>().is_ok();
-        let last = if told { self.take_last(caller, directory, riding, &mut results) } else { None };
+        let told =
+            result.is_ok() && piggybacking == Piggybacking::Last && results.take::<op::Putfh>().is_ok();
+        let last = if told { self.take_last(caller, directory, piggybacking, &mut results) } else { None };
         Ok(AndDelegated { result, lease: lease.or(last) })
     }
 
@@ -198,7 +199,7 @@ impl Nfs4 {
     }
 }
 
-impl Inner {
+impl Nfs4Client {
     fn removed(&self, mut results: Results, directory: &Handle, is_dir: bool) -> Result<Wcc> {
         self.take::<op::Putfh>(&mut results)?;
         let before = self.take_before(&mut results)?;

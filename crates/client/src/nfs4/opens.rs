@@ -21,12 +21,12 @@ use vfs::{
 };
 
 use super::attributes::{Around, DIRECTORY, REGULAR, getattr, getattr_all, is_confirmed, put};
-use super::delegating::{NotCarriedOut, Riding};
+use super::delegating::{NotCarriedOut, Piggybacking};
 use super::durable::record::Opening;
 use super::execute::Plan;
 use super::io::{OPEN_BYTES, Part};
 use super::state::{Combinations, Delegation, Granted, Open, State, Used, latest};
-use super::{Inner, Nfs4, convert, state};
+use super::{Nfs4, Nfs4Client, convert, state};
 
 /// What is asked for with an open, so that it need not be asked for later.
 const RIGHTS: AccessMask =
@@ -83,10 +83,10 @@ impl Nfs4 {
     where
         T: Send + 'static,
         F: Future<Output = Result<T>> + Send + 'static,
-        U: FnOnce(Arc<Inner>, T) + Send + 'static,
+        U: FnOnce(Arc<Nfs4Client>, T) + Send + 'static,
     {
         let inner = self.inner.clone();
-        let work = vfs::lasting_or(work, |unheard| {
+        let work = vfs::run_to_completion_or(work, |unheard| {
             if let Ok(unheard) = unheard {
                 undo(inner, unheard);
             }
@@ -101,7 +101,7 @@ impl Nfs4 {
         let inner = self.inner.clone();
         let (asker, wanted) = (caller.clone(), request.clone());
         let work = async move { Ok(inner.open_once(&asker, &wanted).await) };
-        let undo = |inner: Arc<Inner>, (opened, _): (Result<Opened>, bool)| {
+        let undo = |inner: Arc<Nfs4Client>, (opened, _): (Result<Opened>, bool)| {
             if let Ok(opened) = opened {
                 inner.forget(&opened);
             }
@@ -113,7 +113,7 @@ impl Nfs4 {
     }
 
     /// An open that makes nothing; along with it a READ of the file, and a delegation of the directory that the name is in.
-    pub(super) async fn open_file_along(
+    pub(super) async fn open_file_with_piggyback(
         &self,
         caller: &Caller,
         request: &OpenRequest,
@@ -127,15 +127,16 @@ impl Nfs4 {
         let inner = self.inner.clone();
         let (asker, wanted) = (caller.clone(), request.clone());
         let work = async move {
-            let riding = if delegate { inner.riding(&wanted.handle) } else { Riding::Never };
-            match inner.open_with(&asker, &wanted, Along { riding, part }).await {
+            let piggybacking =
+                if delegate { inner.piggybacking(&wanted.handle) } else { Piggybacking::Never };
+            match inner.open_with(&asker, &wanted, Piggyback { piggybacking, part }).await {
                 Ok(came) => Ok((AndDelegated { result: came.result, lease: came.lease }, came.read)),
                 Err(NotCarriedOut) => {
                     Ok((AndDelegated::alone(inner.open_once(&asker, &wanted).await.0), None))
                 }
             }
         };
-        let undo = |inner: Arc<Inner>, (unheard, _): (AndDelegated<Opened>, Option<Read>)| {
+        let undo = |inner: Arc<Nfs4Client>, (unheard, _): (AndDelegated<Opened>, Option<Read>)| {
             unheard.lease.into_iter().for_each(|(lease, _)| inner.return_soon(lease.id));
             unheard.result.iter().for_each(|opened| inner.forget(opened));
         };
@@ -176,7 +177,7 @@ impl Nfs4 {
     }
 }
 
-impl Inner {
+impl Nfs4Client {
     /// Which delegation to ask for: none, if nobody would hear of its recall.
     fn want(&self, want: Want) -> u32 {
         match want {
@@ -222,7 +223,7 @@ impl Inner {
 
     /// One OPEN; also whether a failure may come from it having been carried out before.
     async fn open_once(&self, caller: &Caller, request: &OpenRequest) -> (Result<Opened>, bool) {
-        let opening = self.open_with(caller, request, Along::NOTHING).await;
+        let opening = self.open_with(caller, request, Piggyback::NOTHING).await;
         opening.map_or((Err(Status::ServerFault.into()), false), |opening| (opening.result, opening.again))
     }
 
@@ -231,7 +232,7 @@ impl Inner {
         &self,
         caller: &Caller,
         request: &OpenRequest,
-        along: Along,
+        with_piggyback: Piggyback,
     ) -> std::result::Result<Came, NotCarriedOut> {
         let in_flight = self.back.opening();
         let opening = self.state.lock().opening(Opening {
@@ -241,10 +242,10 @@ impl Inner {
             principal: caller.principal.clone(),
         });
         let want = self.want(request.want);
-        let along = along.with(|part| self.may_ride(part));
-        let build = |_: &State| Ok((self.open_operations(request, want, along)?, Used::Nothing));
+        let with_piggyback = with_piggyback.with(|part| self.may_ride(part));
+        let build = |_: &State| Ok((self.open_operations(request, want, with_piggyback)?, Used::Nothing));
         let plan = Plan::stateful(Operation::Open);
-        let plan = along.part.map_or(plan, |(_, count)| plan.answered_with(OPEN_BYTES + count));
+        let plan = with_piggyback.part.map_or(plan, |(_, count)| plan.answered_with(OPEN_BYTES + count));
         let for_another = caller.holder.is_some() && self.holds_for_others.load(Ordering::Relaxed);
         let plan = if for_another { plan.told_of_delays(DELAYS_MAX) } else { plan };
         let ran = match self.run(caller, plan, build).await {
@@ -259,18 +260,23 @@ impl Inner {
         };
         let again = ran.again;
         let mut results = ran.results;
-        let opened = self.opened(caller, request, &mut results, along);
+        let opened = self.opened(caller, request, &mut results, with_piggyback);
         self.state.lock().opening_ended(opening);
         let AndDelegated { result, lease } = opened?;
-        let whole = result.as_ref().is_ok_and(|half| half.whole);
-        let last =
-            || if whole { self.take_last(caller, &request.handle, along.riding, &mut results) } else { None };
+        let complete = result.as_ref().is_ok_and(|half| half.complete);
+        let last = || {
+            if complete {
+                self.take_last(caller, &request.handle, with_piggyback.piggybacking, &mut results)
+            } else {
+                None
+            }
+        };
         let lease = lease.or_else(last);
         let known = result.as_ref().ok().and_then(|half| half.attributes);
-        let read = along
+        let read = with_piggyback
             .part
             .zip(known)
-            .and_then(|(part, attributes)| self.take_read_along(&mut results, part, attributes));
+            .and_then(|(part, attributes)| self.take_piggybacked_read(&mut results, part, attributes));
         drop(in_flight);
         let result = match result {
             Ok(half) => self.complete(caller, request, half).await,
@@ -281,13 +287,18 @@ impl Inner {
 
     /// The directory is asked for behind the OPEN, which may have changed it; for one that makes nothing, and on which a
     /// READ rides, before it, so that the file stays the current object.
-    fn open_operations(&self, request: &OpenRequest, want: u32, along: Along) -> Result<Vec<ArgOp>> {
+    fn open_operations(
+        &self,
+        request: &OpenRequest,
+        want: u32,
+        with_piggyback: Piggyback,
+    ) -> Result<Vec<ArgOp>> {
         let share = (request.access, request.deny);
         let rights = op::Access::with(AccessArgs { access: RIGHTS.bits() });
         let Some(name) = &request.name else {
             let open = open_args(&request.owner, share, want, Openflag::Nocreate, OpenClaim::Fh);
             let mut operations = vec![put(&request.handle)?, op::Open::with(open), rights, getattr_all()];
-            operations.extend(along.part.map(Inner::read_along));
+            operations.extend(with_piggyback.part.map(Nfs4Client::piggyback_read));
             return Ok(operations);
         };
         let openhow = match &request.create {
@@ -296,44 +307,49 @@ impl Inner {
         };
         let claim = OpenClaim::Null(convert::component(name));
         let mut operations = vec![put(&request.handle)?];
-        operations.extend(along.riding.first());
-        operations.push(if along.is_seen_first() { getattr_all() } else { getattr(convert::BEFORE) });
-        operations.extend(along.part.is_none().then(|| op::Savefh::with(())));
+        operations.extend(with_piggyback.piggybacking.first());
+        operations.push(if with_piggyback.is_seen_first() {
+            getattr_all()
+        } else {
+            getattr(convert::BEFORE)
+        });
+        operations.extend(with_piggyback.part.is_none().then(|| op::Savefh::with(())));
         operations.extend([
             op::Open::with(open_args(&request.owner, share, want, openhow, claim)),
             op::Getfh::with(()),
             rights,
             getattr_all(),
         ]);
-        match along.part {
-            Some(part) => operations.push(Inner::read_along(part)),
+        match with_piggyback.part {
+            Some(part) => operations.push(Nfs4Client::piggyback_read(part)),
             None => operations.extend([op::Restorefh::with(()), getattr_all()]),
         }
-        operations.extend(along.riding.last());
+        operations.extend(with_piggyback.piggybacking.last());
         Ok(operations)
     }
 
-    /// Enters what an OPEN gave, up to [`Riding::last`].
+    /// Enters what an OPEN gave, up to [`Piggybacking::last`].
     fn opened(
         &self,
         caller: &Caller,
         request: &OpenRequest,
         results: &mut Results,
-        along: Along,
+        with_piggyback: Piggyback,
     ) -> std::result::Result<AndDelegated<Half>, NotCarriedOut> {
         if let Err(failed) = self.take::<op::Putfh>(results) {
             return Ok(AndDelegated::alone(Err(failed)));
         }
-        if request.name.is_none() || !along.is_seen_first() {
+        if request.name.is_none() || !with_piggyback.is_seen_first() {
             let before = match &request.name {
                 Some(_) => self.take_before(results),
                 None => Ok(None),
             };
             let seen = before.map(|before| Above { before, all: None });
-            let half = seen.and_then(|above| self.opened_file(caller, request, results, (above, along)));
+            let half =
+                seen.and_then(|above| self.opened_file(caller, request, results, (above, with_piggyback)));
             return Ok(AndDelegated::alone(half));
         }
-        let promised = self.take_first(caller, &request.handle, along.riding, results)?;
+        let promised = self.take_first(caller, &request.handle, with_piggyback.piggybacking, results)?;
         // The caller may ask in what is no directory: that is its mistake, and no nonsense of the origin's.
         let above = self.take_attributes(results, &request.handle, None).and_then(|above| {
             if above.is_dir() { Ok(above) } else { Err(Error::from(Status::NotDir).with(Some(above))) }
@@ -341,7 +357,7 @@ impl Inner {
         let lease = self.vouched(promised, above.as_ref().ok().copied());
         let result = above.and_then(|above| {
             let seen = Above { before: Some(above.wcc()), all: Some(above) };
-            let half = self.opened_file(caller, request, results, (seen, along));
+            let half = self.opened_file(caller, request, results, (seen, with_piggyback));
             let old = |failed: &Error| failed.status == Status::NoEnt && lease.is_none();
             half.map_err(|failed| match failed.attributes {
                 // A proxy tells from memory what stands in front of the OPEN; that the name is not there is of later.
@@ -358,9 +374,9 @@ impl Inner {
         caller: &Caller,
         request: &OpenRequest,
         results: &mut Results,
-        (above, along): (Above, Along),
+        (above, with_piggyback): (Above, Piggyback),
     ) -> Result<Half> {
-        if request.name.is_some() && along.part.is_none() {
+        if request.name.is_some() && with_piggyback.part.is_none() {
             self.take::<op::Savefh>(results)?;
         }
         // Servers say so that they have no room for one more open file (ENFILE), and not that waiting may help.
@@ -383,7 +399,7 @@ impl Inner {
         };
         let id = self.state.lock().opened(granted);
         let lease = self.delegated(&handle, &caller.principal, &ok.delegation, request.want);
-        let half = self.rest_of_open(request, results, (id, handle, lease), (above, along, &ok));
+        let half = self.rest_of_open(request, results, (id, handle, lease), (above, with_piggyback, &ok));
         match half {
             Ok(half) => Ok(half),
             Err(failed) => {
@@ -398,7 +414,7 @@ impl Inner {
         request: &OpenRequest,
         results: &mut Results,
         (id, handle, lease): (OpenId, Handle, Option<Given>),
-        (above, along, ok): (Above, Along, &OpenOk),
+        (above, with_piggyback, ok): (Above, Piggyback, &OpenOk),
     ) -> Result<Half> {
         let rights = results.take::<op::Access>().ok();
         let granted = rights.map(|rights| AccessMask::from_bits_truncate(rights.access) & RIGHTS);
@@ -407,7 +423,7 @@ impl Inner {
             None => None,
         };
         let mut directory = Wcc::default();
-        if along.part.is_some() {
+        if with_piggyback.part.is_some() {
             directory = Wcc::seen(above.all);
         } else if request.name.is_some() && attributes.is_some() && results.take::<op::Restorefh>().is_ok() {
             let after = self.attributes_after(results, &request.handle, DIRECTORY)?;
@@ -418,11 +434,11 @@ impl Inner {
             Some((CreateHow::Unchecked, _)) => ok.cinfo.before != ok.cinfo.after,
             Some(_) => true,
         };
-        let whole = directory.after.is_some();
+        let complete = directory.after.is_some();
         if !created && !is_confirmed(ok.cinfo, directory.after.as_ref()) {
             directory = Wcc::default();
         }
-        Ok(Half { id, handle, attributes, lease, directory, created, granted, whole })
+        Ok(Half { id, handle, attributes, lease, directory, created, granted, complete })
     }
 
     /// What is still to be done before an open can be given away: attributes that did not come along, or could not be
@@ -602,23 +618,23 @@ fn unlock_all(stateid: protocol::nfs4::Stateid) -> ArgOp {
 
 /// What rides on an OPEN.
 #[derive(Clone, Copy, Debug)]
-struct Along {
-    riding: Riding,
+struct Piggyback {
+    piggybacking: Piggybacking,
     part: Option<Part>,
 }
 
-impl Along {
-    const NOTHING: Along = Along { riding: Riding::Never, part: None };
+impl Piggyback {
+    const NOTHING: Piggyback = Piggyback { piggybacking: Piggybacking::Never, part: None };
 
     /// With as much of the READ as may ride: none where a delegation rides last, since READ stands last or not at all.
-    fn with(self, may_ride: impl FnOnce(Part) -> Option<Part>) -> Along {
-        let part = self.part.filter(|_| self.riding != Riding::Last).and_then(may_ride);
-        Along { part, ..self }
+    fn with(self, may_ride: impl FnOnce(Part) -> Option<Part>) -> Piggyback {
+        let part = self.part.filter(|_| self.piggybacking != Piggybacking::Last).and_then(may_ride);
+        Piggyback { part, ..self }
     }
 
     /// Are all attributes of the directory asked for before the OPEN?
     fn is_seen_first(self) -> bool {
-        self.riding == Riding::First || self.part.is_some()
+        self.piggybacking == Piggybacking::First || self.part.is_some()
     }
 }
 
@@ -663,7 +679,7 @@ struct Half {
     created: bool,
     granted: Option<AccessMask>,
     /// All of the compound was carried out.
-    whole: bool,
+    complete: bool,
 }
 
 /// What came of an OPEN.

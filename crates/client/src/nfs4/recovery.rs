@@ -22,7 +22,7 @@ use super::locks::{lock_type, locker};
 use super::opens::open_args;
 use super::session::Session;
 use super::state::{Locks, Open, Used, latest};
-use super::{Inner, Phase};
+use super::{Nfs4Client, Phase};
 
 /// The first pause between two attempts; each further one is twice as long.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
@@ -48,7 +48,7 @@ pub(super) enum Reclaimed {
     TooLate,
 }
 
-impl Inner {
+impl Nfs4Client {
     /// This session is no more. Whoever notices first starts the recovery.
     pub(super) fn session_lost(&self, lost: &Arc<Session>) {
         self.start_recovery(lost, false);
@@ -73,7 +73,7 @@ impl Inner {
         }
     }
 
-    async fn recover(self: Arc<Inner>, mut session: Option<Arc<Session>>) {
+    async fn recover(self: Arc<Nfs4Client>, mut session: Option<Arc<Session>>) {
         tracing::info!("server {}: recovering the session", self.server);
         let mut reclaim = session.is_some();
         let mut pause = PAUSE_MIN;
@@ -101,7 +101,7 @@ impl Inner {
 
     /// One attempt. What it achieves is kept for the next one.
     async fn restore(
-        self: &Arc<Inner>,
+        self: &Arc<Nfs4Client>,
         made: &mut Option<Arc<Session>>,
         reclaim: &mut bool,
     ) -> Result<Arc<Session>, NotMade> {
@@ -123,7 +123,7 @@ impl Inner {
         match self.create_session(&client, None).await {
             Ok(session) => {
                 self.client.lock().sequence = client.sequence.wrapping_add(1);
-                self.note_life(&session);
+                self.note_incarnation(&session);
                 return Ok(Arc::new(session));
             }
             Err(NotMade::Status(Wire::Delay)) => return Err(NotMade::Status(Wire::Delay)),
@@ -138,13 +138,13 @@ impl Inner {
         // A server that still has the client has what it holds.
         *reclaim |= !(fresh.confirmed && fresh.id == client.id);
         *self.client.lock() = super::establish::Client { sequence, ..fresh };
-        self.note_life(&session);
+        self.note_incarnation(&session);
         Ok(Arc::new(session))
     }
 
     /// Opens with their delegations and locks, then delegations that have no open; then the end of it is told, and
     /// what came too late is opened anew.
-    async fn reclaim_everything(self: &Arc<Inner>, session: &Arc<Session>) -> Result<(), NotMade> {
+    async fn reclaim_everything(self: &Arc<Nfs4Client>, session: &Arc<Session>) -> Result<(), NotMade> {
         self.lose_directories();
         let plan = self.plan();
         let mut late = Vec::new();

@@ -38,7 +38,7 @@ use super::recovery::Reclaimed;
 use super::session::Session;
 use super::state::ranges::{Range, Ranges};
 use super::state::{Delegation, Doubt, Open, latest};
-use super::{Inner, convert};
+use super::{Nfs4Client, convert};
 
 /// State ids in one TEST_STATEID.
 const TESTED_AT_ONCE: usize = 128;
@@ -51,10 +51,10 @@ const BUSY_MAX: Duration = Duration::from_secs(20);
 /// Of the lease, the part after which the record hears of a renewal again.
 const RENEWALS: u32 = 8;
 
-impl Inner {
+impl Nfs4Client {
     /// Takes over what the last life held, as far as the origin has it.
     pub(super) async fn resume(
-        self: &Arc<Inner>,
+        self: &Arc<Nfs4Client>,
         session: &Arc<Session>,
         past: &Past,
     ) -> Result<(), NotMade> {
@@ -62,10 +62,10 @@ impl Inner {
         let _in_flight = self.back.opening();
         self.state.lock().skip_names(past.last_name);
         let client = self.client.lock().clone();
-        let same_server =
-            past.life.server[..] == client.server[..] && past.life.scope[..] == client.scope[..];
-        if same_server && client.confirmed && client.id == past.life.clientid {
-            self.end_last_session(past.life.session).await?;
+        let same_server = past.incarnation.server[..] == client.server[..]
+            && past.incarnation.scope[..] == client.scope[..];
+        if same_server && client.confirmed && client.id == past.incarnation.clientid {
+            self.end_last_session(past.incarnation.session).await?;
             self.go_on(session, past).await?;
         } else if same_server && past.is_within_lease() {
             self.claim(session, past).await?;
@@ -102,7 +102,7 @@ impl Inner {
     }
 
     /// The origin still has the client.
-    async fn go_on(self: &Arc<Inner>, session: &Arc<Session>, past: &Past) -> Result<(), NotMade> {
+    async fn go_on(self: &Arc<Nfs4Client>, session: &Arc<Session>, past: &Past) -> Result<(), NotMade> {
         let good = self.test_all(session, past).await?;
         let is_good = |stateid: &Stateid| good.get(&stateid.other).copied().unwrap_or(false);
         let mut doubtful = Vec::new();
@@ -134,7 +134,7 @@ impl Inner {
     }
 
     /// What the last life was giving up goes on going, in the background.
-    fn give_up_the_going(self: &Arc<Inner>, past: &Past) {
+    fn give_up_the_going(self: &Arc<Nfs4Client>, past: &Past) {
         let (opens, leases) = {
             let state = self.state.lock();
             let going_open = |id: &OpenId| {
@@ -160,7 +160,7 @@ impl Inner {
 
     /// TEST_STATEID of everything: which of it the origin has. What it has revoked is freed.
     async fn test_all(
-        self: &Arc<Inner>,
+        self: &Arc<Nfs4Client>,
         session: &Arc<Session>,
         past: &Past,
     ) -> Result<HashMap<[u8; 12], bool>, NotMade> {
@@ -328,10 +328,10 @@ impl Inner {
         let mut results = self.within(session, &open.principal, Operation::Lock, operations).await?;
         let taken = results.take::<op::Putfh>().and_then(|()| results.take::<op::Lock>());
         let Ok(ok) = taken else { return Ok(()) };
-        let whole = Range { start: 0, end: u64::MAX, kind: doubt.range.kind };
+        let complete = Range { start: 0, end: u64::MAX, kind: doubt.range.kind };
         let free = op::FreeStateid::with(FreeStateidArgs { stateid: latest(ok.lock_stateid) });
         let operations =
-            vec![put_handle(&open.handle)?, op::Locku::with(unlock(ok.lock_stateid, whole)), free];
+            vec![put_handle(&open.handle)?, op::Locku::with(unlock(ok.lock_stateid, complete)), free];
         self.within(session, &open.principal, Operation::Locku, operations).await.map(drop)
     }
 
@@ -367,7 +367,7 @@ impl Inner {
     }
 
     /// The origin does not have the client any more, and the lease has lasted: if it restarted, it gives back what it had.
-    async fn claim(self: &Arc<Inner>, session: &Arc<Session>, past: &Past) -> Result<(), NotMade> {
+    async fn claim(self: &Arc<Nfs4Client>, session: &Arc<Session>, past: &Past) -> Result<(), NotMade> {
         {
             let mut state = self.state.lock();
             for (id, (open, _)) in past.opens.iter().filter(|(_, (_, going))| !going) {
@@ -465,20 +465,25 @@ impl Inner {
             super::Phase::Ready(session) => session.id,
             _ => [0; 16],
         };
-        let life = self.life(session);
-        self.state.keep(path, &life)
+        let incarnation = self.incarnation(session);
+        self.state.keep(path, &incarnation)
     }
 
-    fn life(&self, session: [u8; 16]) -> durable::record::Life {
+    fn incarnation(&self, session: [u8; 16]) -> durable::record::Incarnation {
         let client = self.client.lock().clone();
         let last_name = self.state.lock().last_name();
-        durable::life(&self.url, &self.identity, &client, (session, self.export().lease_time, last_name))
+        durable::incarnation(
+            &self.url,
+            &self.identity,
+            &client,
+            (session, self.export().lease_time, last_name),
+        )
     }
 
     /// The client has another session, or id.
-    pub(super) fn note_life(&self, session: &Session) {
-        let life = self.life(session.id);
-        self.state.change_life(&life);
+    pub(super) fn note_incarnation(&self, session: &Session) {
+        let incarnation = self.incarnation(session.id);
+        self.state.change_incarnation(&incarnation);
     }
 
     /// The lease was renewed by a request that was sent then. The record hears of it now and then.

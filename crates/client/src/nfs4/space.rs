@@ -10,7 +10,7 @@ use super::attributes::{REGULAR, getattr_all, put};
 use super::execute::Plan;
 use super::io::open_of;
 use super::state::{State, Used};
-use super::{Inner, convert};
+use super::{Nfs4Client, convert};
 
 /// The state id for a place in a file.
 fn at(state: &State, place: &Place, access: Share) -> Result<(Stateid, Used)> {
@@ -26,7 +26,7 @@ fn both(state: &State, from: &Place, to: &Place) -> Result<(Vec<ArgOp>, Stateid,
     Ok((operations, source, destination, used))
 }
 
-impl Inner {
+impl Nfs4Client {
     pub(super) async fn seek_extent(&self, caller: &Caller, place: Place, what: Extent) -> Result<Sought> {
         self.offers(Features::SEEK)?;
         let what = match what {

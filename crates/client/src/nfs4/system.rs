@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use protocol::nfs4::{Attr, Bitmap, Fattr, Operation, op};
 use vfs::{Caller, Features, FsLimits, FsStat, Handle, Name, Result, Status};
 
-use super::Inner;
+use super::Nfs4Client;
 use super::attributes::{getattr, put};
 use super::execute::Plan;
 use super::state::{State, Used};
@@ -53,7 +53,7 @@ const OF_4_2: Features = Features::XATTR
     .union(Features::COPY)
     .union(Features::CLONE);
 
-impl Inner {
+impl Nfs4Client {
     async fn ask_file_system(&self, caller: &Caller, handle: &Handle, asked: Bitmap) -> Result<Fattr> {
         let build = |_: &State| Ok((vec![put(handle)?, getattr(asked)], Used::Nothing));
         let mut results = self.run(caller, Plan::reading(Operation::Getattr), build).await?.results;

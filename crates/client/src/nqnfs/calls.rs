@@ -16,8 +16,8 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use vfs::{AccessMask, Callback, Caller, Handle, Lease, LeaseKind, Principal, Recall, Result, Status};
 use xdr::{Decode, Decoder, Encode, Encoder};
 
-use super::leases::{Effect, Farewell, Grant, Leases};
-use super::{Inner, convert, plain};
+use super::leases::{Effect, Grant, Leases, ReturnAll};
+use super::{NqnfsClient, convert, plain};
 use crate::transport::credential;
 
 /// The first pause after an NQNFS_TRYLATER; each further one is twice as long.
@@ -46,7 +46,7 @@ fn succeeded<T>(reply: Reply<T>) -> Result<Granted<T>> {
     }
 }
 
-impl Inner {
+impl NqnfsClient {
     /// Makes a call that may carry a lease, and gives its results.
     pub(super) async fn call<C, A, T>(&self, caller: &Caller, args: &Leased<A>) -> Result<Granted<T>>
     where
@@ -60,7 +60,7 @@ impl Inner {
     /// The same, of one file: if the server says that the lease on it has ended (NQNFS_EXPIRED), it is believed no more, and the
     /// caller may come again without.
     pub(super) async fn call_of<C, A, T>(
-        self: &Arc<Inner>,
+        self: &Arc<NqnfsClient>,
         caller: &Caller,
         handle: &Handle,
         args: &Leased<A>,
@@ -156,7 +156,7 @@ impl Inner {
     /// WRITE. What is not pushed under a lease for writing says so by asking for one, for the shortest term: a server that
     /// recovers then has it wait until nobody believes in leases of before.
     pub(super) async fn write_data(
-        self: &Arc<Inner>,
+        self: &Arc<NqnfsClient>,
         caller: &Caller,
         handle: &Handle,
         args: nqnfs::WriteArgs,
@@ -168,7 +168,7 @@ impl Inner {
 
     /// GETLEASE: the lease, if there is one, and the attributes, which were asked for under it.
     pub(super) async fn get_lease(
-        self: &Arc<Inner>,
+        self: &Arc<NqnfsClient>,
         caller: &Caller,
         handle: &Handle,
         kind: LeaseKind,
@@ -194,7 +194,7 @@ impl Inner {
     /// # Errors
     /// `Access`: the caller has not all of it.
     pub(super) async fn access_with_lease(
-        self: &Arc<Inner>,
+        self: &Arc<NqnfsClient>,
         caller: &Caller,
         handle: &Handle,
         kind: Option<LeaseKind>,
@@ -222,7 +222,7 @@ impl Inner {
     /// for one, `promise` finds it in the results. Each try counts from when it is sent: a lease that was long waited for is
     /// not over when it comes.
     async fn ask_with_lease<C, T>(
-        self: &Arc<Inner>,
+        self: &Arc<NqnfsClient>,
         caller: &Caller,
         handle: &Handle,
         kind: Option<LeaseKind>,
@@ -266,7 +266,7 @@ impl Inner {
     /// CREATE or MKDIR, with a request for a lease on what it makes. Gives what was made, and what the answer says of the
     /// lease.
     pub(super) async fn make_with_lease<C>(
-        self: &Arc<Inner>,
+        self: &Arc<NqnfsClient>,
         caller: &Caller,
         args: nqnfs::CreateArgs,
         kind: LeaseKind,
@@ -290,8 +290,8 @@ impl Inner {
     }
 
     /// The end: what was returned since [`Leases::leave`] is told of at once, if the server answers soon.
-    pub(super) async fn say_farewell(self: &Arc<Inner>) {
-        let Some(Farewell { all, each }) = self.leases.lock().farewell() else { return };
+    pub(super) async fn return_all(self: &Arc<NqnfsClient>) {
+        let Some(ReturnAll { all, each }) = self.leases.lock().return_all() else { return };
         let said = async {
             if all {
                 let _ = self.once::<call::Vacated>(&Caller::machine(), &nqnfs::EVERYTHING).await;
@@ -305,7 +305,7 @@ impl Inner {
     }
 
     /// Does something with what is believed, and what follows from it.
-    pub(super) fn with<T>(self: &Arc<Inner>, event: impl FnOnce(&mut Leases, Instant) -> T) -> T {
+    pub(super) fn with<T>(self: &Arc<NqnfsClient>, event: impl FnOnce(&mut Leases, Instant) -> T) -> T {
         let mut leases = self.leases.lock();
         let before = leases.next_tick();
         let result = event(&mut leases, Instant::now());
@@ -320,7 +320,7 @@ impl Inner {
         result
     }
 
-    fn carry_out(self: &Arc<Inner>, effect: Effect) {
+    fn carry_out(self: &Arc<NqnfsClient>, effect: Effect) {
         match effect {
             Effect::Recall(id, handle, deadline) => {
                 self.tell(Callback::Recall(Recall { id, handle, keep: None, deadline }));
@@ -343,7 +343,7 @@ impl Inner {
     }
 
     /// Says VACATED until that is answered.
-    async fn vacate(self: Arc<Inner>, handle: &Handle) {
+    async fn vacate(self: Arc<NqnfsClient>, handle: &Handle) {
         let Ok(file) = convert::to_wire(handle) else { return };
         while let Err(error) = self.once::<call::Vacated>(&Caller::machine(), &file).await {
             tracing::debug!(%error, "VACATED was not answered");
@@ -371,7 +371,7 @@ impl Inner {
     }
 
     /// Tells the layer above. It has room for all leases at once, or nearly: what finds none is told again by a task.
-    fn tell(self: &Arc<Inner>, callback: Callback) {
+    fn tell(self: &Arc<NqnfsClient>, callback: Callback) {
         if let Err(tokio::sync::mpsc::error::TrySendError::Full(callback)) = self.up.try_send(callback) {
             let up = self.up.clone();
             tokio::spawn(async move { drop(up.send(callback).await) });
@@ -419,13 +419,13 @@ impl Pauses {
 
 /// A WRITE under way, to its end however it ends.
 struct Writing<'w> {
-    inner: &'w Inner,
+    inner: &'w NqnfsClient,
     handle: &'w Handle,
     pushes: bool,
 }
 
 impl<'w> Writing<'w> {
-    fn begin(inner: &'w Inner, handle: &'w Handle) -> Writing<'w> {
+    fn begin(inner: &'w NqnfsClient, handle: &'w Handle) -> Writing<'w> {
         let pushes = inner.leases.lock().write_begins(Instant::now(), handle);
         Writing { inner, handle, pushes }
     }
@@ -444,7 +444,7 @@ fn machine(deadline: Instant) -> Caller {
 }
 
 /// Renews leases and tells of those that end, until nobody has the export any more.
-pub(super) async fn keep(inner: Weak<Inner>) {
+pub(super) async fn keep(inner: Weak<NqnfsClient>) {
     loop {
         let Some(strong) = inner.upgrade() else { return };
         strong.with(Leases::tick);
@@ -462,10 +462,10 @@ pub(super) async fn keep(inner: Weak<Inner>) {
 
 /// What answers the server's calls.
 #[derive(Debug, Default)]
-pub(super) struct Back(std::sync::OnceLock<Weak<Inner>>);
+pub(super) struct Back(std::sync::OnceLock<Weak<NqnfsClient>>);
 
 impl Back {
-    pub(super) fn lead_to(&self, inner: &Arc<Inner>) {
+    pub(super) fn lead_to(&self, inner: &Arc<NqnfsClient>) {
         let _ = self.0.set(Arc::downgrade(inner));
     }
 }
@@ -500,7 +500,7 @@ impl Service for Back {
     }
 }
 
-impl Inner {
+impl NqnfsClient {
     /// Is there anybody above to be called back?
     pub(super) fn is_listening(&self) -> bool {
         self.listening.load(Ordering::Acquire) && !self.up.is_closed()

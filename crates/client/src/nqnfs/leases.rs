@@ -59,7 +59,7 @@ pub(crate) enum Effect {
 
 /// What is to be told at the end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Farewell {
+pub(crate) struct ReturnAll {
     /// One VACATED of everything will do.
     pub(crate) all: bool,
     /// Else one of each of these.
@@ -84,7 +84,7 @@ pub(crate) struct Grant {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Held {
+struct HeldLease {
     id: LeaseId,
     kind: LeaseKind,
     until: Instant,
@@ -96,7 +96,7 @@ struct Held {
 
 #[derive(Debug, Default)]
 struct File {
-    held: Option<Held>,
+    held: Option<HeldLease>,
     /// A lease for writing ended then, or the last write that was pushed after that; more may be to be pushed.
     writer_until: Option<Instant>,
     /// Writes that are being pushed.
@@ -212,7 +212,7 @@ impl Leases {
         let end =
             granted.and_then(|grant| Some((grant, (asked.at + grant.term).checked_sub(self.margin.end)?)));
         if let Some((Grant { kind, change, .. }, until)) = end.filter(|(_, until)| *until > now) {
-            let held = file.held.get_or_insert(Held {
+            let held = file.held.get_or_insert(HeldLease {
                 id: fresh,
                 kind,
                 until,
@@ -316,10 +316,10 @@ impl Leases {
 
     /// What is to be told now that all has been returned that will be. Of everything at once, unless bytes are on their way
     /// that others must not overtake.
-    pub(crate) fn farewell(&mut self) -> Option<Farewell> {
+    pub(crate) fn return_all(&mut self) -> Option<ReturnAll> {
         let each = std::mem::take(&mut self.returned);
         let all = self.files.values().all(|file| file.pushing == 0);
-        (!each.is_empty()).then_some(Farewell { all, each })
+        (!each.is_empty()).then_some(ReturnAll { all, each })
     }
 
     /// VACATED was answered.
@@ -416,7 +416,7 @@ impl Leases {
     fn set_alarm(&mut self, handle: &Handle) {
         let margin = self.margin;
         let Some(file) = self.files.get_mut(handle) else { return };
-        let before = |held: &Held, early: Duration| held.until.checked_sub(early).unwrap_or(held.until);
+        let before = |held: &HeldLease, early: Duration| held.until.checked_sub(early).unwrap_or(held.until);
         let not_before = file.not_before;
         let at = file.held.map(|held| match (held.recalled, held.renewing) {
             (true, _) => held.until,

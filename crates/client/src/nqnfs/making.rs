@@ -12,12 +12,12 @@ use vfs::{
     SetAttributes, Status, Wcc,
 };
 
-use super::{Inner, convert, plain};
+use super::{NqnfsClient, convert, plain};
 
 /// What a new file gets if nothing is said.
 const MODE: u32 = 0o644;
 
-impl Inner {
+impl NqnfsClient {
     pub(super) async fn make_file(
         &self,
         caller: &Caller,
@@ -88,7 +88,7 @@ impl Inner {
     /// The same, with a lease on what is made: by that the server says that its maker has all rights there, and that it is
     /// empty under the lease (docs/nqnfs.md).
     pub(super) async fn make_leased_directory(
-        self: &Arc<Inner>,
+        self: &Arc<NqnfsClient>,
         caller: &Caller,
         directory: &Handle,
         name: &Name,

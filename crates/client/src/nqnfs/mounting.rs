@@ -14,7 +14,7 @@ use xdr::Opaque;
 
 use super::calls::{Back, keep};
 use super::leases::{Leases, Margin};
-use super::{Inner, Nqnfs, plain};
+use super::{Nqnfs, NqnfsClient, plain};
 use crate::connect::{ConnectError, link_options, source};
 use crate::counts::Counting;
 use crate::nonsense::Nonsense;
@@ -44,7 +44,7 @@ pub(super) async fn connect(url: &Url) -> Result<Nqnfs, ConnectError> {
     let back = Arc::new(Back::default());
     let (up, callbacks) = mpsc::channel(UPWARD_MAX);
     let link = Link::with_service(link_options(&url.options, server), back.clone(), ReplyCache::volatile());
-    let inner = Arc::new(Inner {
+    let inner = Arc::new(NqnfsClient {
         server,
         root: Handle::new(&root).unwrap_or_else(|| unreachable!("32 bytes are a handle")),
         link,

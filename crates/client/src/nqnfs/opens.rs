@@ -12,13 +12,13 @@ use vfs::{
 
 use super::calls::Made;
 use super::convert::{EXEC, READ, WRITE};
-use super::{Inner, convert, making, plain};
+use super::{NqnfsClient, convert, making, plain};
 use crate::{cookie, listing};
 
 /// What the answer to a READDIR can be made of at most, in bytes.
 const READDIR_MAX: u32 = 32 << 10;
 
-impl Inner {
+impl NqnfsClient {
     pub(super) async fn look_up(&self, caller: &Caller, directory: &Handle, name: &[u8]) -> Result<Looked> {
         let dir = convert::to_wire(directory)?;
         let args = LookupArgs { duration: 0, dir, name: convert::filename(name)? };
@@ -81,7 +81,7 @@ impl Inner {
 
     /// The rights on a directory, and a lease on it: one call where all of them are granted.
     pub(super) async fn delegate(
-        self: &Arc<Inner>,
+        self: &Arc<NqnfsClient>,
         caller: &Caller,
         directory: &Handle,
         asked: AccessMask,
@@ -144,7 +144,11 @@ impl Inner {
     /// An open. What it denies to others the server cannot be told. Who did not make the file is asked for, in the name of
     /// the caller: the layer above takes an open as the proof that he may. It takes one that made the file for that if a lease
     /// came along, as the server says (docs/nqnfs.md).
-    pub(super) async fn open(self: &Arc<Inner>, caller: &Caller, request: &OpenRequest) -> Result<Opened> {
+    pub(super) async fn open(
+        self: &Arc<NqnfsClient>,
+        caller: &Caller,
+        request: &OpenRequest,
+    ) -> Result<Opened> {
         let kind = if request.access.contains(Share::WRITE) { LeaseKind::Write } else { LeaseKind::Read };
         let kind = Some(kind).filter(|_| request.want != Want::None && self.is_listening());
         let handle = match (&request.name, &request.create) {
@@ -174,7 +178,7 @@ impl Inner {
     /// CREATE takes what is there. Whether it was there before, the server tells with the lease; without one, and where it must
     /// not have been there, a LOOKUP does.
     async fn open_or_make(
-        self: &Arc<Inner>,
+        self: &Arc<NqnfsClient>,
         caller: &Caller,
         directory: &Handle,
         name: &Name,

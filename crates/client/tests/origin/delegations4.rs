@@ -9,7 +9,8 @@ use protocol::nfs4::callback::{
 use protocol::nfs4::{self, ArgOp, Attr, Bitmap, ResOp, Status as Wire};
 use tokio::sync::Notify;
 use vfs::{
-    By, Callback, Caller, FileSystem, HolderId, Lock, LockKind, LockRequest, Locked, Owner, Stability,
+    Callback, Caller, FileSystem, HolderId, Lock, LockKind, LockRequest, Locked, Owner, Stability,
+    StateidBasis,
 };
 
 use crate::scripted::{caller, handle};
@@ -87,10 +88,10 @@ async fn a_recall_that_overtakes_the_grant_waits_for_it() {
 async fn reads_and_writes_without_an_open_are_done_by_the_delegation() {
     let origin = Origin4::start(granting(write_delegation)).await;
     let (fs, _callbacks, _, _) = delegated(&origin).await;
-    read(&fs, By::Anonymous).await.unwrap();
+    read(&fs, StateidBasis::Anonymous).await.unwrap();
     let data = Bytes::from_static(b"x");
     let file = handle(b"file");
-    soon(fs.write(&caller(), &file, By::Anonymous, 0, data, Stability::FileSync)).await.unwrap();
+    soon(fs.write(&caller(), &file, StateidBasis::Anonymous, 0, data, Stability::FileSync)).await.unwrap();
     let expected = nfs4::Stateid { seqid: 0, ..DELEGATED };
     assert!(matches!(&origin.operations("READ")[..], [ArgOp::Read(args)] if args.stateid == expected));
     assert!(matches!(&origin.operations("WRITE")[..], [ArgOp::Write(args)] if args.stateid == expected));
@@ -108,7 +109,7 @@ async fn the_origin_asks_what_was_made_of_a_file() {
             assert_eq!((query.id, query.change), (lease.id, lease.change));
             asked_for.push(query.times);
             let times = (asked_for.len() < 4).then_some(vfs::Times { atime, mtime, ctime });
-            query.answer.send(vfs::Held { modified, size: 4711, times }).unwrap();
+            query.answer.send(vfs::DelayedAttributes { modified, size: 4711, times }).unwrap();
         }
         let Some(Callback::Getattr(query)) = callbacks.recv().await else { panic!("a query") };
         drop(query.answer);
@@ -197,7 +198,7 @@ async fn a_delegation_ends_with_the_lease() {
     assert!(matches!(told, Callback::Revoked { id, .. } if id == lease.id), "{told:?}");
     origin.resume().await;
     // The origin knows nothing of that, and has everything still.
-    assert!(read(&fs, By::Open(opened.id)).await.is_ok());
+    assert!(read(&fs, StateidBasis::Open(opened.id)).await.is_ok());
     until(|| origin.operations("DELEGRETURN").len() == 1).await;
 }
 
@@ -207,7 +208,7 @@ async fn a_revoked_delegation_is_found_and_freed() {
     let (fs, mut callbacks, opened, lease) = delegated(&origin).await;
     fs.close(&caller(), opened.id).await.unwrap();
     origin.set_flags(nfs4::SEQ4_STATUS_RECALLABLE_STATE_REVOKED);
-    read(&fs, By::Anonymous).await.unwrap();
+    read(&fs, StateidBasis::Anonymous).await.unwrap();
     let told = soon(callbacks.recv()).await.unwrap();
     assert!(matches!(told, Callback::Revoked { id, .. } if id == lease.id), "{told:?}");
     until(|| !origin.operations("FREE_STATEID").is_empty()).await;

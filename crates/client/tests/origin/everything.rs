@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use vfs::{
-    AccessMask, By, Caller, CreateHow, Device, Entry, FileSystem, FileType, Handle, ReadDir, SetAttributes,
-    SetTime, Stability, Status, Timestamp,
+    AccessMask, Caller, CreateHow, Device, Entry, FileSystem, FileType, Handle, ReadDir, SetAttributes,
+    SetTime, Stability, StateidBasis, Status, Timestamp,
 };
 
 use crate::scripted::name;
@@ -25,8 +25,14 @@ impl<F: FileSystem> Bench<F> {
         let mut sent = 0;
         while sent < data.len() {
             let rest = data.slice(sent..);
-            let written =
-                self.fs.write(&self.caller, file, By::Anonymous, sent as u64, rest, Stability::Unstable);
+            let written = self.fs.write(
+                &self.caller,
+                file,
+                StateidBasis::Anonymous,
+                sent as u64,
+                rest,
+                Stability::Unstable,
+            );
             let written = written.await.unwrap();
             assert!(written.count > 0 && written.wcc.after.is_some());
             sent += written.count as usize;
@@ -37,8 +43,11 @@ impl<F: FileSystem> Bench<F> {
     async fn read(&self, file: &Handle) -> Vec<u8> {
         let mut all = Vec::new();
         loop {
-            let read =
-                self.fs.read(&self.caller, file, By::Anonymous, all.len() as u64, u32::MAX).await.unwrap();
+            let read = self
+                .fs
+                .read(&self.caller, file, StateidBasis::Anonymous, all.len() as u64, u32::MAX)
+                .await
+                .unwrap();
             all.extend_from_slice(&read.data.to_bytes().unwrap());
             if read.eof {
                 assert_eq!(read.attributes.unwrap().size, all.len() as u64);
@@ -76,7 +85,7 @@ impl<F: FileSystem> Bench<F> {
         let data: Bytes = (0..3_000_001u32).map(|at| (at * 7 / 3) as u8).collect();
         self.write(&file, data.clone()).await;
         assert!(self.read(&file).await == data);
-        let past = fs.read(caller, &file, By::Anonymous, 1 << 32, 10).await.unwrap();
+        let past = fs.read(caller, &file, StateidBasis::Anonymous, 1 << 32, 10).await.unwrap();
         assert!(past.eof && past.data.is_empty());
 
         let ctime = fs.getattr(caller, &file).await.unwrap().ctime;
@@ -189,7 +198,7 @@ impl<F: FileSystem> Bench<F> {
             assert_eq!(fs.access(&asker, &file, asked).await.unwrap().granted, granted);
         }
         let stranger = Caller::unix(7, 1, &[]);
-        let refused = fs.read(&stranger, &file, By::Anonymous, 0, 10).await.unwrap_err();
+        let refused = fs.read(&stranger, &file, StateidBasis::Anonymous, 0, 10).await.unwrap_err();
         assert_eq!(refused.status, Status::Access);
         let limits = fs.limits(caller, root).await.unwrap();
         assert!(limits.read_max >= 65536 && limits.write_max >= 65536 && limits.name_max == 255);

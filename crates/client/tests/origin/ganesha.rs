@@ -146,13 +146,13 @@ async fn ganesha_takes_the_file_of_an_exclusive_create_for_anothers_if_it_was_ki
     let fs = ganesha.mount("").await;
     let (root, caller, set) = (fs.root_handle(), vfs::Caller::unix(0, 0, &[]), SetAttributes::default());
     let how = CreateHow::Exclusive(*b"verifier");
-    let [whole, none, half] = [b"whole", b"never", b"half."].map(|name| Name::new(name).unwrap());
-    let made = fs.create(&caller, &root, &whole, how, &set).await.unwrap();
+    let [complete, none, half] = [b"whole", b"never", b"half."].map(|name| Name::new(name).unwrap());
+    let made = fs.create(&caller, &root, &complete, how, &set).await.unwrap();
     ganesha.kill();
     // What it leaves between the two calls.
     std::fs::write(export.join("half."), b"").unwrap();
     ganesha.start_again();
-    let again = fs.create(&caller, &root, &whole, how, &set).await.unwrap();
+    let again = fs.create(&caller, &root, &complete, how, &set).await.unwrap();
     assert_eq!(again.node.handle, made.node.handle);
     fs.create(&caller, &root, &none, how, &set).await.unwrap();
     assert_eq!(fs.create(&caller, &root, &half, how, &set).await.unwrap_err().status, Status::Exist);

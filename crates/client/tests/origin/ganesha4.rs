@@ -6,8 +6,8 @@ use bytes::Bytes;
 use client::{Nfs4, Url};
 use protocol::nfs4::Operation;
 use vfs::{
-    AccessMask, By, CreateHow, Extent, Features, FileSystem, Lock, LockKind, LockRequest, Locked,
-    OpenRequest, Opened, Owner, Place, SetAttributes, Share, Stability, Status, Want, XattrHow, XattrName,
+    AccessMask, CreateHow, Extent, Features, FileSystem, Lock, LockKind, LockRequest, Locked, OpenRequest,
+    Opened, Owner, Place, SetAttributes, Share, Stability, StateidBasis, Status, Want, XattrHow, XattrName,
 };
 
 use crate::everything;
@@ -114,7 +114,7 @@ async fn opens(bench: &Bench) {
     let opened = bench.try_open(b"opened", "one", (both, Share::empty()), create).await.unwrap();
     assert!(opened.created && opened.attributes.mode == 0o600 && opened.lease.is_none());
     assert!(opened.granted.unwrap().contains(AccessMask::READ | AccessMask::MODIFY));
-    let (file, by) = (opened.handle, By::Open(opened.id));
+    let (file, by) = (opened.handle, StateidBasis::Open(opened.id));
     fs.write(caller, &file, by, 0, Bytes::from_static(b"hello"), Stability::FileSync).await.unwrap();
     assert_eq!(fs.read(caller, &file, by, 0, 100).await.unwrap().data.to_bytes().unwrap(), "hello");
 
@@ -194,7 +194,7 @@ async fn extras(bench: &Bench) {
     let create = Some((CreateHow::Unchecked, *none));
     let both = Share::READ | Share::WRITE;
     let opened = bench.try_open(b"extras", "one", (both, Share::empty()), create).await.unwrap();
-    let (file, by) = (opened.handle, By::Open(opened.id));
+    let (file, by) = (opened.handle, StateidBasis::Open(opened.id));
     let data = Bytes::from(vec![7; 8192]);
     fs.write(caller, &file, by, 1 << 20, data, Stability::FileSync).await.unwrap();
     let place = Place { handle: file, by, offset: 0 };
@@ -254,7 +254,7 @@ async fn opens_and_locks_outlive_the_server() {
     let both = Share::READ | Share::WRITE;
     let create = Some((CreateHow::Unchecked, *none));
     let opened = bench.try_open(b"kept", "one", (both, Share::empty()), create).await.unwrap();
-    let by = By::Open(opened.id);
+    let by = StateidBasis::Open(opened.id);
     let exclusive = lock("p1", LockKind::Exclusive, 10, 10);
     assert_eq!(fs.lock(caller, opened.id, &request(exclusive.clone())).await.unwrap(), Locked::Granted);
     fs.write(caller, &opened.handle, by, 0, Bytes::from_static(b"before"), Stability::FileSync)

@@ -5,10 +5,10 @@
 use bytes::Bytes;
 use protocol::nfs4::callback::{CbArgOp, CbRecallArgs, CbRecallSlotArgs};
 use protocol::nfs4::{self, ArgOp, ReadOk, ResOp, SequenceOk, Status as Wire};
-use vfs::{By, FileSystem, Want};
+use vfs::{FileSystem, StateidBasis, Want};
 
 use crate::directories4::granted;
-use crate::riding4::directory;
+use crate::piggybacked_leases4::directory;
 use crate::scripted::{caller, handle, name};
 use crate::scripted4::{Origin4, Say, opened, say};
 use crate::state4::{delegated, granting, open, read, read_delegation, recall, request, soon, until, usual};
@@ -31,7 +31,7 @@ async fn sessions_that_answer_for_another_call_are_left() {
         }
         assert!(origin.has_lied());
         for _ in 0..20 {
-            assert_eq!(read(&fs, By::Anonymous).await.unwrap().to_bytes().unwrap(), "data");
+            assert_eq!(read(&fs, StateidBasis::Anonymous).await.unwrap().to_bytes().unwrap(), "data");
         }
         assert_eq!(origin.mistaken(), 0, "each slot goes on from where it was");
     }
@@ -102,7 +102,7 @@ async fn a_delegation_that_nobody_wanted_goes_back() {
     let opened = soon(fs.open(&caller(), &request(Want::None))).await.unwrap();
     assert!(opened.lease.is_none());
     until(|| origin.operations("DELEGRETURN").len() == 1).await;
-    assert_eq!(read(&fs, By::Open(opened.id)).await.unwrap().to_bytes().unwrap(), "data");
+    assert_eq!(read(&fs, StateidBasis::Open(opened.id)).await.unwrap().to_bytes().unwrap(), "data");
 }
 
 #[tokio::test]
@@ -117,9 +117,9 @@ async fn more_than_was_asked_is_an_error_of_that_read() {
         })
         .await;
         let fs = origin.mount("").await;
-        read(&fs, By::Anonymous).await.unwrap_err();
+        read(&fs, StateidBasis::Anonymous).await.unwrap_err();
         assert_eq!(fs.nonsense_heard(), 1);
-        assert_eq!(read(&fs, By::Anonymous).await.unwrap().to_bytes().unwrap(), "data");
+        assert_eq!(read(&fs, StateidBasis::Anonymous).await.unwrap().to_bytes().unwrap(), "data");
     }
 }
 
@@ -147,7 +147,7 @@ async fn the_longest_handles_are_kept_apart() {
     }
     assert!(found[0] != found[1] && found.iter().all(|handle| handle.as_bytes().len() == 128));
     for handle in &found {
-        soon(fs.read(&caller(), handle, By::Anonymous, 0, 10)).await.unwrap();
+        soon(fs.read(&caller(), handle, StateidBasis::Anonymous, 0, 10)).await.unwrap();
         let Some(ArgOp::Putfh(asked)) = origin.operations("PUTFH").pop() else { panic!() };
         assert_eq!(&asked.object[..], handle.as_bytes());
     }
@@ -166,7 +166,7 @@ async fn an_open_is_good_for_its_own_file_whatever_state_id_it_has() {
     .await;
     let fs = origin.mount("").await;
     let first = open(&fs).await;
-    let other = soon(fs.read(&caller(), &handle(b"other"), By::Open(first.id), 0, 10)).await;
+    let other = soon(fs.read(&caller(), &handle(b"other"), StateidBasis::Open(first.id), 0, 10)).await;
     assert_eq!(other.unwrap_err().status, vfs::Status::BadStateId);
-    assert_eq!(read(&fs, By::Open(first.id)).await.unwrap().to_bytes().unwrap(), "data");
+    assert_eq!(read(&fs, StateidBasis::Open(first.id)).await.unwrap().to_bytes().unwrap(), "data");
 }

@@ -4,7 +4,9 @@ use bytes::Bytes;
 use client::Nfs3;
 use protocol::Reply;
 use protocol::nfs3::{self, Ftype, call};
-use vfs::{By, CreateHow, Entry, FileSystem, FileType, ReadDir, Result, SetAttributes, Stability, Status};
+use vfs::{
+    CreateHow, Entry, FileSystem, FileType, ReadDir, Result, SetAttributes, Stability, StateidBasis, Status,
+};
 
 use crate::scripted::*;
 
@@ -31,7 +33,7 @@ async fn reads_of_more_than_was_asked() {
         [(9, true, &b"012345678"[..]), (2, true, b"0123"), (4, true, b"01"), (0, false, b"")]
     {
         let (_origin, fs) = answering(move || read_ok(count, eof, data)).await;
-        is_nonsense(&fs, 1, fs.read(&caller(), &handle(b"f"), By::Anonymous, 0, 8).await);
+        is_nonsense(&fs, 1, fs.read(&caller(), &handle(b"f"), StateidBasis::Anonymous, 0, 8).await);
     }
 }
 
@@ -46,7 +48,7 @@ async fn reads_of_something_that_is_no_file() {
         }))
     })
     .await;
-    is_nonsense(&fs, 1, fs.read(&caller(), &handle(b"f"), By::Anonymous, 0, 8).await);
+    is_nonsense(&fs, 1, fs.read(&caller(), &handle(b"f"), StateidBasis::Anonymous, 0, 8).await);
 }
 
 #[tokio::test]
@@ -60,7 +62,8 @@ async fn writes_of_more_than_was_sent_or_less_durable() {
         })
         .await;
         let data = Bytes::from_static(b"hello");
-        let written = fs.write(&caller(), &handle(b"f"), By::Anonymous, 0, data, Stability::DataSync).await;
+        let written =
+            fs.write(&caller(), &handle(b"f"), StateidBasis::Anonymous, 0, data, Stability::DataSync).await;
         is_nonsense(&fs, 1, written);
     }
 }
@@ -84,7 +87,7 @@ fn listing(name: &'static [u8], cookie: u64, eof: bool) -> Act {
     reply::<call::Readdir>(&Reply::Ok(nfs3::ReaddirOk {
         dir_attributes: None,
         cookieverf: [0; 8],
-        entries: xdr::Chain::new(vec![entry]).unwrap(),
+        entries: xdr::LinkedList::new(vec![entry]).unwrap(),
         eof,
     }))
 }
@@ -156,7 +159,7 @@ async fn results_that_do_not_decode() {
         let part = ReadDir { cookie: 0, verifier: [0; 8], bytes: 8192, plus: true };
         let set = SetAttributes::default();
         is_nonsense(&fs, 1, fs.getattr(&asker, &file).await);
-        is_nonsense(&fs, 2, fs.read(&asker, &file, By::Anonymous, 0, 8).await);
+        is_nonsense(&fs, 2, fs.read(&asker, &file, StateidBasis::Anonymous, 0, 8).await);
         is_nonsense(&fs, 3, fs.readdir(&asker, &file, part).await);
         is_nonsense(&fs, 4, fs.create(&asker, &file, &x, CreateHow::Unchecked, &set).await);
     }
@@ -173,7 +176,7 @@ async fn statuses_that_no_rfc_has() {
 #[tokio::test]
 async fn streams_that_are_no_rpc() {
     use std::io::{Read, Write};
-    let origin = Origin::start(|_| Act::Silence).await;
+    let origin = Origin::start(|_| Act::UnansweredSince).await;
     let fs = origin.mount("soft&timeo=3&retrans=1").await;
     // The origin's place is taken by something that is no NFS server.
     let address = origin.address;

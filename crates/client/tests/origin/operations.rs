@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use protocol::Reply;
 use protocol::nfs3::{self, Ftype, Procedure, call};
-use vfs::{AccessMask, By, CreateHow, FileSystem, ReadDir, SetAttributes, Stability};
+use vfs::{AccessMask, CreateHow, FileSystem, ReadDir, SetAttributes, Stability, StateidBasis};
 
 use crate::scripted::*;
 
@@ -36,19 +36,25 @@ async fn reads_and_writes_are_cut_to_what_both_sides_do() {
     .await;
     let fs = origin.mount("").await;
     let file = handle(b"f");
-    let read = fs.read(&caller(), &file, By::Anonymous, 0, 1 << 20).await.unwrap();
+    let read = fs.read(&caller(), &file, StateidBasis::Anonymous, 0, 1 << 20).await.unwrap();
     assert_eq!((read.data.len(), read.eof), (65536, false));
     let data = Bytes::from(vec![1; 100_000]);
-    let written =
-        fs.write(&caller(), &file, By::Anonymous, 9, data.clone(), Stability::Unstable).await.unwrap();
+    let written = fs
+        .write(&caller(), &file, StateidBasis::Anonymous, 9, data.clone(), Stability::Unstable)
+        .await
+        .unwrap();
     assert_eq!(
         (written.count, written.stability, written.verifier),
         (32768, Stability::FileSync, *b"verifier")
     );
     assert_eq!((written.wcc.before.unwrap().size, written.wcc.after.unwrap().size), (1, 2));
     let fs = origin.mount("rsize=4096&wsize=1024").await;
-    assert_eq!(fs.read(&caller(), &file, By::Anonymous, 0, 1 << 20).await.unwrap().data.len(), 4096);
-    let written = fs.write(&caller(), &file, By::Anonymous, 0, data, Stability::Unstable).await.unwrap();
+    assert_eq!(
+        fs.read(&caller(), &file, StateidBasis::Anonymous, 0, 1 << 20).await.unwrap().data.len(),
+        4096
+    );
+    let written =
+        fs.write(&caller(), &file, StateidBasis::Anonymous, 0, data, Stability::Unstable).await.unwrap();
     assert_eq!(written.count, 1024);
     let counts = fs.counts();
     assert!(counts.of(Procedure::Read).bytes_received > 4096);
@@ -64,7 +70,7 @@ async fn reads_past_the_end_find_it() {
     })
     .await;
     let fs = origin.mount("").await;
-    let read = fs.read(&caller(), &handle(b"f"), By::Anonymous, 10, 8).await.unwrap();
+    let read = fs.read(&caller(), &handle(b"f"), StateidBasis::Anonymous, 10, 8).await.unwrap();
     assert!(read.eof && read.data.is_empty());
 }
 
@@ -145,7 +151,7 @@ fn readdir(cookie: u64) -> nfs3::ReaddirOk {
     nfs3::ReaddirOk {
         dir_attributes: Some(fattr(Ftype::Dir, 512)),
         cookieverf: *b"verifier",
-        entries: xdr::Chain::new((from..to).map(entry).collect()).unwrap(),
+        entries: xdr::LinkedList::new((from..to).map(entry).collect()).unwrap(),
         eof: to == names.len(),
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use protocol::nfs4::{ArgOp, Fattr, Ftype, GetattrOk, ResOp};
 use tokio::sync::Notify;
 use tokio::time::Instant;
-use vfs::{By, Caller, FileSystem, Status};
+use vfs::{Caller, FileSystem, StateidBasis, Status};
 
 use crate::scripted::{caller, handle, name};
 use crate::scripted4::{Origin4, Say, fattr, say};
@@ -40,7 +40,7 @@ async fn what_the_origin_is_still_carrying_out_keeps_its_slot_when_it_is_sent_ag
     let fs = Arc::new(origin.mount("").await);
     let reading = tokio::spawn({
         let fs = fs.clone();
-        async move { fs.read(&caller(), &handle(b"file"), By::Anonymous, SLOW, 100).await }
+        async move { fs.read(&caller(), &handle(b"file"), StateidBasis::Anonymous, SLOW, 100).await }
     });
     until(|| origin.operations("READ").len() == 1).await;
     let removing = tokio::spawn({
@@ -56,7 +56,7 @@ async fn what_the_origin_is_still_carrying_out_keeps_its_slot_when_it_is_sent_ag
     // The slot of the READ is free now, and lower than that of the REMOVE.
     let told = origin.delays();
     for _ in 0..3 {
-        soon(fs.read(&caller(), &handle(b"file"), By::Anonymous, 0, 100)).await.unwrap();
+        soon(fs.read(&caller(), &handle(b"file"), StateidBasis::Anonymous, 0, 100)).await.unwrap();
     }
     until(|| origin.delays() > told).await;
     removed.notify_one();
@@ -78,12 +78,12 @@ async fn the_slot_of_what_is_given_up_while_the_origin_is_at_it_is_nobodys() {
     origin.reconnect().await;
     assert_eq!(soon(removing).await.unwrap().unwrap_err().status, Status::Delay);
     for _ in 0..3 {
-        soon(fs.read(&caller(), &handle(b"file"), By::Anonymous, 0, 100)).await.unwrap();
+        soon(fs.read(&caller(), &handle(b"file"), StateidBasis::Anonymous, 0, 100)).await.unwrap();
     }
     removed.notify_one();
     let probed = origin.replays();
     until(|| origin.replays() > probed).await;
-    soon(fs.read(&caller(), &handle(b"file"), By::Anonymous, 0, 100)).await.unwrap();
+    soon(fs.read(&caller(), &handle(b"file"), StateidBasis::Anonymous, 0, 100)).await.unwrap();
     assert_eq!((origin.operations("REMOVE").len(), origin.mistaken()), (1, 0));
     assert_eq!(origin.operations("CREATE_SESSION").len(), 1);
 }
@@ -102,7 +102,7 @@ async fn what_is_sent_again_over_a_connection_that_is_not_bound_keeps_its_slot()
     origin.reconnect().await;
     until(|| unbound.load(Ordering::Relaxed) && origin.delays() > 0).await;
     for _ in 0..3 {
-        soon(fs.read(&caller(), &handle(b"file"), By::Anonymous, 0, 100)).await.unwrap();
+        soon(fs.read(&caller(), &handle(b"file"), StateidBasis::Anonymous, 0, 100)).await.unwrap();
     }
     removed.notify_one();
     soon(removing).await.unwrap().unwrap();

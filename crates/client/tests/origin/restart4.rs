@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use client::{Life, Nfs4, Url};
+use client::{Incarnation, Nfs4, Url};
 use protocol::nfs4::{self, ArgOp, OpenClaim, ResOp, Status, TestStateidOk};
 use vfs::{Adopted, FileSystem, Lock, LockKind, LockRequest, Locked, OpenId, Owner, Share};
 use xdr::List;
@@ -18,8 +18,8 @@ use crate::state4::{open, soon, write_delegation};
 pub async fn live(origin: &Origin4, directory: &Path) -> Nfs4 {
     let url = Url::parse(&format!("nfs://{}/export?vers=4.1&noresvport", origin.address)).unwrap();
     let record = directory.join("client.state");
-    let (life, _) = Life::resume(&url, Bytes::from_static(b"the proxy"), &record);
-    let fs = soon(Nfs4::connect_as(&url, life)).await.unwrap();
+    let (incarnation, _) = Incarnation::resume(&url, Bytes::from_static(b"the proxy"), &record);
+    let fs = soon(Nfs4::connect_as(&url, incarnation)).await.unwrap();
     let _callbacks = Box::leak(Box::new(fs.callbacks().unwrap()));
     fs.keep_record(&record).unwrap();
     fs

@@ -13,8 +13,8 @@ use protocol::nfs4::{
 };
 use tokio::time::timeout;
 use vfs::{
-    By, Callback, Callbacks, Caller, CreateHow, Data, FileSystem, Lease, LeaseKind, Lock, LockKind,
-    LockRequest, Locked, OpenRequest, Opened, Owner, SetAttributes, Share, Status, Want,
+    Callback, Callbacks, Caller, CreateHow, Data, FileSystem, Lease, LeaseKind, Lock, LockKind, LockRequest,
+    Locked, OpenRequest, Opened, Owner, SetAttributes, Share, StateidBasis, Status, Want,
 };
 
 use crate::scripted::{caller, handle, name};
@@ -57,7 +57,7 @@ pub async fn open(fs: &Nfs4) -> Opened {
     soon(fs.open(&caller(), &request(Want::Any))).await.unwrap()
 }
 
-pub async fn read(fs: &Nfs4, by: By) -> vfs::Result<Data> {
+pub async fn read(fs: &Nfs4, by: StateidBasis) -> vfs::Result<Data> {
     soon(fs.read(&caller(), &handle(b"file"), by, 0, 100)).await.map(|read| read.data)
 }
 
@@ -137,7 +137,7 @@ async fn one_operation_is_one_compound() {
     let origin = Origin4::start(usual).await;
     let fs = origin.mount("").await;
     let opened = open(&fs).await;
-    read(&fs, By::Open(opened.id)).await.unwrap();
+    read(&fs, StateidBasis::Open(opened.id)).await.unwrap();
     fs.close(&caller(), opened.id).await.unwrap();
     fs.remove(&caller(), &handle(b"dir"), &name(b"x")).await.unwrap_err();
     assert_eq!(
@@ -183,7 +183,7 @@ async fn a_lost_session_is_made_again_and_what_is_open_stays_open() {
     let fs = origin.mount("").await;
     let opened = open(&fs).await;
     origin.forget_session();
-    read(&fs, By::Open(opened.id)).await.unwrap();
+    read(&fs, StateidBasis::Open(opened.id)).await.unwrap();
     assert_eq!(origin.operations("CREATE_SESSION").len(), 2);
     assert_eq!((origin.operations("EXCHANGE_ID").len(), origin.operations("OPEN").len()), (1, 1));
 }
@@ -202,8 +202,8 @@ async fn after_a_restart_opens_locks_and_delegations_are_reclaimed_by_one_recove
     let asked = LockRequest { lock: lock.clone(), wait: false, reclaim: false };
     assert_eq!(soon(fs.lock(&caller(), opened.id, &asked)).await.unwrap(), Locked::Granted);
     origin.forget();
-    let by = By::Open(opened.id);
-    let (one, two, three) = tokio::join!(read(&fs, by), read(&fs, by), read(&fs, By::Anonymous));
+    let by = StateidBasis::Open(opened.id);
+    let (one, two, three) = tokio::join!(read(&fs, by), read(&fs, by), read(&fs, StateidBasis::Anonymous));
     assert!(one.is_ok() && two.is_ok() && three.is_ok());
     let opens = origin.operations("OPEN");
     let [_, ArgOp::Open(again)] = &opens[..] else { panic!("{opens:?}") };
@@ -234,11 +234,11 @@ async fn what_cannot_be_reclaimed_is_lost_and_said_so() {
     let (fs, mut callbacks, opened, lease) = delegated(&origin).await;
     restarted.store(true, Ordering::Relaxed);
     origin.forget();
-    assert_eq!(read(&fs, By::Open(opened.id)).await.unwrap_err().status, Status::BadStateId);
+    assert_eq!(read(&fs, StateidBasis::Open(opened.id)).await.unwrap_err().status, Status::BadStateId);
     let told = soon(callbacks.recv()).await.unwrap();
     assert!(matches!(told, Callback::Revoked { id, .. } if id == lease.id), "{told:?}");
     // What has nothing to do with it goes on.
-    assert!(read(&fs, By::Anonymous).await.is_ok());
+    assert!(read(&fs, StateidBasis::Anonymous).await.is_ok());
     soon(fs.close(&caller(), opened.id)).await.unwrap();
 }
 
@@ -260,7 +260,7 @@ async fn without_grace_an_open_is_opened_anew() {
     let opened = open(&fs).await;
     restarted.store(true, Ordering::Relaxed);
     origin.forget();
-    assert!(read(&fs, By::Open(opened.id)).await.is_ok());
+    assert!(read(&fs, StateidBasis::Open(opened.id)).await.is_ok());
     let claims: Vec<_> = origin
         .operations("OPEN")
         .into_iter()
@@ -285,7 +285,7 @@ async fn an_expired_state_id_is_tested_freed_and_replaced() {
     .await;
     let fs = origin.mount("").await;
     let opened = open(&fs).await;
-    assert!(read(&fs, By::Open(opened.id)).await.is_ok());
+    assert!(read(&fs, StateidBasis::Open(opened.id)).await.is_ok());
     let names: Vec<_> = origin
         .seen()
         .into_iter()
@@ -311,11 +311,11 @@ async fn delay_and_grace_are_waited_for_as_long_as_the_caller_does() {
     })
     .await;
     let fs = origin.mount("").await;
-    assert!(read(&fs, By::Anonymous).await.is_ok());
+    assert!(read(&fs, StateidBasis::Anonymous).await.is_ok());
     assert_eq!(reads.load(Ordering::Relaxed), 3);
     let deadline = Some(tokio::time::Instant::now() + Duration::from_millis(100));
     let hurried = Caller { deadline, ..caller() };
-    let failed = fs.read(&hurried, &handle(b"file"), By::Anonymous, 0, 1).await.unwrap_err();
+    let failed = fs.read(&hurried, &handle(b"file"), StateidBasis::Anonymous, 0, 1).await.unwrap_err();
     assert_eq!(failed.status, Status::Delay);
 }
 
@@ -350,12 +350,12 @@ async fn a_slot_whose_request_was_given_up_is_probed_before_it_is_used_again() {
     let hurried = Caller { deadline, ..caller() };
     for _ in 0..3 {
         let file = handle(b"file");
-        let failed = fs.read(&hurried, &file, By::Anonymous, 0, 1).await.unwrap_err();
+        let failed = fs.read(&hurried, &file, StateidBasis::Anonymous, 0, 1).await.unwrap_err();
         assert_eq!(failed.status, Status::Delay);
     }
     origin.resume().await;
     for _ in 0..8 {
-        assert!(read(&fs, By::Anonymous).await.is_ok());
+        assert!(read(&fs, StateidBasis::Anonymous).await.is_ok());
     }
     assert_eq!(origin.operations("CREATE_SESSION").len(), 1, "the slots were never out of step");
 }
@@ -366,10 +366,10 @@ async fn a_soft_mount_gives_up_and_comes_back() {
     let fs = origin.mount("soft&timeo=1&retrans=1").await;
     origin.stop();
     for _ in 0..10 {
-        assert_eq!(read(&fs, By::Anonymous).await.unwrap_err().status, Status::Io);
+        assert_eq!(read(&fs, StateidBasis::Anonymous).await.unwrap_err().status, Status::Io);
     }
     origin.resume().await;
-    soon(async { while read(&fs, By::Anonymous).await.is_err() {} }).await;
+    soon(async { while read(&fs, StateidBasis::Anonymous).await.is_err() {} }).await;
     assert_eq!(origin.operations("CREATE_SESSION").len(), 1);
 }
 
@@ -379,11 +379,11 @@ async fn a_connection_that_is_not_of_the_session_is_bound() {
     let origin = Origin4::start(usual).await;
     let fs = origin.mount("nconnect=3").await;
     for _ in 0..6 {
-        assert!(read(&fs, By::Anonymous).await.is_ok());
+        assert!(read(&fs, StateidBasis::Anonymous).await.is_ok());
     }
     origin.refuse_connection(refused.clone());
     for _ in 0..6 {
-        assert!(read(&fs, By::Anonymous).await.is_ok());
+        assert!(read(&fs, StateidBasis::Anonymous).await.is_ok());
     }
     assert!(refused.load(Ordering::Relaxed));
     assert_eq!(origin.operations("BIND_CONN_TO_SESSION").len(), 1);
@@ -400,7 +400,7 @@ async fn the_backchannel_is_bound_again_when_it_is_lost_or_said_to_be() {
     assert_eq!(soon(origin.call_back(recall(), false)).await.status, Ok(()));
     assert!(matches!(soon(callbacks.recv()).await, Some(Callback::Recall(told)) if told.id == lease.id));
     origin.set_flags(nfs4::SEQ4_STATUS_CB_PATH_DOWN);
-    read(&fs, By::Anonymous).await.unwrap();
+    read(&fs, StateidBasis::Anonymous).await.unwrap();
     until(|| origin.operations("BIND_CONN_TO_SESSION").len() == 2).await;
 }
 
@@ -452,11 +452,11 @@ async fn nonsense_is_an_io_error() {
     let fs = origin.mount("").await;
     for nonsense in 1..4 {
         turn.store(nonsense, Ordering::Relaxed);
-        assert_eq!(read(&fs, By::Anonymous).await.unwrap_err().status, Status::Io);
+        assert_eq!(read(&fs, StateidBasis::Anonymous).await.unwrap_err().status, Status::Io);
         assert_eq!(fs.nonsense_heard(), nonsense as u64);
     }
     turn.store(0, Ordering::Relaxed);
-    assert!(read(&fs, By::Anonymous).await.is_ok());
+    assert!(read(&fs, StateidBasis::Anonymous).await.is_ok());
 }
 
 #[tokio::test]
@@ -516,9 +516,9 @@ async fn a_file_that_moves_to_another_file_system_is_nonsense() {
     })
     .await;
     let fs = origin.mount("").await;
-    assert!(read(&fs, By::Anonymous).await.is_ok());
+    assert!(read(&fs, StateidBasis::Anonymous).await.is_ok());
     moved.store(true, Ordering::Relaxed);
-    assert_eq!(read(&fs, By::Anonymous).await.unwrap_err().status, Status::Io);
+    assert_eq!(read(&fs, StateidBasis::Anonymous).await.unwrap_err().status, Status::Io);
     assert_eq!(fs.nonsense_heard(), 1);
 }
 
@@ -534,7 +534,7 @@ async fn the_highest_version_that_the_origin_speaks_is_spoken() {
     }
     let refused = connect("4.2", origin.address).await.unwrap_err();
     assert!(refused.to_string().contains("does not speak NFS version 4.2;"), "{refused}");
-    let old = crate::scripted::Origin::start(|_| crate::scripted::Act::Silence).await;
+    let old = crate::scripted::Origin::start(|_| crate::scripted::Act::UnansweredSince).await;
     assert_eq!(connect("auto", old.address).await.unwrap().version(), "3");
     let refused = connect("4", old.address).await.unwrap_err();
     assert!(refused.to_string().contains("does not speak NFS version 4.1 nor 4.2"), "{refused}");
@@ -566,7 +566,7 @@ async fn nothing_is_lost_in_a_storm() {
             let owner = Owner(Bytes::from(format!("owner {task}")));
             let opened = fs.open(&caller(), &OpenRequest { owner, ..request(Want::Any) }).await?;
             for read in 0..READS {
-                let by = if read % 3 == 0 { By::Anonymous } else { By::Open(opened.id) };
+                let by = if read % 3 == 0 { StateidBasis::Anonymous } else { StateidBasis::Open(opened.id) };
                 let read = fs.read(&caller(), &handle(b"file"), by, 0, 100).await?;
                 assert_eq!(read.data.to_bytes().unwrap(), "data");
             }

@@ -193,7 +193,7 @@ impl Act<'_> {
         self.note(format!("closes file {file}{}", if writes { ", which it wrote" } else { "" }));
         if writes {
             self.board.ledger().settle(file, 0..BLOCKS, self.number, false);
-            thread::sleep(self.board.granule);
+            thread::sleep(self.board.granularity);
             self.board.ledger().end_writing(file);
         }
         Ok(())
@@ -230,7 +230,7 @@ impl Act<'_> {
         let to = self.path(name);
         self.player.seat.hand.rename(&path, to).map_err(failed)?;
         self.board.ledger().replaced(name);
-        thread::sleep(self.board.granule);
+        thread::sleep(self.board.granularity);
         self.board.ledger().end_writing(file);
         Ok(())
     }

@@ -116,6 +116,6 @@ fn collect(mut from: TcpStream, output: &Mutex<Vec<u8>>) -> io::Result<i32> {
 
 fn append(output: &Mutex<Vec<u8>>, bytes: &[u8]) {
     let mut output = output.lock().unwrap_or_else(PoisonError::into_inner);
-    let room = OUTPUT_BYTES_MAX.saturating_sub(output.len());
-    output.extend_from_slice(&bytes[..bytes.len().min(room)]);
+    let capacity = OUTPUT_BYTES_MAX.saturating_sub(output.len());
+    output.extend_from_slice(&bytes[..bytes.len().min(capacity)]);
 }

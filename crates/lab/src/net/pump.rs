@@ -51,7 +51,7 @@ impl Pump<'_> {
     fn read(&self, queue: &SyncSender<Chunk>) {
         let mut buffer = vec![0u8; CHUNK_BYTES];
         let mut from = self.from;
-        while self.whole() {
+        while self.complete() {
             let count = match from.read(&mut buffer) {
                 Ok(count) if count > 0 => count,
                 _ => return,
@@ -68,13 +68,13 @@ impl Pump<'_> {
         let mut calls = CallReader::new();
         for (due, bytes) in queue {
             thread::sleep(due.saturating_duration_since(Instant::now()));
-            let whole = self.whole();
+            let complete = self.complete();
             self.shared.bytes[usize::from(self.way == Way::Down)]
                 .fetch_add(bytes.len() as u64, Ordering::Relaxed);
             if self.way == Way::Up {
                 self.shared.count(&calls.feed(&bytes));
             }
-            if !whole || to.write_all(&bytes).is_err() {
+            if !complete || to.write_all(&bytes).is_err() {
                 let _ = self.from.shutdown(Shutdown::Both);
                 return;
             }
@@ -83,7 +83,7 @@ impl Pump<'_> {
     }
 
     /// Waits out a black hole; false when the connection was reset.
-    fn whole(&self) -> bool {
+    fn complete(&self) -> bool {
         let dead = |state: &State| state.ended || state.resets != self.resets;
         let state = self.shared.wait_while(|state| state.cut == Some(Cut::BlackHole) && !dead(state));
         !dead(&state)

@@ -190,7 +190,7 @@ async fn du(cache: &Cache, paths: &[String], sink: &Sink) -> Result<Value, Stop>
             "origin": cache.origin(),
             "objects": totals.objects,
             "files": totals.files,
-            "whole": totals.whole,
+            "whole": totals.complete,
             "disk_bytes": totals.disk_bytes,
             // Of a cache that nothing runs on, nobody knows the limits.
             "soft_bytes": (!cache.is_offline()).then_some(totals.soft_bytes),
@@ -199,7 +199,7 @@ async fn du(cache: &Cache, paths: &[String], sink: &Sink) -> Result<Value, Stop>
         }));
     }
     for (path, handle) in found(cache, paths, sink).await? {
-        let (mut files, mut whole, mut disk, mut pinned, mut cached) = (0u64, 0u64, 0u64, 0u64, 0u64);
+        let (mut files, mut complete, mut disk, mut pinned, mut cached) = (0u64, 0u64, 0u64, 0u64, 0u64);
         let mut seen = HashSet::new();
         let mut walk = Walk::from(cache, vec![(path.clone(), handle)]);
         while let Some((_, handle, info)) = walk.next().await {
@@ -208,13 +208,13 @@ async fn du(cache: &Cache, paths: &[String], sink: &Sink) -> Result<Value, Stop>
                 continue;
             }
             files += 1;
-            whole += u64::from(info.completeness == Completeness::Whole);
+            complete += u64::from(info.completeness == Completeness::CompleteFile);
             disk += info.disk_bytes;
             cached += info.cached_bytes;
             pinned += if info.pinned.is_some() { info.disk_bytes } else { 0 };
         }
         sink.entry(json!({
-            "path": path::show(&path), "files": files, "whole": whole, "cached_bytes": cached,
+            "path": path::show(&path), "files": files, "whole": complete, "cached_bytes": cached,
             "disk_bytes": disk, "pinned_bytes": pinned,
         }))
         .await?;
@@ -241,10 +241,10 @@ async fn pin(cache: &Cache, paths: &[String], sink: &Sink) -> Result<Value, Stop
 
 /// Where what is pinned is now, as far as is known.
 fn now_at(cache: &Cache, pin: &cache::Pinned) -> String {
-    cache.path_of(&pin.handle).map_or_else(|| pin.path.clone(), |names| whole_path(&names))
+    cache.path_of(&pin.handle).map_or_else(|| pin.path.clone(), |names| full_path(&names))
 }
 
-fn whole_path(names: &[Name]) -> String {
+fn full_path(names: &[Name]) -> String {
     path::show(&names.iter().fold(b"/".to_vec(), |path, name| path::join(&path, name.as_bytes())))
 }
 
@@ -342,7 +342,7 @@ async fn verify(
             for handle in page {
                 let names = cache.path_of(&handle);
                 let path = names
-                    .map_or_else(|| format!("(inode {})", inode(cache, &handle)), |names| whole_path(&names));
+                    .map_or_else(|| format!("(inode {})", inode(cache, &handle)), |names| full_path(&names));
                 verify_one(cache, (&path::read(&path), &handle), (origin, repair), &mut tally, sink).await?;
             }
             let Some(next) = next else { break };
@@ -410,7 +410,7 @@ fn entry(cache: &Cache, path: &[u8], info: &Info) -> Value {
         _ => "special",
     });
     let complete = match info.completeness {
-        Completeness::Whole => "whole",
+        Completeness::CompleteFile => "whole",
         Completeness::Part => "part",
         Completeness::Nothing => "nothing",
     };
@@ -425,7 +425,7 @@ fn entry(cache: &Cache, path: &[u8], info: &Info) -> Value {
         None => Value::Null,
         Some(Keeper::Itself) => "itself".into(),
         Some(Keeper::Above(above)) => {
-            cache.path_of(above).map_or("above".into(), |names| whole_path(&names).into())
+            cache.path_of(above).map_or("above".into(), |names| full_path(&names).into())
         }
     };
     json!({

@@ -26,7 +26,7 @@ struct Tally {
     files: u64,
     /// Done with, whatever came of it.
     done: u64,
-    whole: u64,
+    complete: u64,
     fetched: u64,
     bytes: u64,
     /// Of all files that are here now.
@@ -41,7 +41,7 @@ impl Tally {
         json!({
             "files": self.files,
             "done": self.done,
-            "whole": self.whole,
+            "whole": self.complete,
             "fetched": self.fetched,
             "bytes": self.bytes,
             "skipped": self.skipped,
@@ -59,7 +59,7 @@ struct Warming<'a> {
     newer: Option<i64>,
     tasks: JoinSet<Fetched>,
     tally: Tally,
-    room: u64,
+    capacity: u64,
     sink: &'a mut Sink,
 }
 
@@ -74,9 +74,9 @@ pub async fn run(
     let (uid, gid) = user.unwrap_or((0, 0));
     let caller = Caller::unix(uid, gid, &[]);
     let starts = found(cache, paths, sink).await?;
-    let room = cache.totals().await.soft_bytes;
+    let capacity = cache.totals().await.soft_bytes;
     let tally = Tally { walking: true, ..Tally::default() };
-    let mut warming = Warming { cache, caller, newer, tasks: JoinSet::new(), tally, room, sink };
+    let mut warming = Warming { cache, caller, newer, tasks: JoinSet::new(), tally, capacity, sink };
     warming.walk(starts).await?;
     warming.tally.walking = false;
     while !warming.tasks.is_empty() {
@@ -175,10 +175,10 @@ impl Warming<'_> {
             return Ok(());
         }
         self.tally.sizes += attributes.size;
-        if self.tally.sizes > self.room {
+        if self.tally.sizes > self.capacity {
             return Err(format!(
                 "what is to be fetched does not fit: the cleaner starts at {} bytes, and would take away what was fetched first; raise --cache-size, or name less",
-                self.room
+                self.capacity
             ));
         }
         while self.tasks.len() >= FILES_AT_A_TIME {
@@ -197,7 +197,7 @@ impl Warming<'_> {
         let Some(Ok((path, completed))) = self.tasks.join_next().await else { return Ok(()) };
         self.tally.done += 1;
         match completed {
-            Ok(Completed::Was) => self.tally.whole += 1,
+            Ok(Completed::Was) => self.tally.complete += 1,
             Ok(Completed::Now(bytes)) => {
                 self.tally.fetched += 1;
                 self.tally.bytes += bytes;

@@ -4,7 +4,7 @@ use std::hash::Hasher;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use indicatif::ProgressBar;
-use vfs::{By, Caller, Error, FileSystem, FileType, Freshness, Handle, Name, ReadDir};
+use vfs::{Caller, Error, FileSystem, FileType, Freshness, Handle, Name, ReadDir, StateidBasis};
 
 use crate::Failure;
 
@@ -97,7 +97,7 @@ async fn read_one(
     sum.write(name.as_bytes());
     let mut bytes = 0;
     loop {
-        let read = fs.read(caller, &node.handle, By::Anonymous, bytes, READ_BYTES).await?;
+        let read = fs.read(caller, &node.handle, StateidBasis::Anonymous, bytes, READ_BYTES).await?;
         let data = read.data.to_bytes().map_err(|_| vfs::Status::Io)?;
         sum.write(&data);
         bytes += data.len() as u64;

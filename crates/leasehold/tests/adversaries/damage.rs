@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use client::Url;
-use vfs::{By, Caller, CreateHow, FileSystem, Name, SetAttributes, Stability};
+use vfs::{Caller, CreateHow, FileSystem, Name, SetAttributes, Stability, StateidBasis};
 
 use crate::program::{Running, Tree};
 
@@ -106,7 +106,8 @@ async fn all(server: &Running, vers: &str) -> BTreeMap<String, Vec<u8>> {
         let mut bytes = Vec::new();
         loop {
             let at = bytes.len() as u64;
-            let read = fs.read(&caller, &looked.node.handle, By::Anonymous, at, 1 << 20).await.unwrap();
+            let read =
+                fs.read(&caller, &looked.node.handle, StateidBasis::Anonymous, at, 1 << 20).await.unwrap();
             bytes.extend_from_slice(&read.data.to_bytes().unwrap());
             if read.eof {
                 break;
@@ -132,7 +133,9 @@ async fn live(proxy: &Running) {
         let file = Name::new(name(number).as_bytes()).unwrap();
         let made = fs.create(&caller, &root, &file, CreateHow::Unchecked, &set).await.unwrap();
         let data = content(number, 1).into();
-        fs.write(&caller, &made.node.handle, By::Anonymous, 0, data, Stability::FileSync).await.unwrap();
+        fs.write(&caller, &made.node.handle, StateidBasis::Anonymous, 0, data, Stability::FileSync)
+            .await
+            .unwrap();
     }
     all(proxy, "4.1").await;
 }

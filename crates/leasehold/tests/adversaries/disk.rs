@@ -6,7 +6,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use client::{Nfs3, Url};
-use vfs::{By, Caller, FileSystem, Name};
+use vfs::{Caller, FileSystem, Name, StateidBasis};
 
 use crate::program::{Tree, fails_with, run};
 
@@ -44,7 +44,7 @@ async fn what_a_proxy_and_a_server_keep_is_for_their_user_alone() {
     let root = through.root(&caller).await.unwrap().handle;
     let file = through.lookup(&caller, &root, &Name::new(b"file").unwrap()).await.unwrap().node.handle;
     for offset in [0, 64 << 10, 128 << 10] {
-        through.read(&caller, &file, By::Anonymous, offset, 64 << 10).await.unwrap();
+        through.read(&caller, &file, StateidBasis::Anonymous, offset, 64 << 10).await.unwrap();
     }
     for kept in ["cache", "state"] {
         assert_eq!(open_to_others(Path::new(&tree.path(kept))), vec![], "{kept}");

@@ -5,7 +5,7 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::sync::Arc;
 
 use client::Url;
-use vfs::{AccessMask, By, Caller, FileSystem, Handle, Name, SetAttributes, Stability, Status};
+use vfs::{AccessMask, Caller, FileSystem, Handle, Name, SetAttributes, Stability, StateidBasis, Status};
 
 use crate::program::{Running, Tree};
 
@@ -59,7 +59,10 @@ impl Site {
         let set = SetAttributes { mode: Some(0o600), ..SetAttributes::default() };
         self.direct.setattr(&owner(), &file, &set, None).await.unwrap();
         let new = vec![b'N'; BYTES].into();
-        self.direct.write(&owner(), &file, By::Anonymous, 0, new, Stability::FileSync).await.unwrap();
+        self.direct
+            .write(&owner(), &file, StateidBasis::Anonymous, 0, new, Stability::FileSync)
+            .await
+            .unwrap();
     }
 }
 
@@ -70,7 +73,8 @@ async fn find(fs: &Arc<dyn FileSystem>, name: &str) -> Handle {
 }
 
 async fn read(fs: &Arc<dyn FileSystem>, caller: &Caller, file: &Handle, offset: u64) -> Result<u8, Status> {
-    let read = fs.read(caller, file, By::Anonymous, offset, 4).await.map_err(|error| error.status)?;
+    let read =
+        fs.read(caller, file, StateidBasis::Anonymous, offset, 4).await.map_err(|error| error.status)?;
     Ok(read.data.to_bytes().unwrap()[0])
 }
 

@@ -15,7 +15,7 @@ const STEPS: usize = 150;
 /// The shortest lease that there is: what waits for one to end waits for seconds.
 const LEASE: [&str; 2] = ["--lease-time", "5"];
 /// The tick of an older kernel, and some.
-const GRANULE: Duration = Duration::from_millis(22);
+const GRANULARITY: Duration = Duration::from_millis(22);
 /// Bytes that are written before a close.
 const CLOSED_BYTES: usize = 300_000;
 /// A lease, a grace period, a recall; twice, because each may follow the other.
@@ -40,7 +40,7 @@ fn play(lab: &Lab, origin: &Origin, vers: &str, versions: [&str; 3]) -> Report {
     for ((guest, origin), version) in guests.iter().zip(origins).zip(versions) {
         players.push(player(guest, origin, version));
     }
-    let report = Coherence::new(players, GRANULE).run(steps(), &mut Rng::from_environment());
+    let report = Coherence::new(players, GRANULARITY).run(steps(), &mut Rng::from_environment());
     eprintln!("lab: {}: {versions:?}: {:?}", lab.name(), proxy.status()["held"]);
     report
 }
@@ -78,7 +78,7 @@ fn kernels_are_coherent_without_us() {
     let knfsd = Knfsd::start(&lab);
     let guests = ["one", "two", "three"].map(|name| lab.guest(name));
     let players = guests.iter().map(|guest| player(guest, &knfsd.origin_v4(), V4_2)).collect();
-    Coherence::new(players, GRANULE).run(steps(), &mut Rng::from_environment());
+    Coherence::new(players, GRANULARITY).run(steps(), &mut Rng::from_environment());
 }
 
 #[test]

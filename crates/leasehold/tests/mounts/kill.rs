@@ -387,13 +387,13 @@ fn check(left: &[Left], from: &Path, to: &Path, all: bool) {
                 let checked: Vec<_> = models.iter().map(|model| model.check(&found)).collect();
                 assert!(checked.iter().any(Result::is_ok), "{}: {checked:?}", path.display());
             }
-            Left::Parts(original, path, whole) => check_parts(original, &moved(path), *whole || all),
+            Left::Parts(original, path, complete) => check_parts(original, &moved(path), *complete || all),
         }
     }
 }
 
 #[track_caller]
-fn check_parts(original: &Path, path: &Path, whole: bool) {
+fn check_parts(original: &Path, path: &Path, complete: bool) {
     let names = |directory: &Path| -> Vec<_> {
         let entries = fs::read_dir(directory).into_iter().flatten();
         let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
@@ -401,11 +401,11 @@ fn check_parts(original: &Path, path: &Path, whole: bool) {
         names
     };
     let found = names(path);
-    assert!(!whole || found == names(original), "{}: {found:?}", path.display());
+    assert!(!complete || found == names(original), "{}: {found:?}", path.display());
     for name in found {
         let (wanted, found) = (fs::read(original.join(&name)).unwrap(), fs::read(path.join(&name)).unwrap());
         let may = found.len() <= wanted.len() && found.iter().zip(&wanted).all(|(a, b)| a == b || *a == 0);
-        assert!(if whole { found == wanted } else { may }, "{}", path.join(name).display());
+        assert!(if complete { found == wanted } else { may }, "{}", path.join(name).display());
     }
 }
 

@@ -329,8 +329,8 @@ mod tests {
         assert!(Table::open(state.path(), 100).is_err(), "one user at a time");
         drop(table);
         let path = state.path().join("handles.log");
-        let whole = std::fs::read(&path).unwrap();
-        std::fs::write(&path, &whole[..whole.len() - 3]).unwrap();
+        let complete = std::fs::read(&path).unwrap();
+        std::fs::write(&path, &complete[..complete.len() - 3]).unwrap();
         let table = Table::open(state.path(), 100).unwrap();
         assert_eq!(table.places(key(1)), [place(0, "b"), place(0, "a")]);
         assert_eq!(table.places(key(2)), [place(1, "c")], "its removal was torn off");

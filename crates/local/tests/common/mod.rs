@@ -8,7 +8,8 @@ use bytes::Bytes;
 use local::{HandleKind, LocalFs, Options};
 use tempfile::TempDir;
 use vfs::{
-    By, Caller, CreateHow, FileSystem, Handle, Listing, Name, Node, ReadDir, SetAttributes, Stability, Status,
+    Caller, CreateHow, FileSystem, Handle, Listing, Name, Node, ReadDir, SetAttributes, Stability,
+    StateidBasis, Status,
 };
 
 /// A served directory, with its state beside it.
@@ -84,8 +85,11 @@ impl Served {
         offset: u64,
         count: u32,
     ) -> Result<(Bytes, bool), Status> {
-        let read =
-            self.fs.read(caller, file, By::Anonymous, offset, count).await.map_err(|error| error.status)?;
+        let read = self
+            .fs
+            .read(caller, file, StateidBasis::Anonymous, offset, count)
+            .await
+            .map_err(|error| error.status)?;
         Ok((read.data.to_bytes().unwrap(), read.eof))
     }
 
@@ -97,7 +101,8 @@ impl Served {
         data: &[u8],
     ) -> Result<u32, Status> {
         let data = Bytes::copy_from_slice(data);
-        let written = self.fs.write(caller, file, By::Anonymous, offset, data, Stability::Unstable).await;
+        let written =
+            self.fs.write(caller, file, StateidBasis::Anonymous, offset, data, Stability::Unstable).await;
         written.map(|written| written.count).map_err(|error| error.status)
     }
 

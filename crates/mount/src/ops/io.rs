@@ -39,13 +39,13 @@ impl Front {
     /// READ. To the kernel, fewer bytes than asked are the end of the file.
     pub async fn read(&self, fh: u64, offset: u64, size: u32, how: ReadHow) -> Outcome {
         let file = self.file(fh)?;
-        let granule = Duration::from_nanos(self.limits.time_delta_nanoseconds);
+        let granularity = Duration::from_nanos(self.limits.time_delta_nanoseconds);
         let leased = file.inode.is_leased();
         {
             let mut state = file.inode.state.lock();
             state.pages.heard_of(fh);
             if !how.direct {
-                state.pages.read(leased, granule, wall());
+                state.pages.read(leased, granularity, wall());
             }
         }
         for _ in 0..GROWTHS_MAX {
@@ -67,16 +67,16 @@ impl Front {
         if eof || first.is_empty() || first.len() >= size as usize {
             return Ok(first);
         }
-        let mut whole = BytesMut::from(&first[..]);
-        while whole.len() < size as usize {
-            let rest = size - whole.len() as u32;
-            let (part, eof) = self.read_part(file, offset + whole.len() as u64, rest).await?;
-            whole.extend_from_slice(&part);
+        let mut complete = BytesMut::from(&first[..]);
+        while complete.len() < size as usize {
+            let rest = size - complete.len() as u32;
+            let (part, eof) = self.read_part(file, offset + complete.len() as u64, rest).await?;
+            complete.extend_from_slice(&part);
             if eof || part.is_empty() {
                 break;
             }
         }
-        Ok(whole.freeze())
+        Ok(complete.freeze())
     }
 
     async fn read_part(&self, file: &File, offset: u64, size: u32) -> Result<(Bytes, bool), Errno> {

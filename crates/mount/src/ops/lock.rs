@@ -14,7 +14,7 @@ use super::deadlock::Wait;
 use crate::errno;
 use crate::files::{File, lock_owner};
 use crate::front::{Front, Interrupt, opening};
-use crate::inodes::{Inode, Locker, State};
+use crate::inodes::{Inode, Locker, NodeState};
 use crate::wire::reply::{Answer, Outcome};
 use crate::wire::request::FileLock;
 
@@ -208,7 +208,7 @@ async fn until_left(inode: &Inode, owner: &Owner) -> bool {
 }
 
 /// Was the file, or one in the directory, locked not long ago?
-pub fn was_locked(state: &State) -> bool {
+pub fn was_locked(state: &NodeState) -> bool {
     state.locked.is_some_and(|at| at.elapsed() < LOCKS_MEMORY)
 }
 

@@ -41,12 +41,12 @@ const REMOVED_MAX: u32 = 3;
 const RETRIES_MAX: usize = 4096;
 
 /// A thread that asks: its number, user and group.
-type Asker = (u32, u32, u32);
+type Requester = (u32, u32, u32);
 
 /// Threads that were told ESTALE, and what they come back for.
 #[derive(Debug, Default)]
 pub struct Retries {
-    table: Mutex<HashMap<Asker, Retry>>,
+    table: Mutex<HashMap<Requester, Retry>>,
     next: AtomicU64,
 }
 
@@ -90,13 +90,13 @@ pub enum Try {
 impl Retries {
     fn take(&self, header: &Header) -> Option<Retry> {
         let mut table = self.table.lock();
-        if table.is_empty() { None } else { table.remove(&asker(header)) }
+        if table.is_empty() { None } else { table.remove(&requester(header)) }
     }
 
-    fn take_if(&self, asker: Asker, number: u64) -> Option<Retry> {
+    fn take_if(&self, requester: Requester, number: u64) -> Option<Retry> {
         let mut table = self.table.lock();
-        let same = table.get(&asker).is_some_and(|retry| retry.number == number);
-        if same { table.remove(&asker) } else { None }
+        let same = table.get(&requester).is_some_and(|retry| retry.number == number);
+        if same { table.remove(&requester) } else { None }
     }
 
     /// With which flags the thread will open what it looks up here, and the answer if that is open already.
@@ -105,7 +105,7 @@ impl Retries {
         if table.is_empty() {
             return None;
         }
-        let retry = table.get(&asker(header))?;
+        let retry = table.get(&requester(header))?;
         // The directory may have got another node; the name has not changed.
         let flags = retry.flags.filter(|_| retry.names.iter().any(|(_, name)| *name == at.1))?;
         let opened = retry
@@ -116,14 +116,14 @@ impl Retries {
     }
 
     fn has_looked(&self, header: &Header) {
-        if let Some(retry) = self.table.lock().get_mut(&asker(header)) {
+        if let Some(retry) = self.table.lock().get_mut(&requester(header)) {
             retry.looked = true;
         }
     }
 
     /// Keeps a file that was opened with a LOOKUP. What it takes the place of, or the file itself if it came too late.
     fn keep(&self, header: &Header, opened: Opened) -> Option<Opened> {
-        match self.table.lock().get_mut(&asker(header)) {
+        match self.table.lock().get_mut(&requester(header)) {
             Some(retry) => retry.opened.replace(opened),
             None => Some(opened),
         }
@@ -173,16 +173,16 @@ impl Front {
         flags: Option<u32>,
         names: Vec<(u64, Name)>,
     ) {
-        let asker = asker(header);
+        let requester = requester(header);
         let number = self.retries.next.fetch_add(1, Ordering::Relaxed);
         {
             let mut table = self.retries.table.lock();
-            if table.len() >= RETRIES_MAX || table.contains_key(&asker) {
+            if table.len() >= RETRIES_MAX || table.contains_key(&requester) {
                 return;
             }
-            table.insert(asker, Retry { number, node, flags, names, looked: false, opened: None });
+            table.insert(requester, Retry { number, node, flags, names, looked: false, opened: None });
         }
-        tokio::spawn(expire(Arc::downgrade(self), asker, number));
+        tokio::spawn(expire(Arc::downgrade(self), requester, number));
     }
 
     /// A LOOKUP of a thread that was told ESTALE: opens what it finds, for the OPEN that follows. What cannot be opened is
@@ -328,14 +328,14 @@ fn regular(below: Below) -> Result<Below, Errno> {
     if below.attributes.file_type == FileType::Regular { Ok(below) } else { Err(Errno::INVAL) }
 }
 
-async fn expire(front: Weak<Front>, asker: Asker, number: u64) {
+async fn expire(front: Weak<Front>, requester: Requester, number: u64) {
     tokio::time::sleep(KEPT_MAX).await;
     let Some(front) = front.upgrade() else { return };
-    if let Some(opened) = front.retries.take_if(asker, number).and_then(|retry| retry.opened) {
+    if let Some(opened) = front.retries.take_if(requester, number).and_then(|retry| retry.opened) {
         front.give_up(opened).await;
     }
 }
 
-fn asker(header: &Header) -> Asker {
+fn requester(header: &Header) -> Requester {
     (header.pid, header.uid, header.gid)
 }

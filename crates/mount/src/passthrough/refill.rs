@@ -29,7 +29,7 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 use tokio::sync::Notify;
 use tokio::time::Instant;
-use vfs::{Attributes, Handle, WccAttributes, Whole};
+use vfs::{Attributes, CompleteFile, Handle, WccAttributes};
 
 use crate::device::Backing;
 use crate::errno;
@@ -65,7 +65,7 @@ pub struct Passed {
     /// The last refill has failed: nobody waits for the next one.
     failing: AtomicBool,
     /// Dropped last.
-    whole: Whole,
+    complete: CompleteFile,
 }
 
 impl std::fmt::Debug for Passed {
@@ -85,11 +85,11 @@ impl Drop for Passed {
 }
 
 impl Passed {
-    /// A backing file with the bytes of `whole`.
-    pub fn new(backing: Backing, whole: Whole) -> Passed {
-        let state = Mutex::new(Some(whole.attributes.wcc()));
+    /// A backing file with the bytes of `complete`.
+    pub fn new(backing: Backing, complete: CompleteFile) -> Passed {
+        let state = Mutex::new(Some(complete.attributes.wcc()));
         let (turn, poked, refilled, failing) = <_>::default();
-        Passed { backing, state, turn, poked, refilled, failing, whole }
+        Passed { backing, state, turn, poked, refilled, failing, complete }
     }
 
     /// Has it the bytes of this state?
@@ -104,7 +104,7 @@ impl Passed {
 
     /// Replaces the bytes from `offset` on, if they differ.
     async fn put(&self, offset: u64, bytes: Bytes) -> Result<(), Errno> {
-        let file = self.whole.file.clone();
+        let file = self.complete.file.clone();
         blocking(move || {
             let mut old = vec![0; bytes.len()];
             if file.read_exact_at(&mut old, offset).is_ok() && old == bytes {
@@ -117,7 +117,7 @@ impl Passed {
 
     /// Takes the file over from the cache, and cuts it to `size` bytes at most.
     async fn take_over(&self, size: u64) -> Result<(), Errno> {
-        let (pin, file) = (self.whole.pin.clone(), self.whole.file.clone());
+        let (pin, file) = (self.complete.pin.clone(), self.complete.file.clone());
         blocking(move || {
             pin.part();
             cut(&file, size)
@@ -270,7 +270,7 @@ impl Front {
             offset += length;
         }
         // It was cut while it was read.
-        let file = passed.whole.file.clone();
+        let file = passed.complete.file.clone();
         blocking(move || cut(&file, offset)).await
     }
 }

@@ -81,7 +81,7 @@ pub struct InitOut {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// Nothing is said, since nothing was asked.
-    Silence,
+    UnansweredSince,
     /// Done.
     Done,
     /// A name.
@@ -136,7 +136,7 @@ fn out_header(length: usize, error: i32, unique: u64) -> [u8; OUT_HEADER_BYTES] 
 fn encode(answer: &Answer) -> Vec<u8> {
     let mut to = Vec::with_capacity(160);
     match answer {
-        Answer::Silence | Answer::Done | Answer::Data(_) | Answer::Listing(..) => {}
+        Answer::UnansweredSince | Answer::Done | Answer::Data(_) | Answer::Listing(..) => {}
         Answer::Entry(entry) => put_entry(&mut to, entry),
         Answer::Attr(valid, attr) => {
             put(&mut to, &[valid.as_secs()]);

@@ -236,14 +236,14 @@ pub fn header(bytes: &[u8]) -> Option<(Header, u32)> {
 
 /// What is asked. `bytes` is all that one read of the device gave; its header has been read.
 pub fn parse(opcode: u32, bytes: &Bytes) -> Option<Request> {
-    let whole = bytes;
+    let complete = bytes;
     let mut fields = Fields(bytes.get(IN_HEADER_BYTES..)?);
     let f = &mut fields;
     Some(match opcode {
         op::INIT => init(f)?,
         op::DESTROY => Request::Destroy,
         op::INTERRUPT => Request::Interrupt { unique: f.u64()? },
-        op::FORGET => Request::Forget(vec![(header(whole)?.0.node, f.u64()?)]),
+        op::FORGET => Request::Forget(vec![(header(complete)?.0.node, f.u64()?)]),
         op::BATCH_FORGET => batch_forget(f)?,
         op::LOOKUP => Request::Lookup { name: f.name()? },
         op::GETATTR => Request::Getattr,
@@ -279,7 +279,7 @@ pub fn parse(opcode: u32, bytes: &Bytes) -> Option<Request> {
             let plus = opcode == op::READDIRPLUS;
             read(f).map(|(fh, offset, size, _)| Request::Readdir { fh, offset, size, plus })?
         }
-        op::WRITE => write(f, whole)?,
+        op::WRITE => write(f, complete)?,
         op::STATFS => Request::Statfs,
         op::FLUSH => {
             let (fh, _) = (f.u64()?, f.u64()?);
@@ -371,7 +371,7 @@ fn read(f: &mut Fields<'_>) -> Option<(u64, u64, u32, ReadHow)> {
     Some((fh, offset, size, ReadHow { direct: flags & READ_LOCKOWNER != 0 }))
 }
 
-fn write(f: &mut Fields<'_>, whole: &Bytes) -> Option<Request> {
+fn write(f: &mut Fields<'_>, complete: &Bytes) -> Option<Request> {
     let (fh, offset, size, write_flags) = (f.u64()?, f.u64()?, f.u32()? as usize, f.u32()?);
     let (_owner, flags, _) = (f.u64()?, f.u32()?, f.u32()?);
     let data = f.take(size)?;
@@ -380,7 +380,7 @@ fn write(f: &mut Fields<'_>, whole: &Bytes) -> Option<Request> {
     // A page has its place, whoever's open it is written through.
     let flags = if write_flags & WRITE_CACHE == 0 { flags } else { flags & !(libc::O_APPEND as u32) };
     let how = WriteHow { flags, direct, kill_set_id };
-    Some(Request::Write { fh, offset, data: whole.slice_ref(data), how })
+    Some(Request::Write { fh, offset, data: complete.slice_ref(data), how })
 }
 
 fn lock(f: &mut Fields<'_>) -> Option<(u64, u64, FileLock, bool)> {
@@ -474,8 +474,8 @@ mod tests {
     #[test]
     fn what_is_cut_or_lies_about_its_length_is_refused() {
         assert_eq!(parse(op::LOOKUP, &message(op::LOOKUP, b"no end")), None);
-        let whole = message(op::GETATTR, &[0; 16]);
-        assert!(header(&whole[..whole.len() - 1]).is_none());
+        let complete = message(op::GETATTR, &[0; 16]);
+        assert!(header(&complete[..complete.len() - 1]).is_none());
         let mut many = Vec::new();
         many.extend(u32::MAX.to_ne_bytes());
         many.extend([0; 4]);

@@ -229,15 +229,15 @@ fn who_watches_a_file_that_others_append_to_reads_what_they_wrote() {
         return;
     }
     for version in VERSIONS {
-        for whole in [false, true] {
+        for complete in [false, true] {
             let setting = Setting::new(&format!("vers={version}&actimeo=1"));
             let mut wanted = b"first line\n".repeat(20);
             fs::write(setting.there("log"), &wanted).unwrap();
             // Settled and complete in the cache, or not.
-            let rounds = if whole { 3 } else { 1 };
+            let rounds = if complete { 3 } else { 1 };
             for _ in 0..rounds {
                 assert_eq!(fs::read(setting.at("log")).unwrap(), wanted);
-                std::thread::sleep(std::time::Duration::from_millis(if whole { 30 } else { 0 }));
+                std::thread::sleep(std::time::Duration::from_millis(if complete { 30 } else { 0 }));
             }
             let held = File::open(setting.at("log")).unwrap();
             let mut bytes = vec![0; 4096];
@@ -254,7 +254,7 @@ fn who_watches_a_file_that_others_append_to_reads_what_they_wrote() {
                     assert_eq!(
                         bytes[..read],
                         wanted[..read],
-                        "version {version}, whole {whole}, round {round}"
+                        "version {version}, whole {complete}, round {round}"
                     );
                     read == wanted.len()
                 });

@@ -236,6 +236,15 @@ async fn stack(url: &Url, directory: &Path) -> (Origin, Arc<dyn FileSystem>) {
         acdirmin: wanted.acdirmin,
         acdirmax: wanted.acdirmax,
     };
-    let cache = Cache::open(origin.file_system(), options).await.unwrap();
-    (origin, cache)
+    // The process of another test may hold a copy of the old stack's lock until its exec closes it.
+    let deadline = std::time::Instant::now() + Duration::from_secs(10);
+    loop {
+        match Cache::open(origin.file_system(), options.clone()).await {
+            Ok(cache) => return (origin, cache),
+            Err(cache::OpenError::InUse { .. }) if std::time::Instant::now() < deadline => {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
 }

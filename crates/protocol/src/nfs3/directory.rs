@@ -1,6 +1,6 @@
 //! READDIR and READDIRPLUS (RFC 1813, sections 3.3.16 and 3.3.17).
 
-use xdr::{Chain, Xdr};
+use xdr::{LinkedList, Xdr};
 
 use super::{Fattr, Filename, Handle, Verifier};
 
@@ -39,7 +39,7 @@ pub struct ReaddirOk {
     /// To be given with the next cookie.
     pub cookieverf: Verifier,
     /// The entries.
-    pub entries: Chain<Entry, ENTRIES_MAX>,
+    pub entries: LinkedList<Entry, ENTRIES_MAX>,
     /// The directory ends here.
     pub eof: bool,
 }
@@ -82,7 +82,7 @@ pub struct ReaddirplusOk {
     /// To be given with the next cookie.
     pub cookieverf: Verifier,
     /// The entries.
-    pub entries: Chain<Entryplus, ENTRIES_MAX>,
+    pub entries: LinkedList<Entryplus, ENTRIES_MAX>,
     /// The directory ends here.
     pub eof: bool,
 }

@@ -1,6 +1,6 @@
 //! READDIR (RFC 8881, section 18.23).
 
-use xdr::{Chain, Xdr};
+use xdr::{LinkedList, Xdr};
 
 use super::{Bitmap, Component, Fattr, Verifier};
 
@@ -46,7 +46,7 @@ pub struct ReaddirOk {
     /// To be given with the next cookie.
     pub cookieverf: Verifier,
     /// The entries.
-    pub entries: Chain<Entry, ENTRIES_MAX>,
+    pub entries: LinkedList<Entry, ENTRIES_MAX>,
     /// The directory ends here.
     pub eof: bool,
 }

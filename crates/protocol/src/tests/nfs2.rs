@@ -1,7 +1,7 @@
 //! Each procedure of RFC 1094 in bytes.
 
 use bytes::Bytes;
-use xdr::Chain;
+use xdr::LinkedList;
 
 use super::wire::{Seed, args, results, text};
 use crate::Reply::{Fail, Ok};
@@ -52,7 +52,7 @@ pub fn seeds() -> Vec<Seed> {
         args::<call::Readdir>(&ReaddirArgs { dir: HANDLE, cookie: 0, count: 4096 }, &format!("{H} 0 4096")),
         results::<call::Readdir>(
             &Ok(ReaddirOk {
-                entries: Chain::new(vec![Entry { fileid: 42, name: text("hello"), cookie: 3 }]).unwrap(),
+                entries: LinkedList::new(vec![Entry { fileid: 42, name: text("hello"), cookie: 3 }]).unwrap(),
                 eof: true,
             }),
             "0 1 42 \"hello\" 3 0 1",

@@ -1,7 +1,7 @@
 //! Each procedure of RFC 1813 in bytes.
 
 use bytes::Bytes;
-use xdr::Chain;
+use xdr::LinkedList;
 
 use super::wire::{Seed, args, results, text};
 use crate::Reply::{Fail, Ok};
@@ -190,13 +190,13 @@ fn directories() -> Vec<Seed> {
     let listing = ReaddirOk {
         dir_attributes: None,
         cookieverf: VERIFIER,
-        entries: Chain::new(vec![entry(1, ".", 1), entry(42, "hello", 1 << 40)]).unwrap(),
+        entries: LinkedList::new(vec![entry(1, ".", 1), entry(42, "hello", 1 << 40)]).unwrap(),
         eof: true,
     };
     let plus = ReaddirplusOk {
         dir_attributes: Some(FATTR_VALUE),
         cookieverf: VERIFIER,
-        entries: Chain::new(vec![Entryplus {
+        entries: LinkedList::new(vec![Entryplus {
             fileid: 42,
             name: text("hello"),
             cookie: 3,

@@ -1,7 +1,7 @@
 //! Each procedure of NQNFS in bytes, as the appendix of Macklem's paper has it.
 
 use bytes::Bytes;
-use xdr::Chain;
+use xdr::LinkedList;
 
 use super::wire::{Seed, args, results, text};
 use crate::Reply::{Fail, Ok};
@@ -200,7 +200,7 @@ fn directories() -> Vec<Seed> {
             &format!("0 {H} 0 4096"),
         ),
         results::<call::Readdir>(
-            &done(ReaddirOk { entries: Chain::new(vec![old]).unwrap(), eof: true }),
+            &done(ReaddirOk { entries: LinkedList::new(vec![old]).unwrap(), eof: true }),
             "0 0 1 42 \"hello\" 3 0 1",
         ),
         args::<call::Readdirlook>(
@@ -210,7 +210,7 @@ fn directories() -> Vec<Seed> {
         results::<call::Readdirlook>(
             &Ok(Granted {
                 lease: LeaseResult::Read(PROMISE),
-                results: ReaddirlookOk { entries: Chain::new(vec![entry]).unwrap(), eof: true },
+                results: ReaddirlookOk { entries: LinkedList::new(vec![entry]).unwrap(), eof: true },
             }),
             &format!("0 1 1 30 q77 1 1 30 q77 {H} {FATTR} 42 \"hello\" 3 0 1"),
         ),

@@ -1,6 +1,6 @@
 //! MOUNT and the port mapper in bytes.
 
-use xdr::{Chain, Inline, List};
+use xdr::{Inline, LinkedList, List};
 
 use super::wire::{Seed, args, results, text};
 use crate::Reply::{Fail, Ok};
@@ -9,10 +9,10 @@ use crate::portmap;
 
 /// MOUNT; making an example compares it.
 pub fn mount_seeds() -> Vec<Seed> {
-    let mounts = Chain::new(vec![Mountbody { hostname: text("pc"), directory: text("/srv") }]).unwrap();
-    let exports = Chain::new(vec![
-        Exportnode { dir: text("/srv"), groups: Chain::new(vec![text("lab"), text("pc")]).unwrap() },
-        Exportnode { dir: text("/pub"), groups: Chain::default() },
+    let mounts = LinkedList::new(vec![Mountbody { hostname: text("pc"), directory: text("/srv") }]).unwrap();
+    let exports = LinkedList::new(vec![
+        Exportnode { dir: text("/srv"), groups: LinkedList::new(vec![text("lab"), text("pc")]).unwrap() },
+        Exportnode { dir: text("/pub"), groups: LinkedList::default() },
     ])
     .unwrap();
     let exports_wire = "1 \"/srv\" 1 \"lab\" 1 \"pc\" 0 1 \"/pub\" 0 0";
@@ -54,7 +54,10 @@ pub fn portmap_seeds() -> Vec<Seed> {
         results::<call::Unset>(&false, "0"),
         args::<call::Getport>(&mount, "100005 1 17 0"),
         results::<call::Getport>(&20048, "20048"),
-        results::<call::Dump>(&Chain::new(vec![nfs, mount]).unwrap(), "1 100003 3 6 2049 1 100005 1 17 0 0"),
+        results::<call::Dump>(
+            &LinkedList::new(vec![nfs, mount]).unwrap(),
+            "1 100003 3 6 2049 1 100005 1 17 0 0",
+        ),
     ]
 }
 

@@ -17,11 +17,11 @@ fn message(text: &'static [u8]) -> Message {
 }
 
 fn admit(cache: &Arc<ReplyCache>, xid: u32, arguments: &'static [u8]) -> Admission {
-    cache.admit(FIRST, &header(xid), arguments, Lasting::UntilHeard)
+    cache.admit(FIRST, &header(xid), arguments, ReplyLifetime::UntilHeard)
 }
 
 fn again(cache: &Arc<ReplyCache>, from: Sender, xid: u32, arguments: &'static [u8]) -> Admission {
-    cache.admit(from, &header(xid), arguments, Lasting::UntilHeard)
+    cache.admit(from, &header(xid), arguments, ReplyLifetime::UntilHeard)
 }
 
 /// A reply whose results begin with this status.
@@ -54,13 +54,13 @@ async fn a_call_by_another_credential_is_another_call() {
     ];
     for credential in credentials {
         let header = CallHeader { credential, ..header(1) };
-        let admitted = cache.admit(FIRST, &header, b"mkdir a", Lasting::UntilHeard);
+        let admitted = cache.admit(FIRST, &header, b"mkdir a", ReplyLifetime::UntilHeard);
         assert!(matches!(admitted, Admission::Execute { resent: false, .. }), "{header:?}");
         answer(admitted, &message(b"done"));
     }
     let stamped = Credential::Sys(AuthSys { stamp: 77, ..sys });
     let header = CallHeader { credential: stamped, ..header(1) };
-    let admitted = cache.admit(SECOND, &header, b"mkdir a", Lasting::UntilHeard);
+    let admitted = cache.admit(SECOND, &header, b"mkdir a", ReplyLifetime::UntilHeard);
     assert!(matches!(admitted, Admission::Answered(_)), "a stamp may be new each time it is sent");
 }
 
@@ -70,7 +70,7 @@ async fn a_reply_that_was_heard_answers_the_same_port_alone() {
     let cache = ReplyCache::open(directory.path()).unwrap();
     answer(admit(&cache, 1, b"mkdir a"), &ended(0));
     answer(admit(&cache, 2, b"mkdir a"), &ended(17));
-    answer(cache.admit(FIRST, &header(3), b"vacated", Lasting::Kept), &ended(0));
+    answer(cache.admit(FIRST, &header(3), b"vacated", ReplyLifetime::Kept), &ended(0));
     cache.heard(9);
     for xid in [1, 2] {
         assert!(
@@ -79,7 +79,7 @@ async fn a_reply_that_was_heard_answers_the_same_port_alone() {
         );
     }
     cache.heard(1);
-    let kept = cache.admit(SECOND, &header(3), b"vacated", Lasting::Kept);
+    let kept = cache.admit(SECOND, &header(3), b"vacated", ReplyLifetime::Kept);
     assert!(matches!(kept, Admission::Answered(_)), "whatever the network does");
     for restarted in [true, false] {
         let cache = if restarted { ReplyCache::open(directory.path()).unwrap() } else { cache.clone() };

@@ -2,7 +2,7 @@
 
 use protocol::nfs2::{Entry as WireEntry, Filename, ReaddirArgs, ReaddirOk};
 use vfs::{Entry, ReadDir, Status};
-use xdr::{Chain, padding};
+use xdr::{LinkedList, padding};
 
 use super::convert::fileid;
 use super::{Cookies, attributes};
@@ -23,13 +23,13 @@ pub(crate) async fn list(
     count: u32,
 ) -> vfs::Result<ReaddirOk> {
     let Object { export, handle, caller } = directory;
-    let room = count.min(8192).checked_sub(FRAME_BYTES).ok_or(Status::TooSmall)?;
+    let capacity = count.min(8192).checked_sub(FRAME_BYTES).ok_or(Status::TooSmall)?;
     let cookies = &request.front.cookies;
     let cookie = match u64::from(from) {
         0..Entry::FIRST_COOKIE => 0,
         _ => cookies.lengthen(&export, &caller, &handle, from).await?,
     };
-    let part = ReadDir { cookie, verifier: [0; 8], bytes: room, plus: false };
+    let part = ReadDir { cookie, verifier: [0; 8], bytes: capacity, plus: false };
     let listing = export.fs.readdir(&caller, &handle, part).await?;
     let mut all = Vec::new();
     if from < 2 {
@@ -47,7 +47,7 @@ pub(crate) async fn list(
     let count = all.len();
     for (name, fileid, cookie) in all {
         used += 4 + 4 + 4 + (name.len() + padding(name.len())) as u32 + 4;
-        if used > room {
+        if used > capacity {
             break;
         }
         entries.push(WireEntry {
@@ -65,6 +65,6 @@ pub(crate) async fn list(
     if let Some(entry) = listing.entries.iter().find(|entry| Some(Cookies::shorten(entry.cookie)) == last) {
         cookies.remember(&handle, entry.cookie);
     }
-    let entries = Chain::new(entries).ok_or(Status::ServerFault)?;
+    let entries = LinkedList::new(entries).ok_or(Status::ServerFault)?;
     Ok(ReaddirOk { entries, eof: listing.eof && !cut })
 }

@@ -16,7 +16,7 @@ pub(super) async fn create(request: &Request<'_>, args: CreateArgs) -> vfs::Resu
     let made = file_type(args.attributes.mode);
     let created = if made == FileType::Regular {
         let create = || export.fs.create(caller, handle, &name, CreateHow::Unchecked, &set);
-        request.front.past_silent(&object, Some(&name), create).await?
+        request.front.past_courtesy(&object, Some(&name), create).await?
     } else {
         let device = device(set.size.unwrap_or(0) as u32);
         let set = SetAttributes { size: None, ..set };

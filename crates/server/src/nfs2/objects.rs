@@ -3,7 +3,7 @@
 use protocol::nfs2::{
     DATA_MAX, DirOpArgs, DirOpOk, Fattr, Handle, Path, ReadArgs, ReadOk, SattrArgs, StatfsOk, WriteArgs,
 };
-use vfs::{By, Name, Status};
+use vfs::{Name, StateidBasis, Status};
 use xdr::Bulk;
 
 use super::convert::{fattr, set_attributes};
@@ -20,7 +20,7 @@ pub(super) async fn setattr(request: &Request<'_>, args: SattrArgs) -> vfs::Resu
     let Object { export, handle, caller } = &object;
     let set = set_attributes(&args.attributes);
     let setting = || export.fs.setattr(caller, handle, &set, None);
-    let wcc = request.front.past_silent(&object, None, setting).await?;
+    let wcc = request.front.past_courtesy(&object, None, setting).await?;
     Ok(fattr(&attributes(export, caller, handle, wcc.after).await?))
 }
 
@@ -45,8 +45,8 @@ pub(super) async fn read(request: &Request<'_>, args: ReadArgs) -> vfs::Result<R
     let object = request.object(&args.file)?;
     let Object { export, handle, caller } = &object;
     let count = args.count.min(DATA_MAX);
-    let read = || export.fs.read(caller, handle, By::Anonymous, args.offset.into(), count);
-    let read = request.front.past_silent(&object, None, read).await?;
+    let read = || export.fs.read(caller, handle, StateidBasis::Anonymous, args.offset.into(), count);
+    let read = request.front.past_courtesy(&object, None, read).await?;
     let attributes = attributes(export, caller, handle, read.attributes).await?;
     Ok(ReadOk { attributes: fattr(&attributes), data: crate::nfs3::bulk(read.data) })
 }

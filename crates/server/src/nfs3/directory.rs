@@ -8,7 +8,7 @@ use protocol::nfs3::{
     Entry as WireEntry, Entryplus, Filename, ReaddirArgs, ReaddirOk, ReaddirplusArgs, ReaddirplusOk, Verifier,
 };
 use vfs::{Entry, Listing, ReadDir, Status};
-use xdr::{Chain, padding};
+use xdr::{LinkedList, padding};
 
 use super::convert::fattr;
 use crate::exports::Export;
@@ -29,7 +29,7 @@ pub(super) async fn readdir(request: &Request<'_>, args: ReaddirArgs) -> vfs::Re
         bytes: args.count,
         plus: false,
     };
-    let Part { listing, room, dots, .. } = read_part(request, &asked).await?;
+    let Part { listing, capacity, dots, .. } = read_part(request, &asked).await?;
     let mut entries = Vec::with_capacity(listing.entries.len() + 2);
     let mut used = 0;
     let mut cut = false;
@@ -39,7 +39,7 @@ pub(super) async fn readdir(request: &Request<'_>, args: ReaddirArgs) -> vfs::Re
     }
     for entry in &listing.entries {
         used += entry_bytes(entry.name.as_bytes());
-        if used > room {
+        if used > capacity {
             cut = true;
             break;
         }
@@ -55,7 +55,7 @@ pub(super) async fn readdir(request: &Request<'_>, args: ReaddirArgs) -> vfs::Re
     Ok(ReaddirOk {
         dir_attributes: listing.directory.as_ref().map(fattr),
         cookieverf: listing.verifier,
-        entries: Chain::new(entries).ok_or(Status::ServerFault)?,
+        entries: LinkedList::new(entries).ok_or(Status::ServerFault)?,
         eof: listing.eof && !cut,
     })
 }
@@ -68,7 +68,7 @@ pub(super) async fn readdirplus(request: &Request<'_>, args: ReaddirplusArgs) ->
         bytes: args.maxcount,
         plus: true,
     };
-    let Part { export, listing, room, dots } = read_part(request, &asked).await?;
+    let Part { export, listing, capacity, dots } = read_part(request, &asked).await?;
     let mut entries = Vec::with_capacity(listing.entries.len() + 2);
     let mut used = 0;
     let mut cut = false;
@@ -80,7 +80,7 @@ pub(super) async fn readdirplus(request: &Request<'_>, args: ReaddirplusArgs) ->
     for entry in &listing.entries {
         let wire = entryplus(request, &export, entry)?;
         used += entryplus_bytes(&wire);
-        if used > room {
+        if used > capacity {
             cut = true;
             break;
         }
@@ -92,7 +92,7 @@ pub(super) async fn readdirplus(request: &Request<'_>, args: ReaddirplusArgs) ->
     Ok(ReaddirplusOk {
         dir_attributes: listing.directory.as_ref().map(fattr),
         cookieverf: listing.verifier,
-        entries: Chain::new(entries).ok_or(Status::ServerFault)?,
+        entries: LinkedList::new(entries).ok_or(Status::ServerFault)?,
         eof: listing.eof && !cut,
     })
 }
@@ -109,7 +109,7 @@ struct Part {
     export: std::sync::Arc<Export>,
     listing: Listing,
     /// Bytes that entries may take.
-    room: u32,
+    capacity: u32,
     /// Those of `.` and `..` that come first: name, inode number, cookie.
     dots: Vec<(&'static [u8], u64, u64)>,
 }
@@ -117,10 +117,10 @@ struct Part {
 async fn read_part(request: &Request<'_>, asked: &Asked<'_>) -> vfs::Result<Part> {
     let Object { export, handle, caller } = request.object(asked.dir)?;
     let most = if request.datagram { DATAGRAM_ANSWER_MAX_BYTES } else { ANSWER_MAX_BYTES };
-    let room = asked.bytes.min(most).checked_sub(FRAME_BYTES).ok_or(Status::TooSmall)?;
+    let capacity = asked.bytes.min(most).checked_sub(FRAME_BYTES).ok_or(Status::TooSmall)?;
     let cookie = if asked.cookie < Entry::FIRST_COOKIE { 0 } else { asked.cookie };
     let verifier = if cookie == 0 { Verifier::default() } else { asked.verifier };
-    let part = ReadDir { cookie, verifier, bytes: room, plus: asked.plus };
+    let part = ReadDir { cookie, verifier, bytes: capacity, plus: asked.plus };
     let listing = export.fs.readdir(&caller, &handle, part).await?;
     let mut dots = Vec::new();
     if asked.cookie < 2 {
@@ -131,7 +131,7 @@ async fn read_part(request: &Request<'_>, asked: &Asked<'_>) -> vfs::Result<Part
         dots = vec![(&b"."[..], fileid, 1), (&b".."[..], fileid, 2)];
         dots.drain(..asked.cookie as usize);
     }
-    Ok(Part { export, listing, room, dots })
+    Ok(Part { export, listing, capacity, dots })
 }
 
 fn entryplus(request: &Request<'_>, export: &Export, entry: &Entry) -> vfs::Result<Entryplus> {

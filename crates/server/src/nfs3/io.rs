@@ -1,7 +1,7 @@
 //! READ, WRITE, COMMIT (RFC 1813, sections 3.3.6, 3.3.7 and 3.3.21).
 
 use protocol::nfs3::{CommitArgs, CommitOk, ReadArgs, ReadOk, WriteArgs, WriteOk};
-use vfs::{By, Data, Status};
+use vfs::{Data, StateidBasis, Status};
 use xdr::Bulk;
 
 use super::convert::{fattr, stability, stable_how, wcc_data};
@@ -13,8 +13,8 @@ pub(super) async fn read(request: &Request<'_>, args: ReadArgs) -> vfs::Result<R
     let Object { export, handle, caller } = &object;
     let most = if request.datagram { DATAGRAM_TRANSFER_MAX_BYTES } else { TRANSFER_MAX_BYTES };
     let count = args.count.min(most);
-    let read = || export.fs.read(caller, handle, By::Anonymous, args.offset, count);
-    let read = request.front.past_silent(&object, None, read).await?;
+    let read = || export.fs.read(caller, handle, StateidBasis::Anonymous, args.offset, count);
+    let read = request.front.past_courtesy(&object, None, read).await?;
     if read.data.is_empty() && !read.eof && args.count > 0 {
         // Linux takes that for an I/O error. No back end should answer so.
         tracing::warn!(
@@ -43,8 +43,9 @@ pub(super) async fn write(request: &Request<'_>, args: WriteArgs) -> vfs::Result
         return Err(Status::FBig.into());
     }
     let stable = stability(args.stable);
-    let write = || export.fs.write(caller, handle, By::Anonymous, args.offset, data.clone(), stable);
-    let written = request.front.past_silent(&object, None, write).await?;
+    let write =
+        || export.fs.write(caller, handle, StateidBasis::Anonymous, args.offset, data.clone(), stable);
+    let written = request.front.past_courtesy(&object, None, write).await?;
     Ok(WriteOk {
         file_wcc: wcc_data(&written.wcc),
         count: written.count,

@@ -21,7 +21,7 @@ pub(super) async fn create(request: &Request<'_>, args: CreateArgs) -> vfs::Resu
         WireHow::Exclusive(verifier) => (CreateHow::Exclusive(*verifier), SetAttributes::default()),
     };
     let create = || export.fs.create(caller, handle, &name, how, &set);
-    let created = request.front.past_silent(&object, Some(&name), create).await?;
+    let created = request.front.past_courtesy(&object, Some(&name), create).await?;
     create_ok(request, export, &created)
 }
 

@@ -20,7 +20,7 @@ pub(super) async fn setattr(request: &Request<'_>, args: SetattrArgs) -> vfs::Re
     let Object { export, handle, caller } = &object;
     let set = set_attributes(&args.new_attributes);
     let setting = || export.fs.setattr(caller, handle, &set, args.guard.map(timestamp));
-    let wcc = request.front.past_silent(&object, None, setting).await?;
+    let wcc = request.front.past_courtesy(&object, None, setting).await?;
     Ok(SetattrOk { obj_wcc: wcc_data(&wcc) })
 }
 

@@ -3,8 +3,8 @@
 //!
 //! Results go straight into the reply. What the whole came to is known at the end and patched in.
 
+mod capacity;
 mod order;
-mod room;
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use protocol::nfs4::{
 use rpc::Call;
 use rpc::message::Refusal;
 use rpc::service::Outcome;
-use vfs::{By, Caller, Freshness, Handle, HolderId, Share};
+use vfs::{Caller, Freshness, Handle, HolderId, Share, StateidBasis};
 use xdr::{Decode, Encode, Message};
 
 use super::state::clients::Principal;
@@ -29,7 +29,7 @@ const MINOR_MAX: u32 = 2;
 /// Bytes of an accepted reply before its results.
 const RPC_HEADER_BYTES: usize = 24;
 
-pub(super) use room::UNNEGOTIATED_BYTES as REPLY_BYTES_MAX;
+pub(super) use capacity::UNNEGOTIATED_BYTES as REPLY_BYTES_MAX;
 
 /// What the operations of a compound share.
 pub(crate) struct Compound<'c> {
@@ -58,7 +58,7 @@ pub(crate) struct Compound<'c> {
     /// The caller at the export used last: most compounds use one.
     caller: Option<(ExportId, Caller)>,
     /// Bytes that results may still take.
-    room: usize,
+    capacity: usize,
 }
 
 /// A current or saved handle with its state id.
@@ -96,14 +96,14 @@ impl<'c> Compound<'c> {
             upcoming: None,
             holder: if header.minorversion == 0 { front.state.peers.of(call.peer) } else { None },
             caller: None,
-            room: room::UNNEGOTIATED_BYTES,
+            capacity: capacity::UNNEGOTIATED_BYTES,
         }
     }
 
     /// Bytes of the request, its RPC header counted.
     pub(crate) fn request_bytes(&self) -> usize {
         // xid, call, RPC version, program, version, procedure; the credential; an empty verifier.
-        24 + room::encoded_len(&self.call.header.credential) + 8 + self.call.arguments.remaining()
+        24 + capacity::encoded_len(&self.call.header.credential) + 8 + self.call.arguments.remaining()
     }
 
     /// Is the operation being answered the last one?
@@ -249,20 +249,20 @@ impl<'c> Compound<'c> {
     }
 
     /// What a state id of I/O stands for. From here on the object is used in the name of its holder.
-    pub(crate) async fn ground(
+    pub(crate) async fn io_basis(
         &self,
         object: &mut Object,
         stateid: Stateid,
         share: Share,
-    ) -> Result<By, Status> {
-        let ground = self.front.state.ground(self, object, stateid, share)?;
-        if ground.holder.is_some() {
-            object.caller.holder = ground.holder;
+    ) -> Result<StateidBasis, Status> {
+        let io_basis = self.front.state.io_basis(self, object, stateid, share)?;
+        if io_basis.holder.is_some() {
+            object.caller.holder = io_basis.holder;
         }
-        if ground.is_stranger {
+        if io_basis.is_stranger {
             op::may_open(object, &object.handle, share, None).await?;
         }
-        Ok(ground.by)
+        Ok(io_basis.by)
     }
 
     /// The attributes that an export's file system has.
@@ -273,8 +273,8 @@ impl<'c> Compound<'c> {
     }
 
     /// Bytes that the result of the operation being answered may have.
-    pub(crate) fn room(&self) -> usize {
-        self.room
+    pub(crate) fn capacity(&self) -> usize {
+        self.capacity
     }
 
     /// May the client use this export?
@@ -304,7 +304,9 @@ impl<'c> Compound<'c> {
         };
         let operation = args.operation();
         self.front.counts().add_nfs4(operation);
-        if let Err(status) = order::check(self, operation).and_then(|()| room::check(self.room, operation)) {
+        if let Err(status) =
+            order::check(self, operation).and_then(|()| capacity::check(self.capacity, operation))
+        {
             return ResOp::failed(operation, self.too_big(status));
         }
         op::dispatch(self, args).await
@@ -339,7 +341,7 @@ pub(super) async fn answer(front: &Arc<Front>, call: &Call) -> Outcome {
     let status_at = encoder.len();
     CompoundResHeader { status: Ok(()), tag: header.tag.clone(), results: 0 }.encode(&mut encoder);
     let results_at = encoder.len() - 4;
-    compound.room -= encoder.len();
+    compound.capacity -= encoder.len();
     while status.is_ok()
         && let Some(next) = header.next(&mut decoder)
     {
@@ -349,11 +351,11 @@ pub(super) async fn answer(front: &Arc<Front>, call: &Call) -> Outcome {
             return replayed(call, &header.tag, &replay);
         }
         if compound.position == 0 {
-            compound.room = room::negotiated(compound.slot.as_ref()).saturating_sub(encoder.len());
+            compound.capacity = capacity::negotiated(compound.slot.as_ref()).saturating_sub(encoder.len());
         }
         let before = encoder.len();
-        status = room::encode(&compound, &result, &mut encoder);
-        compound.room = compound.room.saturating_sub(encoder.len() - before);
+        status = capacity::encode(&compound, &result, &mut encoder);
+        compound.capacity = compound.capacity.saturating_sub(encoder.len() - before);
         compound.position += 1;
     }
     encoder.patch(status_at, status.err().map_or(0, u32::from));

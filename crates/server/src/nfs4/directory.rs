@@ -7,7 +7,7 @@ use protocol::nfs4::{
     Attr, Bitmap, Component, Entry, Fattr, Outcome, ReaddirArgs, ReaddirOk, Status, Verifier,
 };
 use vfs::{Freshness, Handle, ReadDir};
-use xdr::Chain;
+use xdr::LinkedList;
 
 use super::attributes::{self, Asked};
 use super::compound::{Compound, File};
@@ -34,19 +34,19 @@ pub(super) struct Part {
     verifier: Verifier,
     asked: Bitmap,
     /// Bytes that entries may take.
-    room: usize,
+    capacity: usize,
 }
 
 impl Part {
     pub(super) fn new(compound: &Compound<'_>, args: &ReaddirArgs) -> Result<Part, Status> {
         let most = (args.maxcount as usize).min(ANSWER_BYTES_MAX);
-        let room = most.checked_sub(FRAME_BYTES).ok_or(Status::TooSmall)?;
-        let left = compound.room().saturating_sub(RESULT_BYTES + FRAME_BYTES);
+        let capacity = most.checked_sub(FRAME_BYTES).ok_or(Status::TooSmall)?;
+        let left = compound.capacity().saturating_sub(RESULT_BYTES + FRAME_BYTES);
         Ok(Part {
             cookie: args.cookie,
             verifier: args.cookieverf,
             asked: args.attr_request,
-            room: room.min(left),
+            capacity: capacity.min(left),
         })
     }
 }
@@ -54,22 +54,22 @@ impl Part {
 /// Entries up to as many as fit.
 struct Entries {
     list: Vec<Entry>,
-    room: usize,
+    capacity: usize,
     /// One did not fit: no more are taken.
     cut: bool,
 }
 
 impl Entries {
     fn new(part: &Part) -> Entries {
-        Entries { list: Vec::new(), room: part.room, cut: false }
+        Entries { list: Vec::new(), capacity: part.capacity, cut: false }
     }
 
     fn push(&mut self, name: &[u8], cookie: u64, attrs: Fattr) -> Result<(), Status> {
         let name = Component::new(name.to_vec()).ok_or(Status::ServerFault)?;
         let entry = Entry { cookie, name, attrs };
-        match self.room.checked_sub(entry.encoded_len()) {
-            Some(room) => {
-                self.room = room;
+        match self.capacity.checked_sub(entry.encoded_len()) {
+            Some(capacity) => {
+                self.capacity = capacity;
                 self.list.push(entry);
             }
             None => self.cut = true,
@@ -81,7 +81,7 @@ impl Entries {
         if self.list.is_empty() && self.cut {
             return Err(Status::TooSmall);
         }
-        let entries = Chain::new(self.list).ok_or(Status::ServerFault)?;
+        let entries = LinkedList::new(self.list).ok_or(Status::ServerFault)?;
         Ok(ReaddirOk { cookieverf, entries, eof: eof && !self.cut })
     }
 }
@@ -140,7 +140,7 @@ pub(super) async fn of_export(
     let read = ReadDir {
         cookie: part.cookie,
         verifier: part.verifier,
-        bytes: part.room.min(u32::MAX as usize) as u32,
+        bytes: part.capacity.min(u32::MAX as usize) as u32,
         plus: !(part.asked - WITHOUT_NODES).is_empty(),
     };
     let listing = match export.fs.readdir(&object.caller, handle, read).await {

@@ -15,7 +15,7 @@ pub(super) async fn written(
 ) -> Result<(Object, Place), Status> {
     let mut object = compound.writable()?;
     let stateid = compound.stateid(stateid)?;
-    let by = compound.ground(&mut object, stateid, Share::WRITE).await?;
+    let by = compound.io_basis(&mut object, stateid, Share::WRITE).await?;
     within_a_file(offset, length)?;
     let place = Place { handle: object.handle, by, offset };
     Ok((object, place))
@@ -31,7 +31,7 @@ pub(super) async fn read(
     let saved = compound.saved_file()?.clone();
     let mut object = compound.object_of(saved)?;
     let stateid = compound.saved_stateid(stateid)?;
-    let by = compound.ground(&mut object, stateid, Share::READ).await?;
+    let by = compound.io_basis(&mut object, stateid, Share::READ).await?;
     within_a_file(offset, length)?;
     let place = Place { handle: object.handle, by, offset };
     Ok((object, place))

@@ -2,14 +2,15 @@
 //!
 //! [`clients`], [`sessions`], [`stateids`], [`owners`] and [`grace`] are pure tables, together behind one lock that is
 //! never held across a wait; [`records`] is what survives a restart; [`stateless`] holds those back who know of no state. The operations of [`super::op`] move the tables
-//! and the file systems together. [`release`] gives back what clients held that are no more, [`room`] says whose goes when
+//! and the file systems together. [`release`] gives back what clients held that are no more, [`capacity`] says whose goes when
 //! there is too much.
 
+mod capacity;
 pub(crate) mod clients;
 mod closed;
 pub(crate) mod grace;
-mod ground;
 mod ids;
+mod io_basis;
 pub(crate) mod maker;
 mod named;
 pub(crate) mod names;
@@ -17,7 +18,6 @@ pub(crate) mod owners;
 mod peers;
 mod records;
 mod release;
-mod room;
 pub(crate) mod sequenced;
 pub(crate) mod sessions;
 mod slot;
@@ -47,7 +47,7 @@ use peers::Peers;
 use records::{Before, Records, ServerId};
 use sequenced::{Answer, Turns};
 use sessions::Sessions;
-use stateids::{Asker, FileKey, Kind, Stateids};
+use stateids::{FileKey, Kind, Requester, Stateids};
 use stateless::Stateless;
 
 pub(crate) use slot::{Slot, retagged};
@@ -58,7 +58,7 @@ pub struct KnownClients {
     /// All that have a confirmed record.
     pub known: usize,
     /// Of these, whose lease has run out.
-    pub silent: usize,
+    pub courtesy: usize,
 }
 
 #[cfg(any(test, feature = "fuzzing"))]
@@ -68,9 +68,9 @@ pub(crate) mod fuzzing {
     pub use super::stateids::fuzzing::states;
 }
 
+pub use capacity::Bounds;
+pub(crate) use capacity::{Below, Capacity, Scarce};
 pub(crate) use release::holds;
-pub use room::Bounds;
-pub(crate) use room::{Below, Room, Scarce};
 
 /// What the state of v4 clients depends on.
 #[derive(Clone, Debug)]
@@ -108,7 +108,7 @@ pub(crate) struct State {
     pub(crate) callbacks: callback::Ways,
     pub(crate) peers: Peers,
     stateless: Stateless,
-    pub(crate) room: Room,
+    pub(crate) capacity: Capacity,
     lease: Duration,
     patience: Duration,
     started: AtomicBool,
@@ -144,7 +144,7 @@ impl Default for State {
     /// In memory alone.
     fn default() -> State {
         // Without randomness of the system, the time tells one life from the next as well as can be.
-        let (epoch, server) = records::first_life().unwrap_or_else(|_| {
+        let (epoch, server) = records::first_incarnation().unwrap_or_else(|_| {
             let now = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
             (now.as_secs() as u32, u128::to_be_bytes(now.as_nanos()))
         });
@@ -156,7 +156,7 @@ impl State {
     /// The state after a start: none, but for what the record says that clients may reclaim.
     pub(crate) fn open(options: &StateOptions) -> io::Result<State> {
         let Some(directory) = &options.directory else {
-            let (epoch, server) = records::first_life()?;
+            let (epoch, server) = records::first_incarnation()?;
             return Ok(State::new(epoch, server, None, options));
         };
         let records = Records::open(directory, options.lease)?;
@@ -187,7 +187,7 @@ impl State {
             callbacks: callback::Ways::default(),
             peers: Peers::default(),
             stateless,
-            room: Room::default(),
+            capacity: Capacity::default(),
             lease: options.lease,
             patience: options.patience,
             started: AtomicBool::new(false),
@@ -251,10 +251,10 @@ impl State {
     /// How many clients there are now.
     pub(crate) fn clients(&self) -> KnownClients {
         let (tables, now) = (self.tables(), Instant::now());
-        let is_silent = |client: &&Client| tables.clients.is_silent(client.id, now);
-        let (known, silent) =
-            (tables.clients.iter().count(), tables.clients.iter().filter(is_silent).count());
-        KnownClients { known, silent }
+        let is_courtesy = |client: &&Client| tables.clients.is_courtesy(client.id, now);
+        let (known, courtesy) =
+            (tables.clients.iter().count(), tables.clients.iter().filter(is_courtesy).count());
+        KnownClients { known, courtesy }
     }
 
     /// Which server this is, in every life: `so_major_id` and the scope.
@@ -339,9 +339,9 @@ impl State {
     }
 
     /// Who asks about a state id.
-    pub(crate) fn asker(compound: &Compound<'_>, tables: &Tables) -> Asker {
+    pub(crate) fn requester(compound: &Compound<'_>, tables: &Tables) -> Requester {
         let client =
             if compound.minor == 0 { None } else { tables.client_of(compound).map(|client| client.id) };
-        Asker { minor: compound.minor, client }
+        Requester { minor: compound.minor, client }
     }
 }

@@ -5,7 +5,7 @@ use protocol::nqnfs::{
     ReaddirlookOk,
 };
 use vfs::{Node, ReadDir, Status};
-use xdr::{Chain, padding};
+use xdr::{LinkedList, padding};
 
 use super::convert::{fattr, is_start};
 use super::granting::{grant, granted};
@@ -36,19 +36,19 @@ pub(super) async fn readdirlook(
     let lease = granted(asked, &object, lease).await?;
     let Object { export, handle, caller } = &object;
     let most = BYTES_MAX[usize::from(asked.request.datagram)];
-    let room = args.cnt.min(most).checked_sub(FRAME_BYTES).ok_or(Status::TooSmall)?;
+    let capacity = args.cnt.min(most).checked_sub(FRAME_BYTES).ok_or(Status::TooSmall)?;
     let cookies = &asked.request.front.cookies;
     let cookie = match args.cookie {
         start if is_start(start) => 0,
         cookie => cookies.lengthen(export, caller, handle, cookie).await?,
     };
-    let part = ReadDir { cookie, verifier: [0; 8], bytes: room, plus: true };
+    let part = ReadDir { cookie, verifier: [0; 8], bytes: capacity, plus: true };
     let listing = export.fs.readdir(caller, handle, part).await?;
     let (mut entries, mut used, mut cut) = (Vec::new(), 0, false);
     for entry in &listing.entries {
         let name = entry.name.as_bytes();
         used += ENTRY_BYTES + (name.len() + padding(name.len())) as u32;
-        if used > room || entries.len() == protocol::nqnfs::ENTRIES_MAX {
+        if used > capacity || entries.len() == protocol::nqnfs::ENTRIES_MAX {
             cut = true;
             break;
         }
@@ -74,7 +74,7 @@ pub(super) async fn readdirlook(
     if let Some(entry) = listing.entries.iter().find(|entry| Some(Cookies::shorten(entry.cookie)) == last) {
         cookies.remember(handle, entry.cookie);
     }
-    let entries = Chain::new(entries).ok_or(Status::ServerFault)?;
+    let entries = LinkedList::new(entries).ok_or(Status::ServerFault)?;
     Ok((lease, ReaddirlookOk { entries, eof: listing.eof && !cut }))
 }
 

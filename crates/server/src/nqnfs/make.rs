@@ -37,7 +37,7 @@ pub(super) async fn create(asked: &Asked<'_>, lease: LeaseRequest, args: CreateA
         }
     }
     let create = || export.fs.create(caller, handle, &name, CreateHow::Unchecked, &set);
-    let created = asked.front.past_silent(&object, Some(&name), create).await?;
+    let created = asked.front.past_courtesy(&object, Some(&name), create).await?;
     without_lease(asked, &object, &created, (lease, 0)).await
 }
 

@@ -4,7 +4,7 @@ use protocol::nqnfs::{
     AccessArgs, DATA_MAX, Fattr, Handle, LeaseRequest, LookupArgs, LookupOk, Path, ReadArgs, ReadOk,
     SattrArgs, StatfsOk, WriteArgs,
 };
-use vfs::{AccessMask, By, Name, Node, Status};
+use vfs::{AccessMask, Name, Node, StateidBasis, Status};
 use xdr::Bulk;
 
 use super::convert::{fattr, set_attributes};
@@ -30,7 +30,7 @@ pub(super) async fn setattr(asked: &Asked<'_>, lease: LeaseRequest, args: SattrA
     let Object { export, handle, caller } = &object;
     let set = set_attributes(&args.attributes);
     let setting = || export.fs.setattr(caller, handle, &set, None);
-    let wcc = asked.front.past_silent(&object, None, setting).await?;
+    let wcc = asked.front.past_courtesy(&object, None, setting).await?;
     let attributes = fattr(asked, &attributes(export, caller, handle, wcc.after).await?).await?;
     Ok((grant.at(attributes.rev), attributes))
 }
@@ -72,8 +72,8 @@ pub(super) async fn read(asked: &Asked<'_>, lease: LeaseRequest, args: ReadArgs)
     let Object { export, handle, caller } = &object;
     let most = if asked.request.datagram { DATAGRAM_DATA_MAX } else { DATA_MAX };
     let count = args.count.min(most);
-    let read = || export.fs.read(caller, handle, By::Anonymous, args.offset, count);
-    let read = asked.front.past_silent(&object, None, read).await?;
+    let read = || export.fs.read(caller, handle, StateidBasis::Anonymous, args.offset, count);
+    let read = asked.front.past_courtesy(&object, None, read).await?;
     let attributes = fattr(asked, &attributes(export, caller, handle, read.attributes).await?).await?;
     Ok((grant.at(attributes.rev), ReadOk { attributes, data: crate::nfs3::bulk(read.data) }))
 }

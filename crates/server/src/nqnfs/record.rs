@@ -76,14 +76,15 @@ impl Record {
         if self.0.granted.load(Ordering::Acquire) {
             return Ok(());
         }
-        self.change(|contents, in_this_life| (contents.granted, *in_this_life) = (true, true)).await?;
+        self.change(|contents, in_this_incarnation| (contents.granted, *in_this_incarnation) = (true, true))
+            .await?;
         self.0.granted.store(true, Ordering::Release);
         Ok(())
     }
 
     /// No lease of the life before is out any more.
     pub(super) async fn recovered(&self) -> io::Result<()> {
-        self.change(|contents, in_this_life| contents.granted = *in_this_life).await
+        self.change(|contents, in_this_incarnation| contents.granted = *in_this_incarnation).await
     }
 
     /// `modifyrev` has come so far.
@@ -99,12 +100,12 @@ impl Record {
         let inner = self.0.clone();
         let write = move || {
             let mut held = inner.contents.lock();
-            let (mut next, mut in_this_life) = *held;
-            change(&mut next, &mut in_this_life);
+            let (mut next, mut in_this_incarnation) = *held;
+            change(&mut next, &mut in_this_incarnation);
             if let Some(directory) = inner.directory.as_ref().filter(|_| next != held.0) {
                 write(directory, next)?;
             }
-            *held = (next, in_this_life);
+            *held = (next, in_this_incarnation);
             Ok(())
         };
         if self.0.directory.is_none() {
@@ -138,8 +139,8 @@ fn decode(bytes: &[u8]) -> Option<Contents> {
     let (granted, rest) = body.split_first()?;
     let (offset, rest) = rest.split_first_chunk::<8>()?;
     let (reached, rest) = rest.split_first_chunk::<8>()?;
-    let whole = rest.is_empty() && crc32c::crc32c(body) == u32::from_be_bytes(*check) && *granted <= 1;
-    whole.then_some(Contents {
+    let complete = rest.is_empty() && crc32c::crc32c(body) == u32::from_be_bytes(*check) && *granted <= 1;
+    complete.then_some(Contents {
         granted: *granted == 1,
         offset: u64::from_be_bytes(*offset),
         reached: u64::from_be_bytes(*reached),
@@ -170,13 +171,13 @@ mod tests {
     #[test]
     fn a_damaged_record_says_that_leases_are_out() {
         let home = tempfile::tempdir().unwrap();
-        let whole = encode(Contents { granted: false, offset: 1, reached: 2 });
+        let complete = encode(Contents { granted: false, offset: 1, reached: 2 });
         for at in 0..BYTES {
-            let mut damaged = whole;
+            let mut damaged = complete;
             damaged[at] ^= 1;
             std::fs::write(home.path().join(NAME), damaged).unwrap();
             assert!(Record::open(Some(home.path())).unwrap().1.granted, "byte {at}");
-            std::fs::write(home.path().join(NAME), &whole[..at]).unwrap();
+            std::fs::write(home.path().join(NAME), &complete[..at]).unwrap();
             assert!(Record::open(Some(home.path())).unwrap().1.granted, "cut at {at}");
         }
     }

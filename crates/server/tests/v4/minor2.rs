@@ -16,11 +16,11 @@ use crate::wire::{ROOT, lookup, name, then, walk};
 const MIB: u64 = 1 << 20;
 
 /// A client of minor version 2 on a new server.
-async fn session(home: &Home) -> (crate::setup::Life, Session) {
-    let life = home.serve(LEASE).await;
-    let mut session = life.session(b"client").await;
+async fn session(home: &Home) -> (crate::setup::Incarnation, Session) {
+    let incarnation = home.serve(LEASE).await;
+    let mut session = incarnation.session(b"client").await;
     session.client.minor = 2;
-    (life, session)
+    (incarnation, session)
 }
 
 fn seek(offset: u64, what: DataContent) -> ArgOp {
@@ -35,7 +35,7 @@ fn range(offset: u64, length: u64) -> AllocateArgs {
 async fn holes_are_found_made_and_left_out() {
     let home = Home::new();
     let path = home.tree().join("file");
-    let (_life, mut session) = session(&home).await;
+    let (_incarnation, mut session) = session(&home).await;
     std::fs::write(&path, vec![7; 3 * MIB as usize]).unwrap();
     // The state id of OPEN is the current one for what follows it.
     let opened = vec![ROOT, ArgOp::Open(create(b"file", b"owner", 3))];
@@ -68,7 +68,7 @@ async fn holes_are_found_made_and_left_out() {
 #[tokio::test]
 async fn a_range_is_copied_before_the_answer() {
     let home = Home::new();
-    let (_life, mut session) = session(&home).await;
+    let (_incarnation, mut session) = session(&home).await;
     std::fs::write(home.tree().join("from"), b"0123456789").unwrap();
     let (target, handle) = session.open(create(b"to", b"owner", 3)).await;
     let copy = CopyArgs {
@@ -100,7 +100,7 @@ async fn a_range_is_copied_before_the_answer() {
 #[tokio::test]
 async fn extended_attributes_are_set_listed_and_removed() {
     let home = Home::new();
-    let (_life, mut session) = session(&home).await;
+    let (_incarnation, mut session) = session(&home).await;
     std::fs::write(home.tree().join("file"), b"").unwrap();
     let asked = GetattrArgs { attr_request: Bitmap::of(&[Attr::XattrSupport]) };
     let told = session.last::<op::Getattr>(then(walk("/file"), [ArgOp::Getattr(asked)])).await;
@@ -135,7 +135,7 @@ async fn extended_attributes_are_set_listed_and_removed() {
 #[tokio::test]
 async fn what_is_not_offered_is_not_supported_rather_than_illegal() {
     let home = Home::new();
-    let (_life, mut session) = session(&home).await;
+    let (_incarnation, mut session) = session(&home).await;
     for operation in [
         ArgOp::OffloadCancel(OffloadArgs { stateid: Stateid::ANONYMOUS }),
         ArgOp::OffloadStatus(OffloadArgs { stateid: Stateid::ANONYMOUS }),
@@ -157,7 +157,7 @@ async fn what_is_not_offered_is_not_supported_rather_than_illegal() {
 #[tokio::test]
 async fn secinfo_uses_the_current_handle_up() {
     let home = Home::new();
-    let (_life, mut session) = session(&home).await;
+    let (_incarnation, mut session) = session(&home).await;
     std::fs::create_dir(home.tree().join("dir")).unwrap();
     let no_name = |style| ArgOp::SecinfoNoName(style);
     for operation in [no_name(SecinfoStyle::CurrentFh), no_name(SecinfoStyle::Parent)] {
@@ -171,9 +171,9 @@ async fn secinfo_uses_the_current_handle_up() {
 #[tokio::test]
 async fn a_reply_that_the_session_has_no_room_for_is_not_sent() {
     let home = Home::new();
-    let life = home.serve(LEASE).await;
+    let incarnation = home.serve(LEASE).await;
     std::fs::write(home.tree().join("file"), vec![7; 4096]).unwrap();
-    let mut client = life.client(1).await;
+    let mut client = incarnation.client(1).await;
     let known = client.last::<op::ExchangeId>(vec![crate::setup::exchange_id(b"small", 1, 0)]).await;
     let mut args = crate::setup::create_session_args(known.clientid, known.sequenceid, 4);
     args.fore_chan_attrs.maxresponsesize = 1024;

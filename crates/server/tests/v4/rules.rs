@@ -79,9 +79,9 @@ async fn a_compound_ends_at_its_first_failure_and_says_where() {
 async fn arguments_that_end_early_are_bad_xdr_behind_what_was_done() {
     let served = serve_root().await;
     let mut client = served.client(0).await;
-    let whole = bytes(&tagged(0, b"", vec![ROOT, ROOT, getattr(&[Attr::Size])]));
+    let complete = bytes(&tagged(0, b"", vec![ROOT, ROOT, getattr(&[Attr::Size])]));
     for cut in [4, 8, 12] {
-        let reply = client.raw(&whole[..whole.len() - cut]).await;
+        let reply = client.raw(&complete[..complete.len() - cut]).await;
         let results = rpc::message::parse_reply(xdr::Decoder::new(reply)).unwrap().unwrap();
         let results: protocol::nfs4::CompoundRes = xdr::from_bytes(results.rest()).unwrap();
         assert_eq!((results.status, results.resarray.len()), (Err(Status::BadXdr), 3), "{cut} bytes less");

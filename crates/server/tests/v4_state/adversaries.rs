@@ -16,7 +16,7 @@ use protocol::nfs4::{
 use xdr::Bulk;
 
 use crate::callbacks::{Manner, Reachable};
-use crate::setup::{Home, LEASE, Life, Session, open};
+use crate::setup::{Home, Incarnation, LEASE, Session, open};
 use crate::wire::{ROOT, lookup, putfh};
 
 const MANNERS: [Manner; 8] = [
@@ -43,7 +43,7 @@ fn name_of(file: usize) -> Vec<u8> {
 }
 
 /// A server over so many files.
-async fn serving(home: &Home, files: usize, options: arbiter::Options) -> Life {
+async fn serving(home: &Home, files: usize, options: arbiter::Options) -> Incarnation {
     for file in 0..files {
         std::fs::write(home.tree().join(String::from_utf8(name_of(file)).unwrap()), b"old").unwrap();
     }
@@ -98,17 +98,17 @@ async fn overwrite(writer: &mut Session, file: usize, handle: Handle) {
 async fn a_client_that_answers_a_recall_wrongly_holds_nobody_up_beyond_the_deadline() {
     for manner in MANNERS {
         let home = Home::new();
-        let life = serving(&home, 1, options(Duration::from_millis(300))).await;
-        let mut holder = Reachable::with_manner(&life, b"holder", manner).await;
+        let incarnation = serving(&home, 1, options(Duration::from_millis(300))).await;
+        let mut holder = Reachable::with_manner(&incarnation, b"holder", manner).await;
         let file = handle(&mut holder, 0).await;
         let opened = holder.last::<op::Open>(opening(0, 1)).await.unwrap();
         let delegation = stateid_of(&opened.delegation).unwrap();
         assert_eq!(read(&mut holder, file, delegation).await.unwrap(), b"old");
 
-        let mut writer = life.session(b"writer").await;
+        let mut writer = incarnation.session(b"writer").await;
         let written = tokio::time::timeout(AT_ONCE, overwrite(&mut writer, 0, file)).await;
         assert!(written.is_ok(), "{manner:?}: the writer hangs");
-        assert_eq!(life.arbiter.held().read_leases, 0, "{manner:?}");
+        assert_eq!(incarnation.arbiter.held().read_leases, 0, "{manner:?}");
 
         // The next request tells, whatever the holder believes; and what it reads is what is there.
         let lost = read(&mut holder, file, delegation).await.unwrap_err();
@@ -125,13 +125,14 @@ async fn a_client_that_answers_a_recall_wrongly_holds_nobody_up_beyond_the_deadl
 #[tokio::test]
 async fn a_client_that_does_not_know_of_its_delegation_yet_is_asked_until_it_does() {
     let home = Home::new();
-    let life = serving(&home, 1, options(Duration::from_secs(60))).await;
-    let mut holder = Reachable::with_manner(&life, b"holder", Manner::Refusing(Status::BadHandle)).await;
+    let incarnation = serving(&home, 1, options(Duration::from_secs(60))).await;
+    let mut holder =
+        Reachable::with_manner(&incarnation, b"holder", Manner::Refusing(Status::BadHandle)).await;
     let file = handle(&mut holder, 0).await;
     let opened = holder.last::<op::Open>(opening(0, 1)).await.unwrap();
     let delegation = stateid_of(&opened.delegation).unwrap();
 
-    let mut writer = life.session(b"writer").await;
+    let mut writer = incarnation.session(b"writer").await;
     let mut writing = tokio::spawn(async move { overwrite(&mut writer, 0, file).await });
     for denied in 0..6 {
         let CbArgOp::Recall(recall) = holder.called().await else { panic!("a recall") };
@@ -149,12 +150,22 @@ async fn a_client_that_does_not_know_of_its_delegation_yet_is_asked_until_it_doe
 }
 
 /// Opens all files for reading and gives the delegations that are left with it; recalled ones go back if it obliges.
-async fn open_all(life: &Life, client: &mut Reachable, files: usize, bound: usize, obliges: bool) -> usize {
+async fn open_all(
+    incarnation: &Incarnation,
+    client: &mut Reachable,
+    files: usize,
+    bound: usize,
+    obliges: bool,
+) -> usize {
     let mut delegations = Vec::new();
     for file in 0..files {
         let opened = client.last::<op::Open>(opening(file, 1)).await.unwrap();
         delegations.extend(stateid_of(&opened.delegation));
-        assert!(life.arbiter.held().read_leases <= bound, "{} out", life.arbiter.held().read_leases);
+        assert!(
+            incarnation.arbiter.held().read_leases <= bound,
+            "{} out",
+            incarnation.arbiter.held().read_leases
+        );
         while let Ok(called) = client.calls.try_recv() {
             let CbArgOp::Recall(recall) = called.operation else { continue };
             delegations.retain(|stateid| *stateid != recall.stateid);
@@ -173,12 +184,12 @@ async fn a_bound_of_ten_delegations_holds_with_a_thousand_files_open() {
     let bounded = arbiter::Options { leases_max: 10, ..options(Duration::from_secs(60)) };
     for manner in [Manner::Obliging, Manner::Mute] {
         let home = Home::new();
-        let life = serving(&home, FILES, bounded.clone()).await;
-        let mut client = Reachable::with_manner(&life, b"client", manner).await;
+        let incarnation = serving(&home, FILES, bounded.clone()).await;
+        let mut client = Reachable::with_manner(&incarnation, b"client", manner).await;
         let started = Instant::now();
         let obliges = manner == Manner::Obliging;
-        let left = open_all(&life, &mut client, FILES, 10, obliges).await;
-        let held = life.arbiter.held();
+        let left = open_all(&incarnation, &mut client, FILES, 10, obliges).await;
+        let held = incarnation.arbiter.held();
         assert!(started.elapsed() < 3 * AT_ONCE, "{manner:?}: {:?}", started.elapsed());
         assert_eq!(held.opens, FILES);
         assert!((1..=10).contains(&held.read_leases) && left <= 10, "{manner:?}: {held:?}");
@@ -193,11 +204,11 @@ async fn delegations_beyond_the_bound_are_revoked_from_who_keeps_them() {
     const FILES: usize = 40;
     let home = Home::new();
     let bounded = arbiter::Options { leases_max: 10, ..options(Duration::from_millis(300)) };
-    let life = serving(&home, FILES, bounded).await;
-    let mut client = Reachable::with_manner(&life, b"client", Manner::Mute).await;
-    open_all(&life, &mut client, FILES, 10, false).await;
+    let incarnation = serving(&home, FILES, bounded).await;
+    let mut client = Reachable::with_manner(&incarnation, b"client", Manner::Mute).await;
+    open_all(&incarnation, &mut client, FILES, 10, false).await;
     tokio::time::timeout(AT_ONCE, async {
-        while life.arbiter.held().revoked == 0 {
+        while incarnation.arbiter.held().revoked == 0 {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     })
@@ -213,18 +224,18 @@ async fn a_client_that_is_mute_about_many_delegations_delays_no_recall_to_anothe
     let home = Home::new();
     let impatient =
         arbiter::Options { patience: Duration::from_millis(1), ..options(Duration::from_secs(60)) };
-    let life = serving(&home, FILES + 1, impatient).await;
-    let mut mute = Reachable::with_manner(&life, b"mute", Manner::Mute).await;
+    let incarnation = serving(&home, FILES + 1, impatient).await;
+    let mut mute = Reachable::with_manner(&incarnation, b"mute", Manner::Mute).await;
     for file in 0..FILES {
         let opened = mute.last::<op::Open>(opening(file, 1)).await.unwrap();
         assert!(stateid_of(&opened.delegation).is_some(), "file {file}");
     }
-    let mut writer = life.session(b"writer").await;
+    let mut writer = incarnation.session(b"writer").await;
     for file in 0..FILES {
         assert_eq!(writer.status(opening(file, 2)).await, Err(Status::Delay), "file {file}");
     }
 
-    let mut other = Reachable::new(&life, b"other").await;
+    let mut other = Reachable::new(&incarnation, b"other").await;
     let opened = other.last::<op::Open>(opening(FILES, 1)).await.unwrap();
     let delegation = stateid_of(&opened.delegation).unwrap();
     assert_eq!(writer.status(opening(FILES, 2)).await, Err(Status::Delay));

@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use tokio::sync::mpsc;
 use xdr::{Decode, Encode, Encoder};
 
-use crate::setup::{Life, create_session_args, exchange_id, reclaim_complete};
+use crate::setup::{Incarnation, create_session_args, exchange_id, reclaim_complete};
 
 /// What is done about a write that the client has not sent: size and change attribute.
 pub const WRITTEN: (u64, u64) = (4711, 99);
@@ -144,15 +144,15 @@ pub struct Reachable {
 }
 
 impl Reachable {
-    pub async fn new(life: &Life, ownerid: &[u8]) -> Reachable {
-        Reachable::with_manner(life, ownerid, Manner::Obliging).await
+    pub async fn new(incarnation: &Incarnation, ownerid: &[u8]) -> Reachable {
+        Reachable::with_manner(incarnation, ownerid, Manner::Obliging).await
     }
 
-    pub async fn with_manner(life: &Life, ownerid: &[u8], manner: Manner) -> Reachable {
+    pub async fn with_manner(incarnation: &Incarnation, ownerid: &[u8], manner: Manner) -> Reachable {
         let replies = tempfile::tempdir().unwrap();
         let (callee, calls) = Callee::new(manner);
         let cache = ReplyCache::open(replies.path()).unwrap();
-        let link = Link::with_service(LinkOptions::new(life.address()), callee.clone(), cache);
+        let link = Link::with_service(LinkOptions::new(incarnation.address()), callee.clone(), cache);
         let mut client = Reachable {
             link,
             callee,

@@ -13,8 +13,8 @@ use crate::wire::ROOT;
 #[tokio::test]
 async fn exchange_id_tells_what_the_server_is() {
     let home = Home::new();
-    let life = home.serve(LEASE).await;
-    let mut client = life.client(1).await;
+    let incarnation = home.serve(LEASE).await;
+    let mut client = incarnation.client(1).await;
     let known = client.last::<op::ExchangeId>(vec![exchange_id(b"client", 1, 0)]).await;
     assert_eq!(known.flags, EXCHGID4_FLAG_USE_NON_PNFS);
     assert!(!known.server_owner.major_id.is_empty() && known.server_scope == known.server_owner.major_id);
@@ -24,9 +24,9 @@ async fn exchange_id_tells_what_the_server_is() {
         (again.clientid, again.flags & EXCHGID4_FLAG_CONFIRMED_R),
         (known.clientid, EXCHGID4_FLAG_CONFIRMED_R)
     );
-    drop(life);
-    let life = home.serve(LEASE).await;
-    let mut client = life.client(1).await;
+    drop(incarnation);
+    let incarnation = home.serve(LEASE).await;
+    let mut client = incarnation.client(1).await;
     let later = client.last::<op::ExchangeId>(vec![exchange_id(b"client", 1, 0)]).await;
     assert_eq!(later.server_owner, known.server_owner, "the same server in its next life");
     assert_ne!(later.clientid, known.clientid);
@@ -35,8 +35,8 @@ async fn exchange_id_tells_what_the_server_is() {
 #[tokio::test]
 async fn exchange_id_refuses_what_it_does_not_do() {
     let home = Home::new();
-    let life = home.serve(LEASE).await;
-    let mut client = life.client(1).await;
+    let incarnation = home.serve(LEASE).await;
+    let mut client = incarnation.client(1).await;
     for flags in [EXCHGID4_FLAG_CONFIRMED_R, 0x8, 0x0008_0000] {
         let refused = client.status(vec![exchange_id(b"client", 1, flags)]).await;
         assert_eq!(refused, Err(Status::Inval), "{flags:x}");
@@ -55,26 +55,26 @@ async fn exchange_id_refuses_what_it_does_not_do() {
 #[tokio::test]
 async fn renew_is_for_those_who_are_known() {
     let home = Home::new();
-    let life = home.serve(LEASE).await;
-    let mut client = life.minor0(b"client", 1).await;
+    let incarnation = home.serve(LEASE).await;
+    let mut client = incarnation.minor0(b"client", 1).await;
     let renew = |clientid| vec![ArgOp::Renew(RenewArgs { clientid })];
     assert_eq!(client.client.status(renew(client.clientid)).await, Ok(()));
     assert_eq!(client.client.status(renew(0)).await, Err(Status::StaleClientid));
-    life.minor0(b"client", 2).await;
+    incarnation.minor0(b"client", 2).await;
     assert_eq!(client.client.status(renew(client.clientid)).await, Err(Status::Expired));
 }
 
 #[tokio::test]
 async fn a_silent_client_keeps_what_it_holds_until_somebody_wants_it() {
     let home = Home::new();
-    let life = home.serve(Duration::from_secs(2)).await;
-    let mut holder = life.session(b"holder").await;
+    let incarnation = home.serve(Duration::from_secs(2)).await;
+    let mut holder = incarnation.session(b"holder").await;
     let (stateid, file) = holder.open(open_denying(b"file")).await;
     tokio::time::sleep(Duration::from_millis(2100)).await;
     // Silent, but in nobody's way.
     let read = protocol::nfs4::ReadArgs { stateid, offset: 0, count: 1 };
     assert_eq!(holder.on(file, ArgOp::Read(read)).await, Ok(()));
-    let mut other = life.session(b"other").await;
+    let mut other = incarnation.session(b"other").await;
     let write = || vec![ROOT, ArgOp::Open(open(b"file", b"other", 2, 0))];
     assert_eq!(other.status(write()).await, Err(Status::ShareDenied), "its lease is good");
     until(async || other.status(write()).await == Ok(())).await;

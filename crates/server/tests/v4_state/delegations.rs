@@ -13,11 +13,11 @@ use protocol::nfs4::{
 use xdr::Opaque;
 
 use crate::callbacks::{Listening, Manner, Reachable, TIMES, WRITTEN, called};
-use crate::setup::{Home, LEASE, Life, Minor0, open, owner};
+use crate::setup::{Home, Incarnation, LEASE, Minor0, open, owner};
 use crate::wire::{ROOT, getattr, lookup, putfh};
 
 /// A server that grants wherever it may, with a file to open.
-async fn granting(home: &Home, recall_deadline: Duration) -> Life {
+async fn granting(home: &Home, recall_deadline: Duration) -> Incarnation {
     std::fs::write(home.tree().join("file"), b"content").unwrap();
     let delegations = arbiter::Delegations::Always;
     let options = arbiter::Options { delegations, recall_deadline, ..arbiter::Options::default() };
@@ -43,8 +43,8 @@ async fn file(client: &mut Reachable) -> Handle {
 #[tokio::test]
 async fn a_delegation_is_recalled_and_returned_before_another_writes() {
     let home = Home::new();
-    let life = granting(&home, Duration::from_secs(30)).await;
-    let mut holder = Reachable::new(&life, b"holder").await;
+    let incarnation = granting(&home, Duration::from_secs(30)).await;
+    let mut holder = Reachable::new(&incarnation, b"holder").await;
     let file = file(&mut holder).await;
     let opened = holder.last::<op::Open>(opening(1)).await.unwrap();
     let OpenDelegation::Read(delegation) = opened.delegation else { panic!("{:?}", opened.delegation) };
@@ -53,7 +53,7 @@ async fn a_delegation_is_recalled_and_returned_before_another_writes() {
         &holder.last::<op::Read>(vec![putfh(file), read.clone()]).await.unwrap().data.to_bytes().unwrap()[..],
         b"content"
     );
-    let mut writer = life.session(b"writer").await;
+    let mut writer = incarnation.session(b"writer").await;
     let writing = tokio::spawn(async move { writer.status(opening(2)).await });
     let CbArgOp::Recall(recall) = holder.called().await else { panic!("a recall") };
     assert_eq!((recall.stateid, recall.fh), (delegation.stateid, file));
@@ -69,12 +69,12 @@ async fn a_delegation_is_recalled_and_returned_before_another_writes() {
 #[tokio::test]
 async fn a_delegation_that_is_not_returned_is_revoked_and_the_client_learns_it() {
     let home = Home::new();
-    let life = granting(&home, Duration::from_millis(300)).await;
-    let mut holder = Reachable::new(&life, b"holder").await;
+    let incarnation = granting(&home, Duration::from_millis(300)).await;
+    let mut holder = Reachable::new(&incarnation, b"holder").await;
     let file = file(&mut holder).await;
     let opened = holder.last::<op::Open>(opening(1)).await.unwrap();
     let stateid = stateid_of(&opened.delegation).unwrap();
-    let mut writer = life.session(b"writer").await;
+    let mut writer = incarnation.session(b"writer").await;
     assert_eq!(writer.status(opening(2)).await, Ok(()), "after the deadline");
     assert!(matches!(holder.called().await, CbArgOp::Recall(_)));
     let read = ArgOp::Read(ReadArgs { stateid, offset: 0, count: 1 });
@@ -89,11 +89,11 @@ async fn a_delegation_that_is_not_returned_is_revoked_and_the_client_learns_it()
 #[tokio::test]
 async fn the_holder_of_a_write_delegation_is_asked_for_attributes() {
     let home = Home::new();
-    let life = granting(&home, Duration::from_secs(30)).await;
-    let mut holder = Reachable::new(&life, b"holder").await;
+    let incarnation = granting(&home, Duration::from_secs(30)).await;
+    let mut holder = Reachable::new(&incarnation, b"holder").await;
     let opened = holder.last::<op::Open>(opening(3)).await.unwrap();
     assert!(matches!(opened.delegation, OpenDelegation::Write(_)), "{:?}", opened.delegation);
-    let mut other = life.session(b"other").await;
+    let mut other = incarnation.session(b"other").await;
     let all = [Attr::Size, Attr::TimeAccess, Attr::TimeModify];
     let told = other.last::<op::Getattr>(vec![ROOT, lookup(b"file"), getattr(&all)]).await.obj_attributes;
     assert_eq!(told.size, Some(WRITTEN.0));
@@ -107,12 +107,12 @@ async fn the_holder_of_a_write_delegation_is_asked_for_attributes() {
 #[tokio::test]
 async fn nothing_is_delegated_to_who_cannot_be_called_back() {
     let home = Home::new();
-    let life = granting(&home, Duration::from_secs(30)).await;
-    let mut session = life.session(b"client").await;
+    let incarnation = granting(&home, Duration::from_secs(30)).await;
+    let mut session = incarnation.session(b"client").await;
     let opened = session.last::<op::Open>(opening(1)).await;
     assert_eq!(opened.delegation, OpenDelegation::None);
     // A way back that was there and is lost.
-    let other = life.client(1).await;
+    let other = incarnation.client(1).await;
     let bind = |client: &crate::setup::Session| {
         let (sessid, dir) = (client.id, ChannelDirFromClient::Back);
         ArgOp::BindConnToSession(BindConnToSessionArgs { sessid, dir, use_conn_in_rdma_mode: false })
@@ -139,12 +139,12 @@ async fn nothing_is_delegated_to_who_cannot_be_called_back() {
 #[tokio::test]
 async fn a_client_that_waits_for_a_lock_is_told_when_it_is_free() {
     let home = Home::new();
-    let life = granting(&home, Duration::from_secs(30)).await;
-    let mut waiter = Reachable::new(&life, b"waiter").await;
+    let incarnation = granting(&home, Duration::from_secs(30)).await;
+    let mut waiter = Reachable::new(&incarnation, b"waiter").await;
     let unwanted = |client: &[u8]| vec![ROOT, ArgOp::Open(open(b"file", client, 0x0403, 0))];
     let file = file(&mut waiter).await;
     let waiting = waiter.last::<op::Open>(unwanted(b"waiter")).await.unwrap().stateid;
-    let mut holder = life.session(b"holder").await;
+    let mut holder = incarnation.session(b"holder").await;
     let held = holder.last::<op::Open>(unwanted(b"holder")).await.stateid;
     let lock = |open_stateid, locktype| {
         let lock_owner = StateOwner { clientid: 0, owner: Limited::new(&b"locker"[..]).unwrap() };
@@ -166,8 +166,8 @@ async fn a_client_that_waits_for_a_lock_is_told_when_it_is_free() {
 #[tokio::test]
 async fn an_open_by_a_delegation_recalls_nothing() {
     let home = Home::new();
-    let life = granting(&home, Duration::from_secs(30)).await;
-    let mut holder = Reachable::new(&life, b"holder").await;
+    let incarnation = granting(&home, Duration::from_secs(30)).await;
+    let mut holder = Reachable::new(&incarnation, b"holder").await;
     let opened = holder.last::<op::Open>(opening(3)).await.unwrap();
     let delegation = stateid_of(&opened.delegation).unwrap();
     let file = file(&mut holder).await;
@@ -183,8 +183,8 @@ async fn an_open_by_a_delegation_recalls_nothing() {
 }
 
 /// A client of minor version 0 that listens here, with a read delegation of `file`.
-async fn listener(life: &Life, listening: &Listening) -> (Minor0, Stateid, Handle) {
-    let mut client = life.client(0).await;
+async fn listener(incarnation: &Incarnation, listening: &Listening) -> (Minor0, Stateid, Handle) {
+    let mut client = incarnation.client(0).await;
     let addr = Opaque::new(listening.universal().into_bytes()).unwrap();
     let cb_location = Netaddr { netid: Opaque::new(&b"tcp"[..]).unwrap(), addr };
     let args = SetclientidArgs {
@@ -220,10 +220,10 @@ async fn listener(life: &Life, listening: &Listening) -> (Minor0, Stateid, Handl
 #[tokio::test]
 async fn a_client_of_minor_version_0_is_called_back_where_it_listens() {
     let home = Home::new();
-    let life = granting(&home, Duration::from_secs(30)).await;
+    let incarnation = granting(&home, Duration::from_secs(30)).await;
     let mut listening = Listening::new().await;
-    let (mut client, delegation, file) = listener(&life, &listening).await;
-    let mut writer = life.session(b"writer").await;
+    let (mut client, delegation, file) = listener(&incarnation, &listening).await;
+    let mut writer = incarnation.session(b"writer").await;
     let writing = tokio::spawn(async move { writer.status(opening(2)).await });
     let call = called(&mut listening.calls).await;
     let CbArgOp::Recall(recall) = call.operation else { panic!("a recall") };
@@ -236,11 +236,11 @@ async fn a_client_of_minor_version_0_is_called_back_where_it_listens() {
 #[tokio::test]
 async fn a_client_of_minor_version_0_that_denies_its_delegation_is_asked_until_it_knows_of_it() {
     let home = Home::new();
-    let life = granting(&home, Duration::from_secs(60)).await;
+    let incarnation = granting(&home, Duration::from_secs(60)).await;
     let mut listening = Listening::new().await;
-    let (mut client, delegation, file) = listener(&life, &listening).await;
+    let (mut client, delegation, file) = listener(&incarnation, &listening).await;
     listening.set_manner(Manner::Refusing(Status::BadStateid));
-    let mut writer = life.session(b"writer").await;
+    let mut writer = incarnation.session(b"writer").await;
     let writing = tokio::spawn(async move { writer.status(opening(2)).await });
     for denied in 0..6 {
         let CbArgOp::Recall(recall) = called(&mut listening.calls).await.operation else {
@@ -259,11 +259,11 @@ async fn a_client_of_minor_version_0_that_denies_its_delegation_is_asked_until_i
 #[tokio::test]
 async fn a_client_of_minor_version_0_that_denies_its_delegation_to_the_end_loses_it() {
     let home = Home::new();
-    let life = granting(&home, Duration::from_millis(300)).await;
+    let incarnation = granting(&home, Duration::from_millis(300)).await;
     let listening = Listening::new().await;
-    let (mut client, delegation, file) = listener(&life, &listening).await;
+    let (mut client, delegation, file) = listener(&incarnation, &listening).await;
     listening.set_manner(Manner::Refusing(Status::BadHandle));
-    let mut writer = life.session(b"writer").await;
+    let mut writer = incarnation.session(b"writer").await;
     let opened = tokio::time::timeout(Duration::from_secs(10), writer.status(opening(2))).await;
     assert_eq!(opened.expect("the writer hangs"), Ok(()));
     // What it believes in, it does not have: it is told when it uses it.

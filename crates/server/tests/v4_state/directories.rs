@@ -12,10 +12,10 @@ use protocol::nfs4::{
 use xdr::List;
 
 use crate::callbacks::{Manner, Reachable};
-use crate::setup::{Home, LEASE, Life, Session, create};
+use crate::setup::{Home, Incarnation, LEASE, Session, create};
 use crate::wire::{ROOT, getattr, lookup, name, putfh};
 
-pub async fn granting(home: &Home, recall_deadline: Duration) -> Life {
+pub async fn granting(home: &Home, recall_deadline: Duration) -> Incarnation {
     std::fs::create_dir_all(home.tree().join("dir/sub")).unwrap();
     std::fs::write(home.tree().join("dir/file"), b"content").unwrap();
     let delegations = arbiter::Delegations::Always;
@@ -97,10 +97,10 @@ fn changes() -> Vec<(&'static str, Vec<ArgOp>)> {
 #[tokio::test]
 async fn every_change_of_a_name_by_somebody_else_recalls_it_first() {
     let home = Home::new();
-    let life = granting(&home, Duration::from_secs(30)).await;
-    let mut holder = Reachable::new(&life, b"holder").await;
+    let incarnation = granting(&home, Duration::from_secs(30)).await;
+    let mut holder = Reachable::new(&incarnation, b"holder").await;
     let directory = handle(&mut holder, &[b"dir"]).await;
-    let mut other = life.session(b"other").await;
+    let mut other = incarnation.session(b"other").await;
     for (what, change) in changes() {
         let given = delegated_again(&mut holder).await;
         assert_eq!((given.notification, given.child_attributes), (Bitmap::EMPTY, Bitmap::EMPTY));
@@ -119,14 +119,14 @@ async fn every_change_of_a_name_by_somebody_else_recalls_it_first() {
         (other, status) = changing.await.unwrap();
         assert_eq!(status, Ok(()), "{what}");
     }
-    assert_eq!(life.arbiter.held().directory_leases, 0);
+    assert_eq!(incarnation.arbiter.held().directory_leases, 0);
 }
 
 #[tokio::test]
 async fn what_the_holder_changes_itself_and_what_others_look_at_recalls_nothing() {
     let home = Home::new();
-    let life = granting(&home, Duration::from_secs(30)).await;
-    let mut holder = Reachable::new(&life, b"holder").await;
+    let incarnation = granting(&home, Duration::from_secs(30)).await;
+    let mut holder = Reachable::new(&incarnation, b"holder").await;
     delegated(&mut holder).await;
     for (what, change) in changes() {
         let status = match change.last() {
@@ -137,10 +137,10 @@ async fn what_the_holder_changes_itself_and_what_others_look_at_recalls_nothing(
         };
         assert_eq!(status, Ok(()), "{what}");
     }
-    let mut other = life.session(b"other").await;
+    let mut other = incarnation.session(b"other").await;
     other.status(vec![ROOT, lookup(b"dir"), getattr(&[Attr::Change]), lookup(b"sub")]).await.unwrap();
     assert!(holder.calls.try_recv().is_err());
-    assert_eq!(life.arbiter.held().directory_leases, 1);
+    assert_eq!(incarnation.arbiter.held().directory_leases, 1);
     assert!(matches!(
         holder.last::<op::GetDirDelegation>(asking()).await,
         Ok(GetDirDelegationOk::Unavail { .. })
@@ -150,8 +150,8 @@ async fn what_the_holder_changes_itself_and_what_others_look_at_recalls_nothing(
 #[tokio::test]
 async fn one_that_is_not_returned_is_revoked_tested_and_freed() {
     let home = Home::new();
-    let life = granting(&home, Duration::from_millis(300)).await;
-    let mut holder = Reachable::with_manner(&life, b"holder", Manner::Refusing(Status::Delay)).await;
+    let incarnation = granting(&home, Duration::from_millis(300)).await;
+    let mut holder = Reachable::with_manner(&incarnation, b"holder", Manner::Refusing(Status::Delay)).await;
     let directory = handle(&mut holder, &[b"dir"]).await;
     let stateid = delegated(&mut holder).await.stateid;
     let test = || {
@@ -165,7 +165,7 @@ async fn one_that_is_not_returned_is_revoked_tested_and_freed() {
     assert_eq!(holder.last::<op::Read>(vec![putfh(directory), read]).await.err(), Some(Status::IsDir));
     let free = || vec![ArgOp::FreeStateid(FreeStateidArgs { stateid })];
     assert_eq!(holder.last::<op::FreeStateid>(free()).await, Err(Status::LocksHeld));
-    let mut other = life.session(b"other").await;
+    let mut other = incarnation.session(b"other").await;
     let make = vec![ROOT, lookup(b"dir"), ArgOp::Open(create(b"new", b"owner", 2))];
     assert_eq!(other.status(make).await, Ok(()), "after the deadline");
     let tested = holder.last::<op::TestStateid>(test()).await.unwrap();
@@ -183,7 +183,7 @@ async fn one_that_is_not_returned_is_revoked_tested_and_freed() {
 #[tokio::test]
 async fn where_there_is_none_the_rest_of_the_compound_is_answered() {
     let home = Home::new();
-    let life = granting(&home, Duration::from_secs(30)).await;
+    let incarnation = granting(&home, Duration::from_secs(30)).await;
     let unavailable = async |session: &mut Session, path: &[&[u8]]| {
         let looks = path.iter().map(|name| lookup(name));
         let after = [get_dir_delegation(), getattr(&[Attr::Change])];
@@ -195,17 +195,17 @@ async fn where_there_is_none_the_rest_of_the_compound_is_answered() {
         assert_eq!(given, GetDirDelegationOk::Unavail { will_signal_deleg_avail: false });
         assert!(results.take::<op::Getattr>().unwrap().obj_attributes.change.is_some());
     };
-    let mut session = life.session(b"cannot be called back").await;
+    let mut session = incarnation.session(b"cannot be called back").await;
     unavailable(&mut session, &[b"dir"]).await;
     // One that has not said yet that it has nothing to reclaim.
-    let mut session = life.reclaiming(b"reclaiming", 1).await;
+    let mut session = incarnation.reclaiming(b"reclaiming", 1).await;
     unavailable(&mut session, &[b"dir"]).await;
-    let mut session = life.session(b"confused").await;
+    let mut session = incarnation.session(b"confused").await;
     let file = vec![ROOT, lookup(b"dir"), lookup(b"file"), get_dir_delegation()];
     assert!(matches!(session.status(file).await, Ok(()) | Err(Status::NotDir)));
     assert_eq!(session.status(vec![get_dir_delegation()]).await, Err(Status::NoFileHandle));
-    let mut holder = Reachable::new(&life, b"holder").await;
+    let mut holder = Reachable::new(&incarnation, b"holder").await;
     let file = vec![ROOT, lookup(b"dir"), lookup(b"file"), get_dir_delegation()];
     assert_eq!(holder.last::<op::GetDirDelegation>(file).await.err(), Some(Status::NotDir));
-    assert_eq!(life.arbiter.held().directory_leases, 0);
+    assert_eq!(incarnation.arbiter.held().directory_leases, 0);
 }

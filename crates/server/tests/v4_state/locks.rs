@@ -45,8 +45,8 @@ async fn denied(session: &mut Session, file: Handle, operation: ArgOp) -> protoc
 #[tokio::test]
 async fn a_lock_whose_owner_has_a_long_name_is_told_with_a_short_one() {
     let home = Home::new();
-    let life = home.serve(LEASE).await;
-    let (mut one, mut two) = (life.session(b"one").await, life.session(b"two").await);
+    let incarnation = home.serve(LEASE).await;
+    let (mut one, mut two) = (incarnation.session(b"one").await, incarnation.session(b"two").await);
     let (opened, file) = one.open(create(b"file", b"opener", 3)).await;
     let (other, _) = two.open(create(b"file", b"opener", 3)).await;
     let mut told = Vec::new();
@@ -70,8 +70,8 @@ async fn a_lock_whose_owner_has_a_long_name_is_told_with_a_short_one() {
 #[tokio::test]
 async fn a_lock_keeps_other_clients_out_until_it_is_given_up() {
     let home = Home::new();
-    let life = home.serve(LEASE).await;
-    let (mut one, mut two) = (life.session(b"one").await, life.session(b"two").await);
+    let incarnation = home.serve(LEASE).await;
+    let (mut one, mut two) = (incarnation.session(b"one").await, incarnation.session(b"two").await);
     let (opened, file) = one.open(create(b"file", b"opener", 3)).await;
     let (other, _) = two.open(create(b"file", b"opener", 3)).await;
     let first = vec![putfh(file), lock(opened, b"locker", NfsLockType::Write, 10, 10)];
@@ -96,8 +96,8 @@ async fn a_lock_keeps_other_clients_out_until_it_is_given_up() {
 async fn ranges_and_modes_of_locks_are_checked() {
     let home = Home::new();
     std::fs::create_dir(home.tree().join("dir")).unwrap();
-    let life = home.serve(LEASE).await;
-    let mut session = life.session(b"client").await;
+    let incarnation = home.serve(LEASE).await;
+    let mut session = incarnation.session(b"client").await;
     let (reading, file) = session.open(create(b"file", b"opener", 1)).await;
     for (offset, length) in [(0, 0), (u64::MAX, 2), (10, u64::MAX - 5)] {
         let locking = lock(reading, b"locker", NfsLockType::Read, offset, length);
@@ -117,8 +117,8 @@ async fn ranges_and_modes_of_locks_are_checked() {
 #[tokio::test]
 async fn a_close_gives_up_the_locks() {
     let home = Home::new();
-    let life = home.serve(LEASE).await;
-    let (mut one, mut two) = (life.session(b"one").await, life.session(b"two").await);
+    let incarnation = home.serve(LEASE).await;
+    let (mut one, mut two) = (incarnation.session(b"one").await, incarnation.session(b"two").await);
     let (opened, file) = one.open(create(b"file", b"opener", 3)).await;
     let (other, _) = two.open(create(b"file", b"opener", 3)).await;
     assert_eq!(one.on(file, lock(opened, b"locker", NfsLockType::Write, 0, u64::MAX)).await, Ok(()));
@@ -131,11 +131,11 @@ async fn a_close_gives_up_the_locks() {
 #[tokio::test]
 async fn a_silent_client_loses_its_locks_to_whoever_wants_them() {
     let home = Home::new();
-    let life = home.serve(Duration::from_secs(2)).await;
-    let mut one = life.session(b"one").await;
+    let incarnation = home.serve(Duration::from_secs(2)).await;
+    let mut one = incarnation.session(b"one").await;
     let (opened, file) = one.open(create(b"file", b"opener", 3)).await;
     assert_eq!(one.on(file, lock(opened, b"locker", NfsLockType::Write, 0, 5)).await, Ok(()));
-    let mut two = life.session(b"two").await;
+    let mut two = incarnation.session(b"two").await;
     let (other, _) = two.open(create(b"file", b"opener", 3)).await;
     denied(&mut two, file, lock(other, b"locker", NfsLockType::Write, 0, 5)).await;
     let wait = async {

@@ -4,6 +4,7 @@
 
 mod adversaries;
 mod callbacks;
+mod capacity;
 mod clients;
 mod delegations;
 mod directories;
@@ -12,7 +13,6 @@ mod minor0;
 mod opens;
 mod proxied;
 mod restart;
-mod room;
 mod sessions;
 mod setup;
 mod stateless;

@@ -21,8 +21,11 @@ fn read(stateid: Stateid) -> ArgOp {
 }
 
 /// A client that has opened and confirmed `file` with seqids 1 and 2.
-async fn opened(life: &crate::setup::Life, ownerid: &[u8]) -> (Minor0, Stateid, protocol::nfs4::Handle) {
-    let mut client = life.minor0(ownerid, 1).await;
+async fn opened(
+    incarnation: &crate::setup::Incarnation,
+    ownerid: &[u8],
+) -> (Minor0, Stateid, protocol::nfs4::Handle) {
+    let mut client = incarnation.minor0(ownerid, 1).await;
     let (stateid, file, _) = client.open(client.open_args(b"file", 1, 3, 0)).await;
     let confirmed = client.client.last::<op::OpenConfirm>(vec![putfh(file), confirm(stateid, 2)]).await;
     (client, confirmed.open_stateid, file)
@@ -32,8 +35,8 @@ async fn opened(life: &crate::setup::Life, ownerid: &[u8]) -> (Minor0, Stateid, 
 async fn an_owner_is_confirmed_once() {
     let home = Home::new();
     std::fs::write(home.tree().join("file"), b"content").unwrap();
-    let life = home.serve(LEASE).await;
-    let mut client = life.minor0(b"client", 1).await;
+    let incarnation = home.serve(LEASE).await;
+    let mut client = incarnation.minor0(b"client", 1).await;
     let (stateid, file, rflags) = client.open(client.open_args(b"file", 5, 1, 0)).await;
     assert_ne!(rflags & protocol::nfs4::OPEN4_RESULT_CONFIRM, 0);
     assert_eq!(client.client.status(vec![putfh(file), read(stateid)]).await, Err(Status::BadStateid));
@@ -54,8 +57,8 @@ async fn an_owner_is_confirmed_once() {
 async fn a_retry_gets_the_last_answer_and_its_handle() {
     let home = Home::new();
     std::fs::write(home.tree().join("file"), b"content").unwrap();
-    let life = home.serve(LEASE).await;
-    let (mut client, stateid, file) = opened(&life, b"client").await;
+    let incarnation = home.serve(LEASE).await;
+    let (mut client, stateid, file) = opened(&incarnation, b"client").await;
     let denied = OpenArgs { share_access: 0, ..client.open_args(b"file", 3, 1, 0) };
     assert_eq!(client.client.status(vec![ROOT, ArgOp::Open(denied)]).await, Err(Status::Inval));
     let (wider, ..) = client.open(client.open_args(b"file", 4, 1, 0)).await;
@@ -75,8 +78,8 @@ async fn a_retry_gets_the_last_answer_and_its_handle() {
 async fn state_of_others_and_of_nobody_is_told_apart() {
     let home = Home::new();
     std::fs::write(home.tree().join("file"), b"content").unwrap();
-    let life = home.serve(LEASE).await;
-    let (mut client, stateid, file) = opened(&life, b"client").await;
+    let incarnation = home.serve(LEASE).await;
+    let (mut client, stateid, file) = opened(&incarnation, b"client").await;
     let stale = Stateid { other: [1; 12], ..stateid };
     assert_eq!(client.client.status(vec![putfh(file), read(stale)]).await, Err(Status::StaleStateid));
     assert_eq!(client.client.status(vec![putfh(file), close(stale, 3)]).await, Err(Status::StaleStateid));
@@ -85,7 +88,7 @@ async fn state_of_others_and_of_nobody_is_told_apart() {
         ArgOp::Open(OpenArgs { owner: StateOwner::default(), ..client.open_args(b"file", 3, 1, 0) }),
     ];
     assert_eq!(client.client.status(unknown).await, Err(Status::StaleClientid));
-    life.minor0(b"client", 2).await;
+    incarnation.minor0(b"client", 2).await;
     assert_eq!(client.client.status(vec![putfh(file), read(stateid)]).await, Err(Status::Expired));
 }
 
@@ -93,8 +96,8 @@ async fn state_of_others_and_of_nobody_is_told_apart() {
 async fn lock_owners_count_for_themselves() {
     let home = Home::new();
     std::fs::write(home.tree().join("file"), b"content").unwrap();
-    let life = home.serve(LEASE).await;
-    let (mut client, stateid, file) = opened(&life, b"client").await;
+    let incarnation = home.serve(LEASE).await;
+    let (mut client, stateid, file) = opened(&incarnation, b"client").await;
     let first = |client: &Minor0, open_seqid, lock_seqid, offset| {
         let locker = Locker::OpenOwner {
             open_seqid,
@@ -148,9 +151,9 @@ async fn lock_owners_count_for_themselves() {
 async fn a_lock_owner_whose_first_lock_was_denied_may_begin_again() {
     let home = Home::new();
     std::fs::write(home.tree().join("file"), b"content").unwrap();
-    let life = home.serve(LEASE).await;
-    let (mut holder, held, file) = opened(&life, b"holder").await;
-    let (mut client, stateid, _) = opened(&life, b"client").await;
+    let incarnation = home.serve(LEASE).await;
+    let (mut holder, held, file) = opened(&incarnation, b"holder").await;
+    let (mut client, stateid, _) = opened(&incarnation, b"client").await;
     // As Linux has it, which forgets a lock owner that has got nothing and gives its name to the next.
     let first = |client: &Minor0, open_stateid, open_seqid| {
         let lock_owner = client.owner(b"locker");

@@ -31,8 +31,8 @@ fn downgrade(open_stateid: Stateid, share_access: u32) -> ArgOp {
 #[tokio::test]
 async fn an_open_is_good_for_what_it_was_made_for_until_it_is_closed() {
     let home = Home::new();
-    let life = home.serve(LEASE).await;
-    let mut session = life.session(b"client").await;
+    let incarnation = home.serve(LEASE).await;
+    let mut session = incarnation.session(b"client").await;
     let (writing, file) = session.open(create(b"file", b"owner", 2)).await;
     assert_eq!(session.on(file, write(writing)).await, Ok(()));
     // A page that is written in part is read first; but not by who may not.
@@ -57,12 +57,12 @@ async fn an_open_is_good_for_what_it_was_made_for_until_it_is_closed() {
 #[tokio::test]
 async fn the_current_state_id_follows_the_current_handle() {
     let home = Home::new();
-    let life = home.serve(LEASE).await;
-    let mut session = life.session(b"client").await;
+    let incarnation = home.serve(LEASE).await;
+    let mut session = incarnation.session(b"client").await;
     let current = Stateid::CURRENT;
     let args = create(b"file", b"owner", 3);
-    let whole = vec![ROOT, ArgOp::Open(args.clone()), write(current), read(current), close(current)];
-    assert_eq!(session.status(whole).await, Ok(()));
+    let complete = vec![ROOT, ArgOp::Open(args.clone()), write(current), read(current), close(current)];
+    assert_eq!(session.status(complete).await, Ok(()));
     assert_eq!(session.status(vec![ROOT, read(current)]).await, Err(Status::BadStateid));
     let saved = vec![
         ROOT,
@@ -80,13 +80,13 @@ async fn the_current_state_id_follows_the_current_handle() {
 #[tokio::test]
 async fn a_state_id_is_of_its_file_and_its_client() {
     let home = Home::new();
-    let life = home.serve(LEASE).await;
-    let mut session = life.session(b"client").await;
+    let incarnation = home.serve(LEASE).await;
+    let mut session = incarnation.session(b"client").await;
     let (one, file) = session.open(create(b"one", b"owner", 3)).await;
     let (two, _) = session.open(create(b"two", b"owner", 3)).await;
     assert_eq!(session.on(file, read(two)).await, Err(Status::BadStateid));
     assert_eq!(session.on(file, close(two)).await, Err(Status::BadStateid));
-    let mut other = life.session(b"other").await;
+    let mut other = incarnation.session(b"other").await;
     assert_eq!(other.on(file, read(one)).await, Err(Status::BadStateid));
     assert_eq!(other.on(file, read(Stateid::ANONYMOUS)).await, Ok(()));
     assert_eq!(other.on(file, read(Stateid::BYPASS)).await, Ok(()));
@@ -96,8 +96,8 @@ async fn a_state_id_is_of_its_file_and_its_client() {
 #[tokio::test]
 async fn a_state_id_gives_no_rights_to_another_user() {
     let home = Home::new();
-    let life = home.serve(LEASE).await;
-    let mut session = life.session(b"client").await;
+    let incarnation = home.serve(LEASE).await;
+    let mut session = incarnation.session(b"client").await;
     let (stateid, file) = session.open(create(b"file", b"owner", 3)).await;
     let nobody = rpc::AuthSys { uid: 3912, gid: 2422, ..rpc::AuthSys::default() };
     session.client.credential = rpc::Credential::Sys(nobody);
@@ -108,8 +108,8 @@ async fn a_state_id_gives_no_rights_to_another_user() {
 #[tokio::test]
 async fn a_file_that_is_there_is_truncated_to_nothing_or_left_alone() {
     let home = Home::new();
-    let life = home.serve(LEASE).await;
-    let mut session = life.session(b"client").await;
+    let incarnation = home.serve(LEASE).await;
+    let mut session = incarnation.session(b"client").await;
     let sized = |size| {
         let attributes = ArgFattr::from(Fattr { mode: Some(0o600), size: Some(size), ..Fattr::default() });
         let openhow = Openflag::Create(Createhow::Unchecked(attributes));
@@ -127,8 +127,8 @@ async fn a_file_that_is_there_is_truncated_to_nothing_or_left_alone() {
 #[tokio::test]
 async fn state_ids_are_tested_and_freed() {
     let home = Home::new();
-    let life = home.serve(LEASE).await;
-    let mut session = life.session(b"client").await;
+    let incarnation = home.serve(LEASE).await;
+    let mut session = incarnation.session(b"client").await;
     let (good, _) = session.open(create(b"file", b"owner", 3)).await;
     let stateids =
         vec![good, Stateid { seqid: 9, ..good }, Stateid::ANONYMOUS, Stateid { other: [9; 12], ..good }];
@@ -144,11 +144,11 @@ async fn state_ids_are_tested_and_freed() {
 #[tokio::test]
 async fn shares_keep_others_out() {
     let home = Home::new();
-    let life = home.serve(LEASE).await;
-    let mut session = life.session(b"client").await;
+    let incarnation = home.serve(LEASE).await;
+    let mut session = incarnation.session(b"client").await;
     let denying = OpenArgs { share_deny: 2, ..create(b"file", b"owner", 3) };
     let (stateid, file) = session.open(denying).await;
-    let mut other = life.session(b"other").await;
+    let mut other = incarnation.session(b"other").await;
     let writing = || vec![ROOT, ArgOp::Open(open(b"file", b"owner", 2, 0))];
     assert_eq!(other.status(writing()).await, Err(Status::ShareDenied));
     assert_eq!(other.on(file, write(Stateid::ANONYMOUS)).await, Err(Status::Locked));
@@ -160,8 +160,8 @@ async fn shares_keep_others_out() {
 #[tokio::test]
 async fn files_are_made_once_by_each_mode() {
     let home = Home::new();
-    let life = home.serve(LEASE).await;
-    let mut session = life.session(b"client").await;
+    let incarnation = home.serve(LEASE).await;
+    let mut session = incarnation.session(b"client").await;
     let attributes = |mode| ArgFattr::from(Fattr { mode: Some(mode), ..Fattr::default() });
     let make = |how| OpenArgs { openhow: Openflag::Create(how), ..open(b"file", b"owner", 3, 0) };
     let guarded = || vec![ROOT, ArgOp::Open(make(Createhow::Guarded(attributes(0o600))))];
@@ -193,8 +193,8 @@ async fn open_is_for_files_that_are_named_well() {
     std::fs::create_dir(home.tree().join("dir")).unwrap();
     std::fs::write(home.tree().join("file"), b"").unwrap();
     std::os::unix::fs::symlink("file", home.tree().join("link")).unwrap();
-    let life = home.serve(LEASE).await;
-    let mut session = life.session(b"client").await;
+    let incarnation = home.serve(LEASE).await;
+    let mut session = incarnation.session(b"client").await;
     for (file, status) in [
         (&b"dir"[..], Status::IsDir),
         (b"link", Status::Symlink),
@@ -220,8 +220,8 @@ async fn open_is_for_files_that_are_named_well() {
         );
     }
     let by_handle = OpenArgs { claim: OpenClaim::Fh, ..file.clone() };
-    let whole = vec![ROOT, crate::wire::lookup(b"file"), ArgOp::Open(by_handle)];
-    assert_eq!(session.status(whole).await, Ok(()));
+    let complete = vec![ROOT, crate::wire::lookup(b"file"), ArgOp::Open(by_handle)];
+    assert_eq!(session.status(complete).await, Ok(()));
     let unwanted = OpenArgs { share_access: 0x0401, ..file.clone() };
     let opened = session.last::<op::Open>(vec![ROOT, ArgOp::Open(unwanted)]).await;
     assert_eq!(opened.delegation, OpenDelegation::NoneExt(OpenNoneDelegation::NotWanted));
@@ -233,8 +233,8 @@ async fn open_is_for_files_that_are_named_well() {
 async fn nothing_is_opened_before_reclaim_complete() {
     let home = Home::new();
     std::fs::write(home.tree().join("file"), b"").unwrap();
-    let life = home.serve(LEASE).await;
-    let mut session = life.reclaiming(b"client", 1).await;
+    let incarnation = home.serve(LEASE).await;
+    let mut session = incarnation.reclaiming(b"client", 1).await;
     let opening = vec![ROOT, ArgOp::Open(open(b"file", b"owner", 1, 0))];
     assert_eq!(session.status(opening).await, Err(Status::Grace));
     let reclaim = OpenArgs {

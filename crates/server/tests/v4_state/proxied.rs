@@ -6,13 +6,13 @@ use cache::Cache;
 use client::{Origin, Url};
 use protocol::nfs4::{ArgOp, Attr, Bitmap, Createtype, Fattr, LinkArgs, RemoveArgs, RenameArgs, Status};
 
-use crate::setup::{Home, LEASE, Life, Minor0, Scarcity, Session, open};
+use crate::setup::{Home, Incarnation, LEASE, Minor0, Scarcity, Session, open};
 use crate::wire::{ROOT, create, getattr, lookup, name, then, walk};
 
 /// A server, and a proxy of it.
 struct Bench {
-    origin: Life,
-    proxy: Life,
+    origin: Incarnation,
+    proxy: Incarnation,
     client: Origin,
     served: Home,
     _homes: [Home; 2],

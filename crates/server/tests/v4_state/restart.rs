@@ -24,13 +24,13 @@ fn opening(owner: &[u8]) -> Vec<ArgOp> {
 #[tokio::test]
 async fn who_held_state_reclaims_it_and_the_others_wait() {
     let home = Home::new();
-    let life = home.serve(LEASE).await;
-    let mut holder = life.session(b"holder").await;
+    let incarnation = home.serve(LEASE).await;
+    let mut holder = incarnation.session(b"holder").await;
     let (old, file) = holder.open(create(b"file", b"owner", 3)).await;
-    drop((life, holder));
+    drop((incarnation, holder));
 
-    let life = home.serve(LEASE).await;
-    let mut stranger = life.reclaiming(b"stranger", 1).await;
+    let incarnation = home.serve(LEASE).await;
+    let mut stranger = incarnation.reclaiming(b"stranger", 1).await;
     assert_eq!(stranger.status(reclaim(b"owner", file)).await, Err(Status::ReclaimBad));
     stranger.last::<op::ReclaimComplete>(vec![reclaim_complete()]).await;
     assert_eq!(stranger.status(opening(b"owner")).await, Err(Status::Grace));
@@ -48,7 +48,7 @@ async fn who_held_state_reclaims_it_and_the_others_wait() {
     }
     assert!(!home.tree().join("new").exists());
 
-    let mut holder = life.reclaiming(b"holder", 1).await;
+    let mut holder = incarnation.reclaiming(b"holder", 1).await;
     let read = |stateid| ArgOp::Read(ReadArgs { stateid, offset: 0, count: 1 });
     assert_eq!(holder.on(file, read(old)).await, Err(Status::BadStateid), "of the life before");
     let reclaimed = holder.last::<op::Open>(reclaim(b"owner", file)).await;
@@ -75,20 +75,20 @@ async fn who_held_state_reclaims_it_and_the_others_wait() {
 #[tokio::test]
 async fn only_the_principal_that_held_state_comes_back_under_its_name() {
     let home = Home::new();
-    let life = home.serve(LEASE).await;
-    let mut holder = life.session(b"holder").await;
+    let incarnation = home.serve(LEASE).await;
+    let mut holder = incarnation.session(b"holder").await;
     let (_, file) = holder.open(create(b"file", b"owner", 3)).await;
-    let mut older = life.minor0(b"older", 1).await;
+    let mut older = incarnation.minor0(b"older", 1).await;
     older.open(older.open_args(b"file", 1, 3, 0)).await;
-    drop((life, holder, older));
+    drop((incarnation, holder, older));
 
-    let life = home.serve(LEASE).await;
+    let incarnation = home.serve(LEASE).await;
     for (minor, operation) in [(1, exchange_id(b"holder", 1, 0)), (0, setclientid(b"older", 1))] {
-        let mut thief = life.client(minor).await;
+        let mut thief = incarnation.client(minor).await;
         thief.credential = Credential::Sys(AuthSys { uid: 4711, ..AuthSys::default() });
         assert_eq!(thief.status(vec![operation]).await, Err(Status::ClidInuse));
     }
-    let mut holder = life.reclaiming(b"holder", 1).await;
+    let mut holder = incarnation.reclaiming(b"holder", 1).await;
     assert_eq!(holder.status(reclaim(b"owner", file)).await, Ok(()));
 }
 
@@ -96,13 +96,13 @@ async fn only_the_principal_that_held_state_comes_back_under_its_name() {
 async fn grace_ends_by_itself_and_who_stayed_away_has_lost() {
     let home = Home::new();
     let lease = Duration::from_millis(400);
-    let life = home.serve(lease).await;
-    let mut absent = life.session(b"absent").await;
+    let incarnation = home.serve(lease).await;
+    let mut absent = incarnation.session(b"absent").await;
     let (_, file) = absent.open(create(b"file", b"owner", 3)).await;
-    drop((life, absent));
+    drop((incarnation, absent));
 
-    let life = home.serve(lease).await;
-    let mut other = life.session(b"other").await;
+    let incarnation = home.serve(lease).await;
+    let mut other = incarnation.session(b"other").await;
     assert_eq!(other.status(opening(b"owner")).await, Err(Status::Grace));
     tokio::time::timeout(Duration::from_secs(5), async {
         while other.status(opening(b"owner")).await == Err(Status::Grace) {
@@ -111,12 +111,12 @@ async fn grace_ends_by_itself_and_who_stayed_away_has_lost() {
     })
     .await
     .unwrap();
-    let mut absent = life.reclaiming(b"absent", 1).await;
+    let mut absent = incarnation.reclaiming(b"absent", 1).await;
     assert_eq!(absent.status(reclaim(b"owner", file)).await, Err(Status::NoGrace));
-    drop((life, absent, other));
+    drop((incarnation, absent, other));
 
-    let life = home.serve(LEASE).await;
-    let mut absent = life.reclaiming(b"absent", 1).await;
+    let incarnation = home.serve(LEASE).await;
+    let mut absent = incarnation.reclaiming(b"absent", 1).await;
     assert_eq!(absent.status(reclaim(b"owner", file)).await, Err(Status::ReclaimBad), "of two lives before");
 }
 
@@ -124,8 +124,8 @@ async fn grace_ends_by_itself_and_who_stayed_away_has_lost() {
 async fn a_server_that_had_no_clients_has_no_grace() {
     let home = Home::new();
     drop(home.serve(LEASE).await);
-    let life = home.serve(LEASE).await;
-    let mut session = life.session(b"client").await;
+    let incarnation = home.serve(LEASE).await;
+    let mut session = incarnation.session(b"client").await;
     assert_eq!(session.status(opening(b"owner")).await, Ok(()));
 }
 
@@ -133,14 +133,14 @@ async fn a_server_that_had_no_clients_has_no_grace() {
 async fn clients_of_minor_version_0_reclaim_too() {
     let home = Home::new();
     std::fs::write(home.tree().join("file"), b"content").unwrap();
-    let life = home.serve(LEASE).await;
-    let mut client = life.minor0(b"client", 1).await;
+    let incarnation = home.serve(LEASE).await;
+    let mut client = incarnation.minor0(b"client", 1).await;
     let (stateid, file, _) = client.open(client.open_args(b"file", 1, 3, 0)).await;
     let old = client.clientid;
-    drop(life);
+    drop(incarnation);
 
-    let life = home.serve(Duration::from_secs(1)).await;
-    let mut client = life.minor0(b"client", 1).await;
+    let incarnation = home.serve(Duration::from_secs(1)).await;
+    let mut client = incarnation.minor0(b"client", 1).await;
     assert_ne!(client.clientid, old);
     let read = |stateid| vec![putfh(file), ArgOp::Read(ReadArgs { stateid, offset: 0, count: 1 })];
     assert_eq!(client.client.status(read(stateid)).await, Err(Status::StaleStateid));

@@ -17,8 +17,8 @@ fn mkdir(name: &[u8]) -> ArgOp {
 #[tokio::test]
 async fn a_retry_gets_the_reply_and_does_nothing() {
     let home = Home::new();
-    let life = home.serve(LEASE).await;
-    let mut session = life.session(b"client").await;
+    let incarnation = home.serve(LEASE).await;
+    let mut session = incarnation.session(b"client").await;
     let make = |session: &crate::setup::Session, cachethis| {
         vec![session.sequence(2, 0, cachethis), ROOT, mkdir(b"dir")]
     };
@@ -26,7 +26,7 @@ async fn a_retry_gets_the_reply_and_does_nothing() {
     assert_eq!(first.status, Ok(()));
     std::fs::remove_dir(home.tree().join("dir")).unwrap();
     // On another connection, as after a loss, and with another tag.
-    let mut elsewhere = life.client(1).await;
+    let mut elsewhere = incarnation.client(1).await;
     let again = elsewhere.send(&tagged(1, b"again", make(&session, true))).await;
     assert_eq!((again.resarray, &again.tag[..]), (first.resarray, b"again".as_slice()));
     assert!(!home.tree().join("dir").exists());
@@ -37,8 +37,8 @@ async fn a_retry_gets_the_reply_and_does_nothing() {
 #[tokio::test]
 async fn a_retry_of_what_was_not_to_be_cached_is_told_so() {
     let home = Home::new();
-    let life = home.serve(LEASE).await;
-    let mut session = life.session(b"client").await;
+    let incarnation = home.serve(LEASE).await;
+    let mut session = incarnation.session(b"client").await;
     let make = vec![session.sequence(2, 0, false), ROOT, mkdir(b"dir")];
     assert_eq!(session.client.status(make.clone()).await, Ok(()));
     let again = session.client.send(&CompoundArgs::new(1, make).unwrap()).await;
@@ -52,8 +52,8 @@ async fn a_retry_of_what_was_not_to_be_cached_is_told_so() {
 #[tokio::test]
 async fn sequence_ids_and_slots_are_checked() {
     let home = Home::new();
-    let life = home.serve(LEASE).await;
-    let mut session = life.session(b"client").await;
+    let incarnation = home.serve(LEASE).await;
+    let mut session = incarnation.session(b"client").await;
     for (sequence, slot, status) in [
         (3, 0, Status::SeqMisordered),
         (0, 0, Status::SeqMisordered),
@@ -71,8 +71,8 @@ async fn sequence_ids_and_slots_are_checked() {
 #[tokio::test]
 async fn operations_have_their_places() {
     let home = Home::new();
-    let life = home.serve(LEASE).await;
-    let mut session = life.session(b"client").await;
+    let incarnation = home.serve(LEASE).await;
+    let mut session = incarnation.session(b"client").await;
     assert_eq!(session.client.status(vec![ROOT]).await, Err(Status::OpNotInSession));
     let twice = vec![session.sequence(9, 1, false)];
     assert_eq!(session.status(twice).await, Err(Status::SequencePos));
@@ -87,8 +87,8 @@ async fn operations_have_their_places() {
 #[tokio::test]
 async fn the_bounds_of_a_session_hold() {
     let home = Home::new();
-    let life = home.serve(LEASE).await;
-    let mut client = life.client(1).await;
+    let incarnation = home.serve(LEASE).await;
+    let mut client = incarnation.client(1).await;
     let known = client.last::<op::ExchangeId>(vec![exchange_id(b"client", 1, 0)]).await;
     let mut args = create_session_args(known.clientid, known.sequenceid, 1);
     args.fore_chan_attrs = ChannelAttrs {
@@ -116,8 +116,8 @@ async fn the_bounds_of_a_session_hold() {
 #[tokio::test]
 async fn create_session_is_carried_out_once() {
     let home = Home::new();
-    let life = home.serve(LEASE).await;
-    let mut client = life.client(1).await;
+    let incarnation = home.serve(LEASE).await;
+    let mut client = incarnation.client(1).await;
     let known = client.last::<op::ExchangeId>(vec![exchange_id(b"client", 1, 0)]).await;
     let mut ask = async |args: CreateSessionArgs| {
         created(client.send(&CompoundArgs::new(1, vec![ArgOp::CreateSession(args)]).unwrap()).await)
@@ -144,9 +144,9 @@ async fn create_session_is_carried_out_once() {
 #[tokio::test]
 async fn a_connection_is_bound_to_a_session() {
     let home = Home::new();
-    let life = home.serve(LEASE).await;
-    let session = life.session(b"client").await;
-    let mut other = life.client(1).await;
+    let incarnation = home.serve(LEASE).await;
+    let session = incarnation.session(b"client").await;
+    let mut other = incarnation.client(1).await;
     let bind = |sessid, dir| {
         ArgOp::BindConnToSession(BindConnToSessionArgs { sessid, dir, use_conn_in_rdma_mode: false })
     };
@@ -166,10 +166,10 @@ async fn a_connection_is_bound_to_a_session() {
 async fn a_client_id_is_destroyed_when_nothing_is_held() {
     let home = Home::new();
     std::fs::write(home.tree().join("file"), b"").unwrap();
-    let life = home.serve(LEASE).await;
-    let mut session = life.session(b"client").await;
+    let incarnation = home.serve(LEASE).await;
+    let mut session = incarnation.session(b"client").await;
     session.open(open(b"file", b"owner", 1, 2)).await;
-    let mut other = life.client(1).await;
+    let mut other = incarnation.client(1).await;
     let destroy = vec![ArgOp::DestroyClientid(DestroyClientidArgs { clientid: session.clientid })];
     assert_eq!(other.status(destroy.clone()).await, Err(Status::ClientidBusy));
     let end = vec![ArgOp::DestroySession(DestroySessionArgs { sessionid: session.id })];

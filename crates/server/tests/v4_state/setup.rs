@@ -29,7 +29,7 @@ pub struct Home {
 }
 
 /// One life of a server.
-pub struct Life {
+pub struct Incarnation {
     server: Server,
     /// Who of its clients holds what.
     pub arbiter: Arc<Arbiter>,
@@ -67,17 +67,22 @@ impl Home {
     }
 
     /// Serves the tree at the root.
-    pub async fn serve(&self, lease: Duration) -> Life {
+    pub async fn serve(&self, lease: Duration) -> Incarnation {
         self.serve_with(lease, arbiter::Options::default()).await
     }
 
     /// The same, with leases granted as `options` have it.
-    pub async fn serve_with(&self, lease: Duration, options: arbiter::Options) -> Life {
+    pub async fn serve_with(&self, lease: Duration, options: arbiter::Options) -> Incarnation {
         self.serve_scarce(lease, options, Scarcity::default()).await
     }
 
     /// The same, with not much room.
-    pub async fn serve_scarce(&self, lease: Duration, options: arbiter::Options, scarcity: Scarcity) -> Life {
+    pub async fn serve_scarce(
+        &self,
+        lease: Duration,
+        options: arbiter::Options,
+        scarcity: Scarcity,
+    ) -> Incarnation {
         let below =
             local::Options { opened_max: scarcity.opened_max, ..local::Options::new(self.state.path()) };
         let fs = LocalFs::open(self.tree.path(), below).unwrap();
@@ -91,7 +96,7 @@ impl Home {
         lease: Duration,
         options: arbiter::Options,
         scarcity: Scarcity,
-    ) -> Life {
+    ) -> Incarnation {
         let Scarcity { bounds, patience, .. } = scarcity;
         let fs = Arc::new(Arbiter::with_options(below, options));
         let arbiter = fs.clone();
@@ -103,11 +108,11 @@ impl Home {
         let listen = ServerOptions::new(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
         let replies = ReplyCache::open(self.state.path()).unwrap();
         let server = Server::start(listen, front.clone(), replies).await.unwrap();
-        Life { server, arbiter, front }
+        Incarnation { server, arbiter, front }
     }
 }
 
-impl Life {
+impl Incarnation {
     pub fn address(&self) -> SocketAddr {
         self.server.local_addr()
     }

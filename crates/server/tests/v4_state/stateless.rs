@@ -11,7 +11,7 @@ use protocol::{Call, Reply, nfs2, nqnfs};
 use rpc::message::{CallHeader, Incoming};
 use rpc::{
     AuthSys, Credential, Link, LinkOptions, Outgoing, Patience, ReplyCache, Transport,
-    replay::{Admission, Lasting, Sender},
+    replay::{Admission, ReplyLifetime, Sender},
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use xdr::{Bulk, Encode, Encoder, Opaque};
@@ -19,7 +19,7 @@ use xdr::{Bulk, Encode, Encoder, Opaque};
 use crate::callbacks::Reachable;
 use crate::directories::{delegated, granting};
 use crate::restart::reclaim;
-use crate::setup::{Home, LEASE, Life, PATIENCE, Session, create, reclaim_complete};
+use crate::setup::{Home, Incarnation, LEASE, PATIENCE, Session, create, reclaim_complete};
 use crate::wire::{ROOT, getattr, lookup};
 
 /// Longer than any of these tests.
@@ -28,9 +28,9 @@ const LONG: Duration = Duration::from_secs(30);
 struct Client(Link);
 
 impl Client {
-    fn new(life: &Life, transport: Transport) -> Client {
+    fn new(incarnation: &Incarnation, transport: Transport) -> Client {
         let timeo = Duration::from_millis(700);
-        Client(Link::new(LinkOptions { transport, timeo, ..LinkOptions::new(life.address()) }))
+        Client(Link::new(LinkOptions { transport, timeo, ..LinkOptions::new(incarnation.address()) }))
     }
 
     async fn call<C: Call>(&self, args: C::Args) -> C::Results {
@@ -150,20 +150,21 @@ fn listing(home: &Home) -> Vec<String> {
 }
 
 /// A client of version 4.1 with a delegation of a directory, and the life after the one in which it got it.
-async fn restarted(home: &Home) -> Life {
-    let life = granting(home, LONG).await;
-    let mut holder = Reachable::new(&life, b"holder").await;
+async fn restarted(home: &Home) -> Incarnation {
+    let incarnation = granting(home, LONG).await;
+    let mut holder = Reachable::new(&incarnation, b"holder").await;
     delegated(&mut holder).await;
-    drop((life, holder));
+    drop((incarnation, holder));
     home.serve(LEASE).await
 }
 
 #[tokio::test]
 async fn no_name_changes_before_who_had_the_directory_has_heard_of_the_restart() {
     let home = Home::new();
-    let life = restarted(&home).await;
+    let incarnation = restarted(&home).await;
     let before = listing(&home);
-    let (client, datagrams) = (Client::new(&life, Transport::Tcp), Client::new(&life, Transport::Udp));
+    let (client, datagrams) =
+        (Client::new(&incarnation, Transport::Tcp), Client::new(&incarnation, Transport::Udp));
     let root = client.root3().await;
     let dir = client.find3(root, "dir").await;
     for (procedure, ended) in all_changes(&client, dir).await {
@@ -179,7 +180,7 @@ async fn no_name_changes_before_who_had_the_directory_has_heard_of_the_restart()
         nfs2::CreateArgs { location: at2(root2, name), attributes }
     };
     let (by_tcp, by_udp) = (make("by tcp"), make("by udp"));
-    let other = Client::new(&life, Transport::Tcp);
+    let other = Client::new(&incarnation, Transport::Tcp);
     let held = [
         tokio::spawn(async move { other.call::<nfs2::call::Mkdir>(by_tcp).await }),
         tokio::spawn(async move { datagrams.call::<nfs2::call::Mkdir>(by_udp).await }),
@@ -201,10 +202,10 @@ async fn no_name_changes_before_who_had_the_directory_has_heard_of_the_restart()
 
     // The holder comes, learns of the restart, and has nothing to reclaim.
     let waiting = {
-        let another = Client::new(&life, Transport::Tcp);
+        let another = Client::new(&incarnation, Transport::Tcp);
         tokio::spawn(async move { while another.mkdir3(dir, "held").await == Err(Status::Jukebox) {} })
     };
-    let mut holder = life.reclaiming(b"holder", 1).await;
+    let mut holder = incarnation.reclaiming(b"holder", 1).await;
     holder.last::<op::ReclaimComplete>(vec![reclaim_complete()]).await;
     tokio::time::timeout(LONG, waiting).await.unwrap().unwrap();
     for held in held {
@@ -222,13 +223,13 @@ async fn who_never_comes_is_waited_for_until_its_lease_has_ended_and_nobody_else
     let home = Home::new();
     let (lease, shorter) = (Duration::from_secs(1), Duration::from_millis(50));
     std::fs::create_dir(home.tree().join("dir")).unwrap();
-    let life = home.serve(lease).await;
-    drop(life.session(b"holder").await);
-    drop(life);
+    let incarnation = home.serve(lease).await;
+    drop(incarnation.session(b"holder").await);
+    drop(incarnation);
     // The lease of before counts, not that of this life.
     let start = Instant::now();
-    let life = home.serve(shorter).await;
-    let client = Client::new(&life, Transport::Tcp);
+    let incarnation = home.serve(shorter).await;
+    let client = Client::new(&incarnation, Transport::Tcp);
     let dir = client.root3().await;
     let mut refused = 0;
     while client.mkdir3(dir, "new").await == Err(Status::Jukebox) {
@@ -237,10 +238,10 @@ async fn who_never_comes_is_waited_for_until_its_lease_has_ended_and_nobody_else
     }
     assert!(start.elapsed() >= lease && refused > 0, "{refused} in {:?}", start.elapsed());
     assert!(home.tree().join("new").exists());
-    drop((life, client));
+    drop((incarnation, client));
     // And who has not come is not waited for again.
-    let life = home.serve(lease).await;
-    let client = Client::new(&life, Transport::Tcp);
+    let incarnation = home.serve(lease).await;
+    let client = Client::new(&incarnation, Transport::Tcp);
     assert_eq!(client.mkdir3(dir, "again").await, Ok(()));
 }
 
@@ -250,8 +251,8 @@ async fn where_nobody_held_anything_nobody_waits() {
     drop(home.serve(LEASE).await);
     std::fs::create_dir_all(home.tree().join("dir/sub")).unwrap();
     std::fs::write(home.tree().join("dir/file"), b"content").unwrap();
-    let life = home.serve(LEASE).await;
-    let client = Client::new(&life, Transport::Tcp);
+    let incarnation = home.serve(LEASE).await;
+    let client = Client::new(&incarnation, Transport::Tcp);
     let root = client.root3().await;
     let dir = client.find3(root, "dir").await;
     for (procedure, ended) in all_changes(&client, dir).await {
@@ -263,32 +264,32 @@ async fn where_nobody_held_anything_nobody_waits() {
 #[tokio::test]
 async fn what_was_on_its_way_when_the_server_died_is_held_to_the_end() {
     let home = Home::new();
-    let life = home.serve(LEASE).await;
-    let mut holder = life.session(b"holder").await;
+    let incarnation = home.serve(LEASE).await;
+    let mut holder = incarnation.session(b"holder").await;
     holder.open(create(b"file", b"owner", 3)).await;
-    let root = Client::new(&life, Transport::Tcp).root3().await;
-    drop((life, holder));
+    let root = Client::new(&incarnation, Transport::Tcp).root3().await;
+    drop((incarnation, holder));
     let (credential, xid) = (Credential::Sys(AuthSys::default()), 4711);
     let header = CallHeader { xid, program: 100_003, version: 3, procedure: call::Mkdir::NUMBER, credential };
     let arguments = xdr::to_bytes(&mkdir3(root, "made")).unwrap();
     let cache = ReplyCache::open(home.state.path()).unwrap();
     let sender = Sender { address: (Ipv4Addr::LOCALHOST, 700).into(), connection: None };
-    let admitted = cache.admit(sender, &header, &arguments, Lasting::UntilHeard);
+    let admitted = cache.admit(sender, &header, &arguments, ReplyLifetime::UntilHeard);
     let Admission::Execute { slot, .. } = admitted else { panic!("a new call") };
     std::fs::create_dir(home.tree().join("made")).unwrap();
     // Killed.
     std::mem::forget(slot);
     drop(cache);
 
-    let life = home.serve(LEASE).await;
-    let mut stream = tokio::net::TcpStream::connect(life.address()).await.unwrap();
+    let incarnation = home.serve(LEASE).await;
+    let mut stream = tokio::net::TcpStream::connect(incarnation.address()).await.unwrap();
     let mut record = xdr::to_bytes(&header).unwrap().to_vec();
     record.extend_from_slice(&arguments);
     stream.write_u32(record.len() as u32 | 1 << 31).await.unwrap();
     stream.write_all(&record).await.unwrap();
-    let silent = tokio::time::timeout(PATIENCE * 3, stream.readable()).await;
-    assert!(silent.is_err(), "neither done nor told to come again");
-    let mut holder = life.reclaiming(b"holder", 1).await;
+    let courtesy = tokio::time::timeout(PATIENCE * 3, stream.readable()).await;
+    assert!(courtesy.is_err(), "neither done nor told to come again");
+    let mut holder = incarnation.reclaiming(b"holder", 1).await;
     holder.last::<op::ReclaimComplete>(vec![reclaim_complete()]).await;
     let mark = tokio::time::timeout(LONG, stream.read_u32()).await.unwrap().unwrap();
     let mut reply = vec![0; (mark & 0x7fff_ffff) as usize];
@@ -304,19 +305,19 @@ async fn what_was_on_its_way_when_the_server_died_is_held_to_the_end() {
 #[tokio::test]
 async fn attributes_of_a_file_are_changed_in_grace_by_who_has_it_for_writing() {
     let home = Home::new();
-    let life = home.serve(LEASE).await;
-    let mut holder = life.session(b"holder").await;
+    let incarnation = home.serve(LEASE).await;
+    let mut holder = incarnation.session(b"holder").await;
     let (_, file) = holder.open(create(b"file", b"owner", 3)).await;
-    drop((life, holder));
+    drop((incarnation, holder));
 
-    let life = home.serve(LEASE).await;
+    let incarnation = home.serve(LEASE).await;
     let mode = |mode| {
         let obj_attributes = ArgFattr::from(Fattr { mode: Some(mode), ..Fattr::default() });
         ArgOp::Setattr(SetattrArgs { stateid: Stateid::ANONYMOUS, obj_attributes })
     };
-    let mut stranger = life.session(b"stranger").await;
+    let mut stranger = incarnation.session(b"stranger").await;
     assert_eq!(stranger.on(file, mode(0o600)).await, Err(protocol::nfs4::Status::Grace));
-    let mut holder = life.reclaiming(b"holder", 1).await;
+    let mut holder = incarnation.reclaiming(b"holder", 1).await;
     assert_eq!(holder.on(file, mode(0o600)).await, Err(protocol::nfs4::Status::Grace), "not reclaimed");
     assert_eq!(holder.status(reclaim(b"owner", file)).await, Ok(()));
     assert_eq!(holder.on(file, mode(0o600)).await, Ok(()));
@@ -373,13 +374,14 @@ const USED: [&str; 7] = ["written", "read", "set", "created", "written by 2", "r
 #[tokio::test]
 async fn what_a_silent_client_denies_keeps_nobody_off() {
     let home = Home::new();
-    let life = home.serve(Duration::from_secs(2)).await;
-    let (client, mut other) = (Client::new(&life, Transport::Tcp), life.session(b"other").await);
+    let incarnation = home.serve(Duration::from_secs(2)).await;
+    let (client, mut other) =
+        (Client::new(&incarnation, Transport::Tcp), incarnation.session(b"other").await);
     let root = client.root3().await;
     let mut files = Vec::new();
     for file in USED {
         // Each by a client of its own: whoever is in conflict with it takes all it has.
-        let mut holder = life.session(file.as_bytes()).await;
+        let mut holder = incarnation.session(file.as_bytes()).await;
         holder.open(OpenArgs { share_deny: 3, ..create(file.as_bytes(), b"owner", 3) }).await;
         files.push(client.find3(root, file).await);
     }

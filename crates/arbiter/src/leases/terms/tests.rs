@@ -66,7 +66,7 @@ impl Stage {
             Renewal::Open => {}
             other => return Err(other),
         }
-        let flight = self.leases.begin_open();
+        let grant = self.leases.begin_open();
         self.below += 1;
         let under = Lease {
             id: LeaseId(self.below),
@@ -76,7 +76,7 @@ impl Stage {
             space_limit: Lease::NO_SPACE_LIMIT,
         };
         self.leases.land(of, Some(under));
-        self.leases.end_open(flight);
+        self.leases.end_open(grant);
         let write = kind == LeaseKind::Write;
         let usage = if write { Use::Change } else { Use::Read };
         let mut granted = None;

@@ -4,8 +4,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use vfs::{
-    AccessMask, By, CreateHow, Handle, LeaseKind, Lock, LockKind, LockRequest, Locked, Name, OpenId,
-    OpenRequest, Owner, Result, SetAttributes, Share, Status, Want,
+    AccessMask, CreateHow, Handle, LeaseKind, Lock, LockKind, LockRequest, Locked, Name, OpenId, OpenRequest,
+    Owner, Result, SetAttributes, Share, StateidBasis, Status, Want,
 };
 
 use super::How;
@@ -30,8 +30,8 @@ pub(super) struct Open {
 }
 
 impl Open {
-    pub(super) fn by(&self) -> By {
-        self.id.map_or(By::Anonymous, By::Open)
+    pub(super) fn by(&self) -> StateidBasis {
+        self.id.map_or(StateidBasis::Anonymous, StateidBasis::Open)
     }
 }
 

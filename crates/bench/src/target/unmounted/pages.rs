@@ -100,7 +100,7 @@ impl Pages {
 
     /// A write of ours lies over pages: those that it covers are as written, others that it touches are gone.
     pub(super) fn overwrite(&mut self, handle: &Handle, change: u64, offset: u64, data: &Bytes, size: u64) {
-        let Some(first_whole) = offset.checked_next_multiple_of(PAGE_BYTES) else { return };
+        let Some(first_complete) = offset.checked_next_multiple_of(PAGE_BYTES) else { return };
         let end = offset + data.len() as u64;
         if let Some(file) = self.files.get_mut(handle) {
             for page in offset / PAGE_BYTES..=end / PAGE_BYTES {
@@ -109,9 +109,9 @@ impl Pages {
                 }
             }
         }
-        if first_whole < end {
-            let rest = data.slice((first_whole - offset) as usize..);
-            self.keep(handle, change, first_whole, &rest, end == size);
+        if first_complete < end {
+            let rest = data.slice((first_complete - offset) as usize..);
+            self.keep(handle, change, first_complete, &rest, end == size);
         }
     }
 

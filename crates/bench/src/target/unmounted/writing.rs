@@ -93,7 +93,7 @@ async fn write_to(
     fs: &dyn vfs::FileSystem,
     caller: &vfs::Caller,
     handle: &Handle,
-    by: vfs::By,
+    by: vfs::StateidBasis,
     mut offset: u64,
     mut data: Bytes,
     stability: Stability,

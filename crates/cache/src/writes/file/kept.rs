@@ -19,7 +19,7 @@ pub struct Kept {
 impl Writes {
     /// Bytes that the origin has not taken yet.
     fn outstanding(&self) -> u64 {
-        self.unsent() + self.flying.iter().map(|flight| flight.bytes.len() as u64).sum::<u64>()
+        self.unsent() + self.in_flight.iter().map(|write| write.bytes.len() as u64).sum::<u64>()
     }
 
     /// A close asks whether these bytes may stay here. The origin's file has `size` bytes, and space is set aside for it up

@@ -16,26 +16,26 @@ struct Origin {
     file: Vec<u8>,
     /// If it was set since the last change.
     mtime: Option<Timestamp>,
-    life: u8,
+    incarnation: u8,
 }
 
 impl Origin {
-    fn write(&mut self, flight: &Flight, count: usize, stability: Stability) {
-        let offset = flight.offset as usize;
-        put(&mut self.file, offset, &flight.bytes[..count]);
+    fn write(&mut self, write: &WriteInFlight, count: usize, stability: Stability) {
+        let offset = write.offset as usize;
+        put(&mut self.file, offset, &write.bytes[..count]);
         self.mtime = None;
         if stability != Stability::Unstable {
-            put(&mut self.durable, offset, &flight.bytes[..count]);
+            put(&mut self.durable, offset, &write.bytes[..count]);
         }
     }
 
     fn crash(&mut self) {
         self.file.clone_from(&self.durable);
-        self.life += 1;
+        self.incarnation += 1;
     }
 
     fn verifier(&self) -> Verifier {
-        [self.life; 8]
+        [self.incarnation; 8]
     }
 }
 
@@ -117,7 +117,7 @@ struct World {
     ours: Vec<u8>,
     /// The time of modification that was set since the last change.
     mtime: Option<Timestamp>,
-    flights: Vec<(Flight, Option<Landed>)>,
+    in_flight: Vec<(WriteInFlight, Option<WriteAnswer>)>,
     /// A SETATTR under way, and whether the origin has done it.
     setting: Option<(Pending, bool)>,
     /// One that the origin has put off.
@@ -137,7 +137,7 @@ impl World {
             origin: Origin::default(),
             ours: Vec::new(),
             mtime: None,
-            flights: Vec::new(),
+            in_flight: Vec::new(),
             setting: None,
             resting: false,
             committing: false,
@@ -189,7 +189,7 @@ impl World {
             Step::Fill => self.fill(),
             Step::Send => self.send(),
             Step::Do { which, short, better } => self.execute(which, short, better),
-            Step::Land { which } => self.land(which),
+            Step::Land { which } => self.answer(which),
             Step::Commit => self.committing |= self.writes.begin_commit().is_some(),
             Step::CommitDone => {
                 if self.committing && self.commit.is_none() {
@@ -223,19 +223,19 @@ impl World {
 
     /// What the origin has done and not answered is not known here; nor is what it has lost.
     fn fill(&mut self) {
-        if self.flights.iter().all(|(_, landed)| landed.is_none()) && !self.writes.is_doubtful() {
+        if self.in_flight.iter().all(|(_, answered)| answered.is_none()) && !self.writes.is_doubtful() {
             self.writes.fill_gaps(self.origin.file.len() as u64);
         }
     }
 
     fn send(&mut self) {
-        if let Some(flight) = self.writes.next(3) {
+        if let Some(write) = self.writes.next(3) {
             assert!(self.cut.is_none(), "sent while it is held");
             assert!(self.setting.is_none(), "sent while times are on their way that it makes void");
-            assert!(flight.bytes.len() as u64 <= CHUNK && !flight.bytes.is_empty());
-            let others = self.flights.iter().map(|(other, _)| other.range());
-            assert!(!others.into_iter().any(|other| overlap(&other, &flight.range())), "two orders of bytes");
-            self.flights.push((flight, None));
+            assert!(write.bytes.len() as u64 <= CHUNK && !write.bytes.is_empty());
+            let others = self.in_flight.iter().map(|(other, _)| other.range());
+            assert!(!others.into_iter().any(|other| overlap(&other, &write.range())), "two orders of bytes");
+            self.in_flight.push((write, None));
         }
     }
 
@@ -251,17 +251,17 @@ impl World {
 
     fn execute(&mut self, which: usize, short: bool, better: bool) {
         let verifier = self.origin.verifier();
-        let Some((flight, landed @ None)) = self.flights.get_mut(which) else { return };
-        let count = if short { flight.bytes.len().div_ceil(2) } else { flight.bytes.len() };
-        let stability = if better { Stability::FileSync } else { flight.stability };
-        self.origin.write(flight, count, stability);
-        *landed = Some(Landed::Taken { count: count as u32, stability, verifier });
+        let Some((write, answered @ None)) = self.in_flight.get_mut(which) else { return };
+        let count = if short { write.bytes.len().div_ceil(2) } else { write.bytes.len() };
+        let stability = if better { Stability::FileSync } else { write.stability };
+        self.origin.write(write, count, stability);
+        *answered = Some(WriteAnswer::Taken { count: count as u32, stability, verifier });
     }
 
-    fn land(&mut self, which: usize) {
-        if let Some((flight, Some(landed))) = self.flights.get(which) {
-            self.writes.landed(flight.ticket, *landed);
-            self.flights.remove(which);
+    fn answer(&mut self, which: usize) {
+        if let Some((write, Some(answered))) = self.in_flight.get(which) {
+            self.writes.answered(write.ticket, *answered);
+            self.in_flight.remove(which);
         }
     }
 
@@ -297,7 +297,7 @@ impl World {
 
     /// Brings everything to an end, as fsync does.
     fn finish(&mut self) {
-        self.end_flights();
+        self.end_writes();
         self.end_setting();
         self.end_cut(true);
         let upto = self.writes.demand();
@@ -318,7 +318,7 @@ impl World {
                     for step in [Step::CommitDone, Step::Committed, Step::Send] {
                         self.step(&step);
                     }
-                    self.end_flights();
+                    self.end_writes();
                 }
             }
         }
@@ -338,10 +338,10 @@ impl World {
         self.step(&Step::SetAnswered);
     }
 
-    fn end_flights(&mut self) {
-        while !self.flights.is_empty() {
+    fn end_writes(&mut self) {
+        while !self.in_flight.is_empty() {
             self.execute(0, false, false);
-            self.land(0);
+            self.answer(0);
         }
     }
 }
@@ -371,8 +371,8 @@ fn now() -> (Instant, Timestamp) {
     (Instant::now(), Timestamp::new(1, 0))
 }
 
-fn taken(flight: &Flight) -> Landed {
-    Landed::Taken { count: flight.bytes.len() as u32, stability: flight.stability, verifier: [0; 8] }
+fn taken(write: &WriteInFlight) -> WriteAnswer {
+    WriteAnswer::Taken { count: write.bytes.len() as u32, stability: write.stability, verifier: [0; 8] }
 }
 
 #[test]
@@ -383,9 +383,9 @@ fn what_is_small_is_one_stable_write_and_what_is_large_is_many_and_a_commit() {
         assert!(writes.next(8).is_none(), "nobody has asked, and it may go on");
     }
     writes.demand();
-    let flight = writes.next(8).unwrap();
-    assert_eq!((flight.bytes.len(), flight.stability), (1000, Stability::FileSync));
-    writes.landed(flight.ticket, taken(&flight));
+    let write = writes.next(8).unwrap();
+    assert_eq!((write.bytes.len(), write.stability), (1000, Stability::FileSync));
+    writes.answered(write.ticket, taken(&write));
     assert!(writes.is_clean());
 
     for n in 0..25 {
@@ -395,13 +395,13 @@ fn what_is_small_is_one_stable_write_and_what_is_large_is_many_and_a_commit() {
     let second = writes.next(8).unwrap();
     assert!(writes.next(8).is_none(), "the last one is not full");
     assert_eq!((first.stability, second.stability), (Stability::Unstable, Stability::Unstable));
-    writes.landed(first.ticket, taken(&first));
-    writes.landed(second.ticket, taken(&second));
+    writes.answered(first.ticket, taken(&first));
+    writes.answered(second.ticket, taken(&second));
     let upto = writes.demand();
     let last = writes.next(8).unwrap();
     assert_eq!((last.bytes.len(), last.stability), (500, Stability::Unstable));
     assert_eq!(writes.progress(upto, Level::Stable), Progress::Wait);
-    writes.landed(last.ticket, taken(&last));
+    writes.answered(last.ticket, taken(&last));
     assert_eq!(writes.progress(upto, Level::Sent), Progress::Done);
     assert_eq!(writes.progress(upto, Level::Stable), Progress::Commit);
     assert!(writes.begin_commit().is_some() && writes.begin_commit().is_none());
@@ -456,13 +456,13 @@ fn a_gap_with_a_whole_block_stays_a_hole_and_so_does_what_would_be_much() {
 fn what_is_on_its_way_or_unstable_is_no_gap() {
     let mut writes = with_gaps(std::iter::once(100..200));
     writes.demand();
-    let flight = writes.next(8).unwrap();
+    let write = writes.next(8).unwrap();
     writes.write(0, &[2; 50], &user(), now());
     writes.write(300, &[2; 50], &user(), now());
     writes.fill_gaps(0);
     assert_eq!(writes.bytes(), 200, "on its way");
     let stability = Stability::Unstable;
-    writes.landed(flight.ticket, Landed::Taken { count: 100, stability, verifier: [0; 8] });
+    writes.answered(write.ticket, WriteAnswer::Taken { count: 100, stability, verifier: [0; 8] });
     writes.fill_gaps(0);
     assert_eq!(writes.bytes(), 200, "unstable");
     writes.begin_commit();
@@ -475,11 +475,11 @@ fn what_is_on_its_way_or_unstable_is_no_gap() {
 fn what_lands_while_a_truncation_is_refused_is_older_than_what_waited() {
     let mut writes = with_gaps([0..16, 2000..2016]);
     writes.demand();
-    let flight = writes.next(8).unwrap();
-    assert_eq!((flight.offset, flight.stability), (0, Stability::Unstable));
+    let write = writes.next(8).unwrap();
+    assert_eq!((write.offset, write.stability), (0, Stability::Unstable));
     writes.write(0, b"N", &user(), now());
     writes.begin_cut(0);
-    writes.landed(flight.ticket, taken(&flight));
+    writes.answered(write.ticket, taken(&write));
     writes.end_cut(0, false);
     writes.demand();
     writes.begin_commit();
@@ -487,7 +487,7 @@ fn what_lands_while_a_truncation_is_refused_is_older_than_what_waited() {
     assert_eq!((newer.offset, &newer.bytes[..]), (0, &b"N"[..]));
     // The origin has lost what it took: only that is sent again of which nothing newer is on its way.
     writes.end_commit(Ok([1; 8]));
-    let mut sent: Vec<_> = std::iter::from_fn(|| writes.next(8)).map(|flight| flight.offset).collect();
+    let mut sent: Vec<_> = std::iter::from_fn(|| writes.next(8)).map(|write| write.offset).collect();
     sent.sort_unstable();
     assert_eq!(sent, [1, 2000]);
 }
@@ -500,7 +500,7 @@ fn each_writer_is_sent_in_its_own_name_and_the_last_one_has_the_byte() {
     writes.write(0, b"A", &Caller::unix(1, 1, &[]), now());
     writes.demand();
     let sent: Vec<_> = std::iter::from_fn(|| writes.next(8)).collect();
-    let told: Vec<_> = sent.iter().map(|flight| (flight.offset, &flight.bytes[..])).collect();
+    let told: Vec<_> = sent.iter().map(|write| (write.offset, &write.bytes[..])).collect();
     assert_eq!(told, [(0, &b"Aa"[..]), (2, &b"bbbb"[..])]);
     assert_ne!(sent[0].mark.writer.principal, sent[1].mark.writer.principal);
 }
@@ -510,8 +510,8 @@ fn an_error_is_told_once_and_ends_delaying_until_something_is_taken() {
     let mut writes = Writes::new(1000, 0);
     writes.write(0, b"aaaa", &user(), now());
     writes.demand();
-    let flight = writes.next(8).unwrap();
-    writes.landed(flight.ticket, Landed::Refused(Status::NoSpc));
+    let write = writes.next(8).unwrap();
+    writes.answered(write.ticket, WriteAnswer::Refused(Status::NoSpc));
     assert!(writes.is_clean() && !writes.is_idle() && writes.is_strict());
     assert_eq!(writes.take_error(), Some(Status::NoSpc));
     assert_eq!(writes.take_error(), None);
@@ -524,9 +524,9 @@ fn a_file_that_is_gone_is_not_written_and_complains_no_more() {
     let mut writes = Writes::new(10, 0);
     writes.write(0, &[1; 25], &user(), now());
     writes.demand();
-    let flight = writes.next(1).unwrap();
+    let write = writes.next(1).unwrap();
     writes.discard();
-    writes.landed(flight.ticket, Landed::Refused(Status::Stale));
+    writes.answered(write.ticket, WriteAnswer::Refused(Status::Stale));
     assert!(writes.next(8).is_none() && writes.is_clean() && writes.take_error().is_none());
 }
 
@@ -557,10 +557,10 @@ fn narrow_gaps_of_zeros_are_sent_along_and_others_are_not() {
         writes.demand();
         from.into_iter().for_each(|end| writes.fill_gaps(end));
         let mut sent = Vec::new();
-        while let Some(flight) = writes.next(8) {
+        while let Some(write) = writes.next(8) {
             // With one on its way nothing is filled any more.
             from.into_iter().for_each(|end| writes.fill_gaps(end));
-            sent.push((flight.offset, flight.bytes));
+            sent.push((write.offset, write.bytes));
         }
         sent
     };
@@ -578,10 +578,10 @@ fn what_the_origin_takes_a_part_of_goes_on_at_once() {
     writes.write(0, &[1; 5000], &user(), now());
     writes.demand();
     assert!(writes.begin_draining());
-    let flight = writes.next(8).unwrap();
+    let write = writes.next(8).unwrap();
     assert!(writes.next(8).is_none());
     let (stability, verifier) = (Stability::FileSync, [0; 8]);
-    writes.landed(flight.ticket, Landed::Taken { count: 4096, stability, verifier });
+    writes.answered(write.ticket, WriteAnswer::Taken { count: 4096, stability, verifier });
     assert!(writes.begin_draining(), "nobody asks a second time");
     let rest = writes.next(8).unwrap();
     assert_eq!((rest.offset, rest.bytes.len()), (4096, 904));

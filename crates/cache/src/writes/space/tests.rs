@@ -152,7 +152,7 @@ impl Model {
     /// Does the origin take it?
     fn send(&mut self, bytes: u64) -> bool {
         self.space.sending(bytes);
-        self.space.landed(bytes);
+        self.space.answered(bytes);
         let needed = bytes.next_multiple_of(BLOCK_BYTES);
         let taken = needed <= self.free;
         if taken {

@@ -31,7 +31,7 @@ const RANGES_MAX: usize = 4096;
 
 /// Who we are, and to whom. Every other entry is about this client of this server.
 #[derive(Clone, Debug, PartialEq, Eq, Xdr)]
-pub(crate) struct Life {
+pub(crate) struct Incarnation {
     /// What is mounted.
     pub(crate) url: Opaque<8192>,
     /// `boot_id` of the machine: nothing of another boot is believed.
@@ -123,7 +123,7 @@ pub(crate) struct Opening {
 /// One entry, as it was meant.
 #[derive(Debug)]
 pub(crate) enum Entry {
-    Life(Life),
+    Incarnation(Incarnation),
     /// Seconds since the machine started.
     Renewed(u64),
     /// Its locks come apart.
@@ -137,7 +137,7 @@ pub(crate) enum Entry {
 pub(crate) type Going = bool;
 
 /// The key of the life.
-pub(crate) fn life_key() -> Vec<u8> {
+pub(crate) fn incarnation_key() -> Vec<u8> {
     vec![LIFE]
 }
 
@@ -187,8 +187,8 @@ fn bytes<T: xdr::Encode>(value: &T) -> Result<Vec<u8>, TooLarge> {
 }
 
 /// The value of a life.
-pub(crate) fn life(life: &Life) -> Result<Vec<u8>, TooLarge> {
-    bytes(life)
+pub(crate) fn incarnation(incarnation: &Incarnation) -> Result<Vec<u8>, TooLarge> {
+    bytes(incarnation)
 }
 
 /// The value of a renewal.
@@ -257,7 +257,7 @@ pub(crate) fn decode(key: &[u8], value: &[u8]) -> Option<Entry> {
     let value = Bytes::copy_from_slice(value);
     let number = rest.split_first_chunk::<8>().map(|(number, rest)| (u64::from_be_bytes(*number), rest));
     match (*kind, number) {
-        (LIFE, None) if rest.is_empty() => xdr::from_bytes(value).ok().map(Entry::Life),
+        (LIFE, None) if rest.is_empty() => xdr::from_bytes(value).ok().map(Entry::Incarnation),
         (RENEWED, None) if rest.is_empty() => xdr::from_bytes(value).ok().map(Entry::Renewed),
         (OPEN, Some((id, []))) => decode_open(id, value),
         (OPEN, Some((id, owner))) => decode_locks(id, owner, value),

@@ -34,8 +34,8 @@ fn identity() -> Identity {
     Identity { owner: Bytes::from_static(b"us"), verifier: [9; 8] }
 }
 
-fn life_of(identity: &Identity) -> record::Life {
-    life(&url(), identity, &client(), ([4; 16], Duration::from_secs(90), 0))
+fn incarnation_of(identity: &Identity) -> record::Incarnation {
+    incarnation(&url(), identity, &client(), ([4; 16], Duration::from_secs(90), 0))
 }
 
 fn granted(file: u8, by: u8, access: Share, number: u64) -> Granted {
@@ -67,7 +67,7 @@ fn held_essence(held: &Delegation, going: bool) -> String {
 }
 
 /// The record says what the state is.
-fn agree(held: &Held, past: &Past, ids: u64) -> Result<(), TestCaseError> {
+fn agree(held: &RecordedState, past: &Past, ids: u64) -> Result<(), TestCaseError> {
     let state = held.lock();
     for id in 0..=ids {
         let recorded = past.opens.get(&OpenId(id)).map(|(open, going)| essence(open, *going));
@@ -120,7 +120,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 /// Does one step.
-fn take(held: &Held, step: &Step, turn: u64) {
+fn take(held: &RecordedState, step: &Step, turn: u64) {
     let mut state = held.lock();
     let pick = |at: usize, last: u64| 1 + at as u64 % last.max(1);
     let last = state.last_name();
@@ -185,8 +185,8 @@ proptest! {
     fn the_record_is_what_is_held(steps in proptest::collection::vec(step(), 0..50)) {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("client.state");
-        let mut held = Held::default();
-        held.keep(&path, &life_of(&identity())).unwrap();
+        let mut held = RecordedState::default();
+        held.keep(&path, &incarnation_of(&identity())).unwrap();
         let mut ever = 0;
         for (turn, step) in steps.iter().enumerate() {
             take(&held, step, turn as u64);
@@ -194,15 +194,15 @@ proptest! {
             let names = held.lock().last_name().min(past.last_name);
             agree(&held, &past, names)?;
             if let Step::Restart = step {
-                let next = Held::default();
+                let next = RecordedState::default();
                 {
                     let mut state = next.lock();
                     state.skip_names(past.last_name);
                     past.opens.iter().for_each(|(id, (open, going))| state.adopt_open(*id, open.clone(), *going));
                     past.leases.iter().for_each(|(id, (held, going))| state.adopt_lease(*id, held.clone(), *going));
                 }
-                let life = record::Life { last_name: past.last_name, ..life_of(&identity()) };
-                next.keep(&path, &life).unwrap();
+                let incarnation = record::Incarnation { last_name: past.last_name, ..incarnation_of(&identity()) };
+                next.keep(&path, &incarnation).unwrap();
                 ever = ever.max(past.last_name);
                 held = next;
                 let names = held.lock().last_name();
@@ -229,32 +229,35 @@ fn a_record_is_gone_on_with_if_it_is_of_this_origin_and_boot_and_whole() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("client.state");
     let us = identity().owner;
-    let (first, reason) = Life::resume(&url(), us.clone(), &path);
+    let (first, reason) = Incarnation::resume(&url(), us.clone(), &path);
     assert!(!first.resumes() && reason.is_none(), "nothing was there, and nothing is said");
-    let held = Held::default();
-    held.keep(&path, &life_of(&first.identity)).unwrap();
+    let held = RecordedState::default();
+    held.keep(&path, &incarnation_of(&first.identity)).unwrap();
     held.lock().opened(granted(1, 1, Share::READ, 1));
-    let (next, reason) = Life::resume(&url(), us.clone(), &path);
+    let (next, reason) = Incarnation::resume(&url(), us.clone(), &path);
     assert_eq!((next.identity.clone(), reason), (first.identity.clone(), None));
     assert_eq!(next.past.unwrap().opens.len(), 1);
 
     let clean = |url: &Url, owner: &Bytes, why: &str| {
-        let (life, reason) = Life::resume(url, owner.clone(), &path);
+        let (incarnation, reason) = Incarnation::resume(url, owner.clone(), &path);
         let reason = reason.unwrap();
-        assert!(!life.resumes() && reason.contains(why) && !reason.contains('\n'), "{reason}");
-        assert_ne!(life.identity.verifier, first.identity.verifier, "the origin is to drop what was held");
+        assert!(!incarnation.resumes() && reason.contains(why) && !reason.contains('\n'), "{reason}");
+        assert_ne!(
+            incarnation.identity.verifier, first.identity.verifier,
+            "the origin is to drop what was held"
+        );
     };
     let other = Url::parse("nfs://other/export?vers=4.2").unwrap();
     clean(&other, &us, "nfs://filer/export");
-    let (elsewhere, _) = Life::resume(&other, us.clone(), &path);
+    let (elsewhere, _) = Incarnation::resume(&other, us.clone(), &path);
     assert_ne!(elsewhere.owner(), &us, "what is held at the first one stays held");
     clean(&url(), &Bytes::from_static(b"them"), "another client");
-    let whole = std::fs::read(&path).unwrap();
-    let mut damaged = whole.clone();
-    damaged[whole.len() / 2] ^= 1;
+    let complete = std::fs::read(&path).unwrap();
+    let mut damaged = complete.clone();
+    damaged[complete.len() / 2] ^= 1;
     std::fs::write(&path, damaged).unwrap();
     clean(&url(), &us, "damaged");
-    let of_another_boot = record::Life { boot: opaque(b"another"), ..life_of(&first.identity) };
+    let of_another_boot = record::Incarnation { boot: opaque(b"another"), ..incarnation_of(&first.identity) };
     held.keep(&path, &of_another_boot).unwrap();
     clean(&url(), &us, "restarted");
 }
@@ -263,8 +266,8 @@ fn a_record_is_gone_on_with_if_it_is_of_this_origin_and_boot_and_whole() {
 fn a_record_that_cannot_be_written_is_removed() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("client.state");
-    let held = Held::default();
-    held.keep(&path, &life_of(&identity())).unwrap();
+    let held = RecordedState::default();
+    held.keep(&path, &incarnation_of(&identity())).unwrap();
     let mut opened = granted(1, 1, Share::READ, 1);
     opened.owner = Owner(Bytes::from(vec![1; 10_000]));
     held.lock().opened(opened);
@@ -277,9 +280,9 @@ fn a_record_that_cannot_be_written_is_removed() {
 fn a_lease_that_may_have_run_out_is_not_claimed() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("client.state");
-    Held::default().keep(&path, &life_of(&identity())).unwrap();
+    RecordedState::default().keep(&path, &incarnation_of(&identity())).unwrap();
     let past = read_back(&path);
     assert!(past.is_within_lease());
-    let short = record::Life { lease_seconds: 0, ..past.life.clone() };
-    assert!(!Past { life: short, ..past }.is_within_lease());
+    let short = record::Incarnation { lease_seconds: 0, ..past.incarnation.clone() };
+    assert!(!Past { incarnation: short, ..past }.is_within_lease());
 }

@@ -9,7 +9,7 @@ use vfs::{LeaseId, LeaseKind};
 use super::faults::Faults;
 use super::network::{Answer, Question, Random};
 use super::server::handle;
-use crate::nqnfs::leases::{Asked, Effect, Farewell, Grant, Leases, Margin};
+use crate::nqnfs::leases::{Asked, Effect, Grant, Leases, Margin, ReturnAll};
 
 /// What is known of one file.
 #[derive(Clone, Copy, Debug, Default)]
@@ -91,20 +91,20 @@ pub(super) struct Host {
     term_max_s: u64,
     next: u64,
     /// When all was told that there is to tell at the end.
-    farewell: Option<u64>,
+    return_all: Option<u64>,
 }
 
 impl Host {
-    /// `life` tells the calls of one life from those of the next.
-    pub(super) fn new(life: u64, faults: &Faults) -> Host {
+    /// `incarnation` tells the calls of one life from those of the next.
+    pub(super) fn new(incarnation: u64, faults: &Faults) -> Host {
         let margin = if faults.thin { THIN } else { Margin::default() };
         Host {
             leases: Leases::new(margin),
             files: vec![Known::default(); faults.all_files()],
             waiting: BTreeMap::new(),
             term_max_s: faults.term_max_s,
-            next: life << 32,
-            farewell: None,
+            next: incarnation << 32,
+            return_all: None,
         }
     }
 
@@ -133,7 +133,7 @@ impl Host {
 
     /// The end of a client, step by step, with one VACATED of all that it has: is it over?
     pub(super) fn leave(&mut self, now: Instant, at: u64) -> bool {
-        if let Some(since) = self.farewell {
+        if let Some(since) = self.return_all {
             return self.waiting.is_empty() || at >= since + FAREWELL;
         }
         if self.waiting.values().any(|waiting| waiting.purpose != Purpose::Own) {
@@ -152,15 +152,15 @@ impl Host {
             (known.cached, known.recalled) = (None, None);
             known.lease.take().into_iter().for_each(|id| self.leases.returned(id));
         }
-        match self.leases.farewell() {
-            Some(Farewell { all: true, .. }) => self.ask(now, at, Question::Everything, Purpose::Own),
+        match self.leases.return_all() {
+            Some(ReturnAll { all: true, .. }) => self.ask(now, at, Question::Everything, Purpose::Own),
             told => {
                 for of in told.map(|told| told.each).unwrap_or_default() {
                     self.ask(now, at, Question::Vacated { file: file_of(&of) }, Purpose::Own);
                 }
             }
         }
-        self.farewell = Some(at);
+        self.return_all = Some(at);
         false
     }
 

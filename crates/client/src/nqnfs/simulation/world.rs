@@ -237,8 +237,8 @@ impl World {
         match event {
             Event::Deliver(message) => self.deliver(message),
             Event::Act(client) => self.act(client),
-            Event::Again(client, life, xid) => {
-                if self.lives[client] == life && self.hosts[client].waiting.contains_key(&xid) {
+            Event::Again(client, incarnation, xid) => {
+                if self.lives[client] == incarnation && self.hosts[client].waiting.contains_key(&xid) {
                     self.send_call(client, xid);
                 }
             }
@@ -446,13 +446,13 @@ impl World {
         let sent = &self.sent[client];
         let waiting = self.hosts[client].waiting.keys();
         let fresh: Vec<u64> = waiting.filter(|xid| !sent.contains(xid)).copied().collect();
-        let life = self.lives[client];
+        let incarnation = self.lives[client];
         for xid in fresh {
             self.sent[client].insert(xid);
             // The next after an NQNFS_TRYLATER has a pause before it.
             match self.hosts[client].waiting.get(&xid).map_or(0, |waiting| waiting.pause) {
                 0 => self.send_call(client, xid),
-                pause => self.plan(pause, Event::Again(client, life, xid)),
+                pause => self.plan(pause, Event::Again(client, incarnation, xid)),
             }
         }
         self.plan_wake(client);
@@ -473,8 +473,8 @@ impl World {
         let question = waiting.question;
         let name = self.names[client];
         self.send(client, Message::Call { client, name, xid, question });
-        let life = self.lives[client];
-        self.plan(AGAIN, Event::Again(client, life, xid));
+        let incarnation = self.lives[client];
+        self.plan(AGAIN, Event::Again(client, incarnation, xid));
     }
 
     fn send(&mut self, client: usize, message: Message) {

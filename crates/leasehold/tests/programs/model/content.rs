@@ -19,7 +19,7 @@ struct Value {
     what: u64,
     client: usize,
     /// When it was settled.
-    settled: Option<Duration>,
+    visible_from: Option<Duration>,
 }
 
 /// A change that each cell, and the size, show at least.
@@ -68,7 +68,7 @@ pub struct Content {
 impl Content {
     /// An empty file, which a client has made.
     pub fn new(unit: usize, client: usize) -> Content {
-        let empty = Value { change: 0, what: 0, client, settled: Some(Duration::ZERO) };
+        let empty = Value { change: 0, what: 0, client, visible_from: Some(Duration::ZERO) };
         Content {
             unit,
             cells: vec![vec![empty]; CELLS],
@@ -85,7 +85,8 @@ impl Content {
     /// What an open, or a lock, by a client shows at least.
     pub fn floors(&self, client: usize) -> Floors {
         let least = |values: &Vec<Value>| {
-            let must = values.iter().rev().find(|value| value.settled.is_some() || value.client == client);
+            let must =
+                values.iter().rev().find(|value| value.visible_from.is_some() || value.client == client);
             must.map_or(0, |value| value.change)
         };
         let mut floors = Floors { cells: [0; CELLS], size: least(&self.sizes) };
@@ -105,7 +106,7 @@ impl Content {
 
     /// Whether this client may write without a lock: no other has something that is not settled.
     pub fn is_free_for(&self, client: usize) -> bool {
-        let free = |value: &Value| value.client == client || value.settled.is_some();
+        let free = |value: &Value| value.client == client || value.visible_from.is_some();
         self.cells.iter().chain([&self.sizes]).flatten().all(free)
     }
 
@@ -115,14 +116,14 @@ impl Content {
 
     /// Whether a map of these cells ends no process: no one ever cut the file, and it has them.
     pub fn may_map(&self, cells: &Range<usize>) -> bool {
-        let sizes = || self.sizes.iter().filter(|value| value.settled.is_some());
+        let sizes = || self.sizes.iter().filter(|value| value.visible_from.is_some());
         !self.was_cut && !self.contested && sizes().any(|value| value.what >= cells.end as u64)
     }
 
     /// Data was written.
     pub fn write(&mut self, client: usize, cells: Range<usize>, data: u64, floors: &mut Floors) {
         self.changes += 1;
-        let value = Value { change: self.changes, what: data, client, settled: None };
+        let value = Value { change: self.changes, what: data, client, visible_from: None };
         for cell in cells.clone() {
             self.cells[cell].push(value);
             floors.cells[cell] = self.changes;
@@ -137,7 +138,7 @@ impl Content {
     pub fn cut(&mut self, client: usize, cells: usize, floors: &mut Floors) {
         self.changes += 1;
         self.was_cut |= (cells as u64) < self.size();
-        let value = Value { change: self.changes, what: 0, client, settled: None };
+        let value = Value { change: self.changes, what: 0, client, visible_from: None };
         for cell in cells..CELLS {
             self.cells[cell].push(value);
             floors.cells[cell] = self.changes;
@@ -149,8 +150,8 @@ impl Content {
     /// What a client has written is where all others find it.
     pub fn settle(&mut self, client: usize, when: Duration) {
         for value in self.cells.iter_mut().chain([&mut self.sizes]).flatten() {
-            if value.client == client && value.settled.is_none() {
-                value.settled = Some(when);
+            if value.client == client && value.visible_from.is_none() {
+                value.visible_from = Some(when);
             }
         }
     }
@@ -195,7 +196,7 @@ impl Content {
             return Ok(());
         }
         let due = |value: &&Value| {
-            value.client == client || value.settled.is_some_and(|when| when + lifetime < began)
+            value.client == client || value.visible_from.is_some_and(|when| when + lifetime < began)
         };
         let floor = self.sizes.iter().rev().find(due).map_or(0, |value| value.change);
         let floor = self.shown.get(&client).copied().unwrap_or_default().max(floor);

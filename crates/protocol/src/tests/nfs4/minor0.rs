@@ -1,7 +1,7 @@
 //! The operations of RFC 7530.
 
 use bytes::Bytes;
-use xdr::Chain;
+use xdr::LinkedList;
 
 use super::*;
 
@@ -131,7 +131,7 @@ fn directories() -> Vec<Seed> {
         Fattr { rdattr_error: Some(Outcome::Fail(Status::Access, ())), fileid: Some(42), ..Fattr::default() };
     let listing = ReaddirOk {
         cookieverf: VERIFIER,
-        entries: Chain::new(vec![entry(4, "hello", fattr()), entry(5, "locked", failed)]).unwrap(),
+        entries: LinkedList::new(vec![entry(4, "hello", fattr()), entry(5, "locked", failed)]).unwrap(),
         eof: true,
     };
     let secinfo = list(vec![
@@ -149,7 +149,7 @@ fn directories() -> Vec<Seed> {
             &format!("0 {V} 1 q4 \"hello\" {A} 1 q5 \"locked\" 1 1050624 12 13 q42 0 1"),
         ),
         res(
-            &ResOp::Readdir(Ok(ReaddirOk { cookieverf: [0; 8], entries: Chain::default(), eof: false })),
+            &ResOp::Readdir(Ok(ReaddirOk { cookieverf: [0; 8], entries: LinkedList::default(), eof: false })),
             "0 q0 0 0",
         ),
         res(&ResOp::Readdir(Err(Status::BadCookie)), "10003"),

@@ -9,7 +9,7 @@ use protocol::nfs4::callback::{
 };
 use protocol::nfs4::{Attr, Bitmap, Clientid, Fattr, Nfstime, Stateid, Status};
 use tokio::time::{Instant, sleep};
-use vfs::{Callback, Callbacks, Handle, Held, HolderId, LeaseId, Owner, Query, Recall, Times};
+use vfs::{Callback, Callbacks, DelayedAttributes, Handle, HolderId, LeaseId, Owner, Query, Recall, Times};
 
 use super::early::Word;
 use super::{Unreachable, call};
@@ -123,7 +123,7 @@ async fn recall(front: &Arc<Front>, export: ExportId, of: Recall) {
         tables.stateids.set_standing(delegation.key, Standing::Recalled);
         (delegation, front.handles.v4(export, &of.handle))
     };
-    if front.expire_if_silent(delegation.holder).await {
+    if front.expire_if_courtesy(delegation.holder).await {
         return;
     }
     let Ok(fh) = fh else { return };
@@ -170,7 +170,11 @@ async fn getattr(front: &Front, export: ExportId, query: Query) {
     if let Ok(answer) = results.take::<op::Getattr>()
         && let (Some(change), Some(size)) = (answer.obj_attributes.change, answer.obj_attributes.size)
     {
-        let held = Held { modified: change != query.change, size, times: times(&answer.obj_attributes) };
+        let held = DelayedAttributes {
+            modified: change != query.change,
+            size,
+            times: times(&answer.obj_attributes),
+        };
         // Who asked may have given up waiting.
         let _ = query.answer.send(held);
     }

@@ -10,7 +10,7 @@ pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: AllocateA
     let (object, at) = place::written(compound, args.stateid, args.offset, args.length).await?;
     let Object { export, caller, .. } = &object;
     let allocate = || export.fs.allocate(caller, at, args.length);
-    match compound.front.past_silent(&object, None, allocate).await {
+    match compound.front.past_courtesy(&object, None, allocate).await {
         Ok(_) => Ok(()),
         Err(error) => Err(kind::io_error(&object, error, compound.minor).await),
     }

@@ -13,7 +13,7 @@ pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: CloneArgs
     }
     let front = &compound.front;
     let clone = || target.export.fs.clone_range(&target.caller, from, to, args.count);
-    match front.past_silent(&source, None, || front.past_silent(&target, None, clone)).await {
+    match front.past_courtesy(&source, None, || front.past_courtesy(&target, None, clone)).await {
         Ok(_) => Ok(()),
         Err(error) => Err(kind::io_error(&target, error, compound.minor).await),
     }

@@ -20,7 +20,7 @@ pub(in crate::nfs4) async fn answer(
     }
     let front = &compound.front;
     let copy = || target.export.fs.copy(&target.caller, from, to, args.count);
-    let copied = match front.past_silent(&source, None, || front.past_silent(&target, None, copy)).await {
+    let copied = match front.past_courtesy(&source, None, || front.past_courtesy(&target, None, copy)).await {
         Ok(copied) => copied,
         Err(error) => return Err(kind::io_error(&target, error, compound.minor).await.into()),
     };

@@ -27,9 +27,9 @@ pub(in crate::nfs4) async fn answer(
     let channels = (negotiated_fore(&args.fore_chan_attrs)?, negotiated_back(&args.back_chan_attrs)?);
     let front = compound.front.clone();
     // Without room, creating it says so.
-    front.room_for(Scarce::Sessions).await;
+    front.capacity_for(Scarce::Sessions).await;
     let mut attempt = confirm(compound, &args, channels);
-    if matches!(attempt, Err(Status::Delay)) && front.room_for(Scarce::Clients).await {
+    if matches!(attempt, Err(Status::Delay)) && front.capacity_for(Scarce::Clients).await {
         attempt = confirm(compound, &args, channels);
     }
     let (created, replaced) = attempt?;

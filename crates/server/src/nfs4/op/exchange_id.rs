@@ -37,7 +37,9 @@ pub(in crate::nfs4) async fn answer(
     State::start(compound.front);
     let state = &compound.front.state;
     let exchanged = match exchange(compound, &args) {
-        Err(Status::Delay) if compound.front.room_for(Scarce::Clients).await => exchange(compound, &args)?,
+        Err(Status::Delay) if compound.front.capacity_for(Scarce::Clients).await => {
+            exchange(compound, &args)?
+        }
         exchanged => exchanged?,
     };
     if let Some(gone) = exchanged.replaced {

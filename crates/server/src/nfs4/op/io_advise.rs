@@ -11,6 +11,6 @@ pub(in crate::nfs4) async fn answer(
 ) -> Result<IoAdviseOk, Status> {
     let mut object = compound.object()?;
     let stateid = compound.stateid(args.stateid)?;
-    compound.ground(&mut object, stateid, Share::empty()).await?;
+    compound.io_basis(&mut object, stateid, Share::empty()).await?;
     Ok(IoAdviseOk { hints: Bitmap::EMPTY })
 }

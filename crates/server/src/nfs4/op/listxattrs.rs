@@ -17,10 +17,11 @@ pub(in crate::nfs4) async fn answer(
     args: ListxattrsArgs,
 ) -> Result<ListxattrsOk, Status> {
     let Object { export, handle, caller } = compound.extended()?;
-    let room = args.maxcount.min(ANSWER_MAX_BYTES).checked_sub(FRAME_BYTES).ok_or(Status::TooSmall)?;
-    let listed = export.fs.listxattrs(&caller, &handle, args.cookie, room).await.map_err(convert::error)?;
+    let capacity = args.maxcount.min(ANSWER_MAX_BYTES).checked_sub(FRAME_BYTES).ok_or(Status::TooSmall)?;
+    let listed =
+        export.fs.listxattrs(&caller, &handle, args.cookie, capacity).await.map_err(convert::error)?;
     let bytes: usize = listed.names.iter().map(|name| wire_bytes(name.as_bytes())).sum();
-    if bytes > room as usize {
+    if bytes > capacity as usize {
         return Err(Status::TooSmall);
     }
     let names = listed.names.iter().filter_map(|name| Component::new(name.as_bytes().to_vec())).collect();

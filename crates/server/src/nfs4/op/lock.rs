@@ -15,7 +15,7 @@ use crate::nfs4::state::holds;
 use crate::nfs4::state::names;
 use crate::nfs4::state::owners::{OwnerKind, OwnerName};
 use crate::nfs4::state::sequenced::{Answer, sequenced};
-use crate::nfs4::state::stateids::{Held, Kind, StateKey};
+use crate::nfs4::state::stateids::{HeldState, Kind, StateKey};
 use crate::nfs4::state::{Below, Scarce, Tables};
 
 pub(in crate::nfs4) async fn answer(
@@ -58,12 +58,12 @@ pub(super) fn lock_kind(locktype: NfsLockType) -> LockKind {
 }
 
 /// By what an owner locks.
-struct By {
+struct LockBasis {
     open: StateKey,
     id: OpenId,
     access: Share,
     owner: Bytes,
-    held: Held,
+    held: HeldState,
 }
 
 /// A further lock of an owner that has some by this open.
@@ -81,7 +81,7 @@ async fn again(
             _ => return Err(Status::BadStateid.into()),
         }
     };
-    lock(compound, args, &By { open: by, id, access, owner, held }).await
+    lock(compound, args, &LockBasis { open: by, id, access, owner, held }).await
 }
 
 /// The first lock of an owner by this open.
@@ -97,7 +97,7 @@ async fn first(
         return Err(Status::BadStateid.into());
     };
     let owner = lock_owner.owner.into_bytes();
-    let by = By { open: held.key, id, access, owner: owner.clone(), held };
+    let by = LockBasis { open: held.key, id, access, owner: owner.clone(), held };
     if compound.minor > 0 {
         return lock(compound, args, &by).await;
     }
@@ -107,7 +107,7 @@ async fn first(
         return Err(Status::BadStateid.into());
     }
     let name = OwnerName { client: by.held.client, kind: OwnerKind::Lock, name: owner };
-    front.room_for(Scarce::Owners).await;
+    front.capacity_for(Scarce::Owners).await;
     // Another open owner may ask in the name of the same lock owner.
     let _turn = front.state.turns.take(&name).await;
     {
@@ -122,7 +122,7 @@ async fn first(
     result
 }
 
-async fn lock(compound: &mut Compound<'_>, args: &LockArgs, by: &By) -> Result<LockOk, LockFailure> {
+async fn lock(compound: &mut Compound<'_>, args: &LockArgs, by: &LockBasis) -> Result<LockOk, LockFailure> {
     check_range(args.offset, args.length)?;
     let kind = lock_kind(args.locktype);
     let needs = if kind == LockKind::Shared { Share::READ } else { Share::WRITE };
@@ -132,7 +132,7 @@ async fn lock(compound: &mut Compound<'_>, args: &LockArgs, by: &By) -> Result<L
     let front = compound.front.clone();
     let claim = if args.reclaim { Claim::Reclaim } else { Claim::New };
     front.state.claim(Some(by.held.holder), claim).await?;
-    front.room_for(Scarce::States).await;
+    front.capacity_for(Scarce::States).await;
     let mut object = compound.object()?;
     object.caller.holder = Some(by.held.holder);
     let waits = compound.minor > 0 && matches!(args.locktype, NfsLockType::Readw | NfsLockType::Writew);
@@ -170,16 +170,16 @@ async fn locked(
 ) -> Result<Locked, Status> {
     let (front, fs) = (compound.front, &object.export.fs);
     let locked = loop {
-        let made = front.state.room.made();
+        let made = front.state.capacity.made();
         let locked = fs.lock(&object.caller, open, request).await;
         let full = locked.as_ref().is_err_and(|error| error.status == vfs::Status::Resource);
-        if !full || !front.room_below(object.export.id, Below::Locks, made).await {
+        if !full || !front.capacity_below(object.export.id, Below::Locks, made).await {
             break locked.map_err(convert::error)?;
         }
     };
     if let Locked::Denied(lock) = &locked
         && let Some(holder) = names::holder(&lock.owner)
-        && compound.front.expire_if_silent(holder).await
+        && compound.front.expire_if_courtesy(holder).await
     {
         return fs.lock(&object.caller, open, request).await.map_err(convert::error);
     }
@@ -187,7 +187,7 @@ async fn locked(
 }
 
 /// The owner has one lock more by this open.
-fn entered(tables: &mut Tables, by: &By) -> Result<Stateid, Status> {
+fn entered(tables: &mut Tables, by: &LockBasis) -> Result<Stateid, Status> {
     let Tables { stateids, .. } = tables;
     if stateids.get(by.open).is_none() {
         return Err(Status::BadStateid); // closed meanwhile

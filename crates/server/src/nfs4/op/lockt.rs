@@ -38,7 +38,7 @@ pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: LocktArgs
     };
     let mut found = fs.test(&object.caller, &object.handle, &lock).await.map_err(convert::error)?;
     if let Some(holder) = found.as_ref().and_then(|other| names::holder(&other.owner))
-        && front.expire_if_silent(holder).await
+        && front.expire_if_courtesy(holder).await
     {
         found = fs.test(&object.caller, &object.handle, &lock).await.map_err(convert::error)?;
     }

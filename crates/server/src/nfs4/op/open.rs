@@ -37,7 +37,7 @@ pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: OpenArgs)
     compound.minor0_client(&front.state.tables(), args.owner.clientid)?;
     let name = args.owner.owner.clone().into_bytes();
     let owner = OwnerName { client: args.owner.clientid, kind: OwnerKind::Open, name };
-    front.room_for(Scarce::Owners).await;
+    front.capacity_for(Scarce::Owners).await;
     let _turn = front.state.turns.take(&owner).await;
     let turn = front.state.tables().owners.begin_open(&owner, args.seqid, Instant::now())?;
     match turn {
@@ -83,8 +83,8 @@ async fn open(
     let shares = Shares::parse(args, compound.minor)?;
     let claim = if matches!(args.claim, OpenClaim::Previous(_)) { Claim::Reclaim } else { Claim::New };
     compound.front.state.claim(compound.holder(), claim).await?;
-    let room = compound.front.room_for(Scarce::States).await;
-    if !room && matches!(args.openhow, Openflag::Create(_)) {
+    let capacity = compound.front.capacity_for(Scarce::States).await;
+    if !capacity && matches!(args.openhow, Openflag::Create(_)) {
         // Nothing is made that could not be opened. What is there may be open for this owner already.
         return Err(Status::Delay);
     }
@@ -190,17 +190,17 @@ async fn opened(compound: &Compound<'_>, object: &Object, request: &OpenRequest)
     let Object { export, caller, .. } = object;
     let limit = compound.front.state.patience();
     let error = loop {
-        let made = compound.front.state.room.made();
+        let made = compound.front.state.capacity.made();
         let error = match export.fs.open(caller, request).await {
             Ok(opened) => return Ok(opened),
             Err(error) => error,
         };
-        if error.status != vfs::Status::Resource || !compound.room_for_file(object, made, limit).await {
+        if error.status != vfs::Status::Resource || !compound.capacity_for_file(object, made, limit).await {
             break error;
         }
     };
     if matches!(error.status, vfs::Status::ShareDenied | vfs::Status::Delay)
-        && compound.front.expire_silent_at(object, request.name.as_ref()).await
+        && compound.front.expire_courtesy_at(object, request.name.as_ref()).await
     {
         let again = export.fs.open(caller, request).await;
         return again.map_err(convert::error);

@@ -11,13 +11,13 @@ use crate::nfs4::{TRANSFER_MAX_BYTES, kind};
 pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: ReadArgs) -> Result<ReadOk, Status> {
     let mut object = compound.object()?;
     let stateid = compound.stateid(args.stateid)?;
-    let by = compound.ground(&mut object, stateid, Share::READ).await?;
+    let by = compound.io_basis(&mut object, stateid, Share::READ).await?;
     let count = args.count.min(TRANSFER_MAX_BYTES);
     // Behind the last byte that a file can have there is nothing either.
     let offset = args.offset.min(i64::MAX as u64 - u64::from(count));
     let Object { export, handle, caller } = &object;
     let read = || export.fs.read(caller, handle, by, offset, count);
-    match compound.front.past_silent(&object, None, read).await {
+    match compound.front.past_courtesy(&object, None, read).await {
         Ok(read) => Ok(ReadOk { eof: read.eof, data: bulk(read.data) }),
         Err(error) => Err(kind::io_error(&object, error, compound.minor).await),
     }

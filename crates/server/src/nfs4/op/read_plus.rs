@@ -1,7 +1,7 @@
 //! READ_PLUS (RFC 7862, section 15.10): the bytes of a range, and where there are none.
 
 use protocol::nfs4::{ReadPlusArgs, ReadPlusContent, ReadPlusOk, Status};
-use vfs::{By, Extent, Share};
+use vfs::{Extent, Share, StateidBasis};
 use xdr::List;
 
 use crate::front::Object;
@@ -18,11 +18,11 @@ pub(in crate::nfs4) async fn answer(
 ) -> Result<ReadPlusOk, Status> {
     let mut object = compound.object()?;
     let stateid = compound.stateid(args.stateid)?;
-    let by = compound.ground(&mut object, stateid, Share::READ).await?;
+    let by = compound.io_basis(&mut object, stateid, Share::READ).await?;
     let count = args.count.min(TRANSFER_MAX_BYTES);
     let start = args.offset.min(i64::MAX as u64 - u64::from(count));
     let range = Range { object: &object, by, start, end: start + u64::from(count) };
-    match compound.front.past_silent(&object, None, || range.contents()).await {
+    match compound.front.past_courtesy(&object, None, || range.contents()).await {
         Ok((eof, contents)) => {
             Ok(ReadPlusOk { eof, contents: List::new(contents).ok_or(Status::ServerFault)? })
         }
@@ -32,7 +32,7 @@ pub(in crate::nfs4) async fn answer(
 
 struct Range<'r> {
     object: &'r Object,
-    by: By,
+    by: StateidBasis,
     start: u64,
     end: u64,
 }

@@ -10,7 +10,7 @@ use crate::nfs4::kind;
 pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: SeekArgs) -> Result<SeekOk, Status> {
     let mut object = compound.object()?;
     let stateid = compound.stateid(args.stateid)?;
-    let by = compound.ground(&mut object, stateid, Share::READ).await?;
+    let by = compound.io_basis(&mut object, stateid, Share::READ).await?;
     let what = match args.what {
         DataContent::Data => Extent::Data,
         DataContent::Hole => Extent::Hole,
@@ -18,7 +18,7 @@ pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: SeekArgs)
     };
     let Object { export, handle, caller } = &object;
     let seek = || export.fs.seek(caller, handle, by, args.offset, what);
-    match compound.front.past_silent(&object, None, seek).await {
+    match compound.front.past_courtesy(&object, None, seek).await {
         Ok(sought) => Ok(SeekOk { eof: sought.eof, offset: sought.offset }),
         Err(error) => Err(kind::io_error(&object, error, compound.minor).await),
     }

@@ -18,7 +18,7 @@ pub(in crate::nfs4) async fn answer(
     if setting.set.size.is_some() {
         // Truncating is writing: by an open, if the state id is of one.
         let stateid = compound.stateid(args.stateid)?;
-        compound.ground(&mut object, stateid, Share::WRITE).await?;
+        compound.io_basis(&mut object, stateid, Share::WRITE).await?;
     } else {
         compound.front.state.may_change_attributes(compound, &object)?;
     }
@@ -26,7 +26,7 @@ pub(in crate::nfs4) async fn answer(
     if !setting.is_plain() {
         let Object { export, handle, caller } = &object;
         let set = || export.fs.setattr(caller, handle, &setting.set, None);
-        compound.front.past_silent(&object, None, set).await.map_err(convert::io_error)?;
+        compound.front.past_courtesy(&object, None, set).await.map_err(convert::io_error)?;
         attrsset = setting.asked - Bitmap::of(&[Attr::Acl]);
     }
     if let Some(acl) = &setting.acl {

@@ -28,7 +28,7 @@ pub(in crate::nfs4) async fn answer(
         clients.setclientid(request.clone(), Instant::now(), |client| stateids.has(client))
     };
     let mut given = set();
-    if matches!(given, Err((Status::Resource, _))) && compound.front.room_for(Scarce::Clients).await {
+    if matches!(given, Err((Status::Resource, _))) && compound.front.capacity_for(Scarce::Clients).await {
         given = set();
     }
     match given {

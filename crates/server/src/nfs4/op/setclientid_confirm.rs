@@ -19,7 +19,7 @@ pub(in crate::nfs4) async fn answer(
         clients.setclientid_confirm(given, &maker, Instant::now(), |client| stateids.has(client))
     };
     let mut confirmed = confirm();
-    if matches!(confirmed, Err(Status::Resource)) && compound.front.room_for(Scarce::Clients).await {
+    if matches!(confirmed, Err(Status::Resource)) && compound.front.capacity_for(Scarce::Clients).await {
         confirmed = confirm();
     }
     let confirmed = confirmed?;

@@ -12,9 +12,9 @@ pub(in crate::nfs4) async fn answer(
 ) -> Result<TestStateidOk, Status> {
     let tables = compound.front.state.tables();
     let Tables { stateids, clients, .. } = &*tables;
-    let asker = State::asker(compound, &tables);
+    let requester = State::requester(compound, &tables);
     let test = |stateid| {
-        let found = stateids.find(stateid, asker, |number| clients.lives(number));
+        let found = stateids.find(stateid, requester, |number| clients.lives(number));
         Outcome::from(found.map(|_| ()))
     };
     let status_codes = args.stateids.iter().map(|stateid| test(*stateid)).collect();

@@ -12,14 +12,14 @@ pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: WriteArgs
     let mut object = compound.writable()?;
     let Bulk::Bytes(data) = args.data else { return Err(Status::ServerFault) };
     let stateid = compound.stateid(args.stateid)?;
-    let by = compound.ground(&mut object, stateid, Share::WRITE).await?;
+    let by = compound.io_basis(&mut object, stateid, Share::WRITE).await?;
     if args.offset.checked_add(data.len() as u64).is_none_or(|end| end > i64::MAX as u64) {
         return Err(Status::FBig);
     }
     let stable = convert::stability(args.stable);
     let Object { export, handle, caller } = &object;
     let write = || export.fs.write(caller, handle, by, args.offset, data.clone(), stable);
-    match compound.front.past_silent(&object, None, write).await {
+    match compound.front.past_courtesy(&object, None, write).await {
         Ok(written) => Ok(WriteOk {
             count: written.count,
             committed: convert::stable_how(written.stability),

@@ -10,7 +10,7 @@
 //! its own. No holder is ever another client: the epoch is the high half of their numbers too.
 //!
 //! A client whose lease has run out is *silent*, not gone: what it holds stays until somebody is in conflict with it,
-//! what it takes up is wanted ([`super::room`]), or a day has passed.
+//! what it takes up is wanted ([`super::capacity`]), or a day has passed.
 
 mod exchange_id;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -28,10 +28,10 @@ use rpc::account::Peer;
 use tokio::time::Instant;
 use vfs::HolderId;
 
+use super::capacity::Bounds;
 use super::ids::IdKey;
 use super::maker::Maker;
 use super::records::Holders;
-use super::room::Bounds;
 use unconfirmed::{UNCONFIRMED_MAX, Unconfirmed};
 
 pub(crate) use exchange_id::{Exchanged, SessionConfirm};
@@ -229,14 +229,14 @@ impl Clients {
     }
 
     /// Has its lease run out?
-    pub(crate) fn is_silent(&self, id: Clientid, now: Instant) -> bool {
+    pub(crate) fn is_courtesy(&self, id: Clientid, now: Instant) -> bool {
         self.confirmed(id).is_none_or(|client| now.saturating_duration_since(client.renewed) > self.lease)
     }
 
     /// The client that has been silent for longest, of those that are `wanted`.
-    pub(crate) fn longest_silent(&self, now: Instant, wanted: impl Fn(&Client) -> bool) -> Option<Clientid> {
-        let silent = self.iter().filter(|client| self.is_silent(client.id, now) && wanted(client));
-        silent.min_by_key(|client| (client.renewed, client.id)).map(|client| client.id)
+    pub(crate) fn oldest_courtesy(&self, now: Instant, wanted: impl Fn(&Client) -> bool) -> Option<Clientid> {
+        let courtesy = self.iter().filter(|client| self.is_courtesy(client.id, now) && wanted(client));
+        courtesy.min_by_key(|client| (client.renewed, client.id)).map(|client| client.id)
     }
 
     /// Of the peer with the most clients that are `wanted`: the one that was heard of longest ago.
@@ -251,7 +251,7 @@ impl Clients {
     }
 
     /// When the next client falls silent, if none of them says anything.
-    pub(crate) fn next_silent(&self, now: Instant) -> Option<Instant> {
+    pub(crate) fn next_courtesy(&self, now: Instant) -> Option<Instant> {
         // Silence begins behind the end of the lease.
         let ends = self.iter().map(|client| client.renewed + self.lease + Duration::from_millis(1));
         ends.filter(|end| *end > now).min()
@@ -367,7 +367,7 @@ impl Clients {
     }
 
     /// Is there room for one more client?
-    pub(crate) fn has_room(&self) -> bool {
+    pub(crate) fn has_capacity(&self) -> bool {
         self.holders.len() < self.most
     }
 

@@ -3,7 +3,7 @@
 use protocol::nfs4::{Clientid, Stateid, Status};
 
 use super::clients::{Client, Generation};
-use super::stateids::{FileKey, Held, Kind};
+use super::stateids::{FileKey, HeldState, Kind};
 use super::{State, Tables};
 use crate::nfs4::compound::{Compound, File};
 
@@ -21,9 +21,13 @@ impl Compound<'_> {
     ///
     /// # Errors
     /// Those of [`super::stateids::Stateids::find_any`].
-    pub(crate) fn any_state<'t>(&self, tables: &'t Tables, stateid: Stateid) -> Result<&'t Held, Status> {
+    pub(crate) fn any_state<'t>(
+        &self,
+        tables: &'t Tables,
+        stateid: Stateid,
+    ) -> Result<&'t HeldState, Status> {
         let lives = |number| tables.clients.lives(number);
-        let held = tables.stateids.find_any(stateid, State::asker(self, tables), lives)?;
+        let held = tables.stateids.find_any(stateid, State::requester(self, tables), lives)?;
         self.is_ours(tables, held.client).map(|()| held)
     }
 
@@ -31,9 +35,9 @@ impl Compound<'_> {
     ///
     /// # Errors
     /// Those of [`super::stateids::Stateids::find`].
-    pub(crate) fn state<'t>(&self, tables: &'t Tables, stateid: Stateid) -> Result<&'t Held, Status> {
+    pub(crate) fn state<'t>(&self, tables: &'t Tables, stateid: Stateid) -> Result<&'t HeldState, Status> {
         let lives = |number| tables.clients.lives(number);
-        let held = tables.stateids.find(stateid, State::asker(self, tables), lives)?;
+        let held = tables.stateids.find(stateid, State::requester(self, tables), lives)?;
         self.is_ours(tables, held.client).map(|()| held)
     }
 
@@ -59,7 +63,7 @@ impl Compound<'_> {
     ///
     /// # Errors
     /// Those of [`super::stateids::Stateids::find`]; `BadStateid` if it is none, or of another file.
-    pub(crate) fn open_by(&self, stateid: Stateid) -> Result<Held, Status> {
+    pub(crate) fn open_by(&self, stateid: Stateid) -> Result<HeldState, Status> {
         self.held_by(stateid, |kind| matches!(kind, Kind::Open { .. }))
     }
 
@@ -67,7 +71,7 @@ impl Compound<'_> {
     ///
     /// # Errors
     /// As of [`Compound::open_by`].
-    pub(crate) fn lock_by(&self, stateid: Stateid) -> Result<Held, Status> {
+    pub(crate) fn lock_by(&self, stateid: Stateid) -> Result<HeldState, Status> {
         self.held_by(stateid, |kind| matches!(kind, Kind::Lock { .. }))
     }
 
@@ -78,12 +82,12 @@ impl Compound<'_> {
         let (Some(holder), Ok(File::Object(export, handle))) = (self.holder(), self.file()) else {
             return false;
         };
-        let is_open = |held: &Held| held.holder == holder && matches!(held.kind, Kind::Open { .. });
+        let is_open = |held: &HeldState| held.holder == holder && matches!(held.kind, Kind::Open { .. });
         let file = FileKey { export: export.id, handle: *handle };
         self.front.state.tables().stateids.of_file(&file).any(is_open)
     }
 
-    fn held_by(&self, stateid: Stateid, is_it: impl Fn(&Kind) -> bool) -> Result<Held, Status> {
+    fn held_by(&self, stateid: Stateid, is_it: impl Fn(&Kind) -> bool) -> Result<HeldState, Status> {
         let tables = self.front.state.tables();
         let held = self.state(&tables, stateid)?;
         let is_of_file = match self.file()? {

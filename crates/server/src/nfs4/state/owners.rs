@@ -11,7 +11,7 @@ use bytes::Bytes;
 use protocol::nfs4::{Clientid, Status};
 use tokio::time::Instant;
 
-use super::room::Bounds;
+use super::capacity::Bounds;
 use super::stateids::StateKey;
 
 /// An owner's name.
@@ -88,7 +88,7 @@ impl<R: Clone> Owners<R> {
     }
 
     /// Is there room for one more?
-    pub(crate) fn has_room(&self) -> bool {
+    pub(crate) fn has_capacity(&self) -> bool {
         self.by_name.len() < self.most
     }
 
@@ -211,7 +211,7 @@ impl<R: Clone> Owners<R> {
     }
 
     fn enter(&mut self, name: &OwnerName, confirmed: bool, now: Instant) -> Result<(), Status> {
-        if !self.has_room() {
+        if !self.has_capacity() {
             return Err(Status::Resource);
         }
         self.by_name.insert(name.clone(), Owner { confirmed, last: None, used: now, closed: None });

@@ -52,7 +52,7 @@ pub(crate) type Holders = BTreeMap<ClientName, Before>;
 pub(crate) struct Records {
     path: PathBuf,
     file: File,
-    life: Life,
+    incarnation: Incarnation,
     /// How long clients of this life believe in what they hold without a word from us.
     lease: Duration,
     clients: Holders,
@@ -61,7 +61,7 @@ pub(crate) struct Records {
 
 /// A life of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Life {
+struct Incarnation {
     epoch: u32,
     server: ServerId,
     /// The longest lease that its clients may have; zero in records that do not say.
@@ -76,34 +76,34 @@ impl Records {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             other => other?,
         };
-        let (life, clients) = parse(&bytes);
-        let life = match life {
+        let (incarnation, clients) = parse(&bytes);
+        let incarnation = match incarnation {
             // Until grace is over, leases of before may be out.
             Some(before) if !clients.is_empty() => before.next(before.lease.max(lease)),
             Some(before) => before.next(lease),
             None => {
-                let (epoch, server) = first_life()?;
-                Life { epoch, server, lease }
+                let (epoch, server) = first_incarnation()?;
+                Incarnation { epoch, server, lease }
             }
         };
-        let file = write_anew(&path, life, &clients)?;
+        let file = write_anew(&path, incarnation, &clients)?;
         let entries = 1 + clients.len();
-        Ok(Records { path, file, life, lease, clients, entries })
+        Ok(Records { path, file, incarnation, lease, clients, entries })
     }
 
     /// Which life of the server this is: never zero, and not that of the lives before.
     pub(crate) fn epoch(&self) -> u32 {
-        self.life.epoch
+        self.incarnation.epoch
     }
 
     /// The same in every life.
     pub(crate) fn server(&self) -> ServerId {
-        self.life.server
+        self.incarnation.server
     }
 
     /// The longest lease that a client of this life or, until [`Records::keep`], of one before may believe in.
     pub(crate) fn lease(&self) -> Duration {
-        self.life.lease
+        self.incarnation.lease
     }
 
     /// Who held state.
@@ -129,11 +129,11 @@ impl Records {
 
     /// These clients alone may have any.
     pub(crate) fn keep(&mut self, names: Holders) -> io::Result<()> {
-        if names == self.clients && self.life.lease == self.lease {
+        if names == self.clients && self.incarnation.lease == self.lease {
             return Ok(());
         }
         self.clients = names;
-        self.life.lease = self.lease;
+        self.incarnation.lease = self.lease;
         self.rewrite()
     }
 
@@ -148,15 +148,15 @@ impl Records {
     }
 
     fn rewrite(&mut self) -> io::Result<()> {
-        self.file = write_anew(&self.path, self.life, &self.clients)?;
+        self.file = write_anew(&self.path, self.incarnation, &self.clients)?;
         self.entries = 1 + self.clients.len();
         Ok(())
     }
 }
 
-impl Life {
-    fn next(self, lease: Duration) -> Life {
-        Life { epoch: self.epoch.checked_add(1).unwrap_or(1), lease, ..self }
+impl Incarnation {
+    fn next(self, lease: Duration) -> Incarnation {
+        Incarnation { epoch: self.epoch.checked_add(1).unwrap_or(1), lease, ..self }
     }
 
     fn body(self) -> Vec<u8> {
@@ -166,17 +166,21 @@ impl Life {
         body
     }
 
-    fn parse(body: &[u8]) -> Option<Life> {
+    fn parse(body: &[u8]) -> Option<Incarnation> {
         let (epoch, rest) = body.split_first_chunk::<4>()?;
         let (server, rest) = rest.split_first_chunk::<16>()?;
         // Records of an earlier version end here.
         let lease = rest.first_chunk::<8>().map_or(0, |millis| u64::from_be_bytes(*millis));
-        Some(Life { epoch: u32::from_be_bytes(*epoch), server: *server, lease: Duration::from_millis(lease) })
+        Some(Incarnation {
+            epoch: u32::from_be_bytes(*epoch),
+            server: *server,
+            lease: Duration::from_millis(lease),
+        })
     }
 }
 
 /// A number for a life that has no file to count in, and a name for the server.
-pub(crate) fn first_life() -> io::Result<(u32, ServerId)> {
+pub(crate) fn first_incarnation() -> io::Result<(u32, ServerId)> {
     let unavailable = |error: getrandom::Error| io::Error::other(error.to_string());
     let (mut epoch, mut server) = ([0; 4], [0; 16]);
     getrandom::fill(&mut epoch).map_err(unavailable)?;
@@ -184,8 +188,8 @@ pub(crate) fn first_life() -> io::Result<(u32, ServerId)> {
     Ok((u32::from_be_bytes(epoch).max(1), server))
 }
 
-fn write_anew(path: &Path, life: Life, clients: &Holders) -> io::Result<File> {
-    let mut bytes = entry(LIFE, &life.body());
+fn write_anew(path: &Path, incarnation: Incarnation, clients: &Holders) -> io::Result<File> {
+    let mut bytes = entry(LIFE, &incarnation.body());
     for (name, client) in clients {
         bytes.extend_from_slice(&client_entry(name, *client));
     }
@@ -238,11 +242,11 @@ fn entry(kind: u8, body: &[u8]) -> Vec<u8> {
     entry
 }
 
-fn parse(bytes: &[u8]) -> (Option<Life>, Holders) {
-    let (mut life, mut clients, mut rest) = (None, Holders::new(), bytes);
+fn parse(bytes: &[u8]) -> (Option<Incarnation>, Holders) {
+    let (mut incarnation, mut clients, mut rest) = (None, Holders::new(), bytes);
     while let Some((kind, body, behind)) = parse_entry(rest) {
         match kind {
-            LIFE => life = Life::parse(body),
+            LIFE => incarnation = Incarnation::parse(body),
             CLIENT | CLIENT_OF_ANYBODY => clients.extend(parse_client(kind, body)),
             GONE => drop(parse_name(body).map(|name| clients.remove(&name))),
             _ => {}
@@ -255,7 +259,7 @@ fn parse(bytes: &[u8]) -> (Option<Life>, Holders) {
             "the record of NFSv4 clients ends in a torn entry, which is cut off"
         );
     }
-    (life, clients)
+    (incarnation, clients)
 }
 
 fn parse_entry(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
@@ -349,10 +353,10 @@ mod tests {
 
     #[test]
     fn a_record_without_a_lease_is_read() {
-        let life = Life { epoch: 7, server: [3; 16], lease: LEASE };
-        let short = entry(LIFE, &life.body()[..20]);
-        assert_eq!(parse(&short).0, Some(Life { lease: Duration::ZERO, ..life }));
-        assert_eq!(parse(&entry(LIFE, &life.body())).0, Some(life));
+        let incarnation = Incarnation { epoch: 7, server: [3; 16], lease: LEASE };
+        let short = entry(LIFE, &incarnation.body()[..20]);
+        assert_eq!(parse(&short).0, Some(Incarnation { lease: Duration::ZERO, ..incarnation }));
+        assert_eq!(parse(&entry(LIFE, &incarnation.body())).0, Some(incarnation));
     }
 
     #[test]
@@ -402,8 +406,8 @@ mod tests {
 
         #[test]
         fn no_file_panics(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
-            let (life, _) = parse(&bytes);
-            prop_assert!(life.is_none() || bytes.len() >= FRAME_BYTES);
+            let (incarnation, _) = parse(&bytes);
+            prop_assert!(incarnation.is_none() || bytes.len() >= FRAME_BYTES);
         }
     }
 }

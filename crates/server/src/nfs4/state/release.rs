@@ -10,7 +10,7 @@ use vfs::{Caller, HolderId, Name, Status};
 use super::Tables;
 use super::clients::Gone;
 use super::owners::{OwnerKind, OwnerName};
-use super::stateids::{FileKey, Held, Kind, Standing, Stateids};
+use super::stateids::{FileKey, HeldState, Kind, Standing, Stateids};
 use crate::front::{Front, Object};
 
 /// Leasehold itself, in a client's name.
@@ -52,7 +52,7 @@ impl Front {
     }
 
     /// Gives back one state that is in no table any more. Locks go with their open.
-    pub(crate) async fn give_back(&self, held: &Held) {
+    pub(crate) async fn give_back(&self, held: &HeldState) {
         let Some(export) = self.exports.by_id(held.file.export) else { return };
         let caller = on_behalf(held.holder);
         let given_back = match &held.kind {
@@ -76,20 +76,20 @@ impl Front {
 
     /// Somebody is in conflict with what is held of a file: the silent among the holders lose all they have. Was there
     /// one?
-    pub(crate) async fn expire_silent(&self, file: &FileKey) -> bool {
-        let silent: Vec<Clientid> = {
+    pub(crate) async fn expire_courtesy(&self, file: &FileKey) -> bool {
+        let courtesy: Vec<Clientid> = {
             let (tables, now) = (self.state.tables(), Instant::now());
             let holders = tables.stateids.of_file(file).map(|held| held.client);
-            holders.filter(|client| tables.clients.is_silent(*client, now)).collect()
+            holders.filter(|client| tables.clients.is_courtesy(*client, now)).collect()
         };
-        for client in &silent {
+        for client in &courtesy {
             self.expire(*client).await;
         }
-        !silent.is_empty()
+        !courtesy.is_empty()
     }
 
     /// The same of what a name in a directory leads to, or of the object itself.
-    pub(crate) async fn expire_silent_at(&self, object: &Object, name: Option<&Name>) -> bool {
+    pub(crate) async fn expire_courtesy_at(&self, object: &Object, name: Option<&Name>) -> bool {
         let Object { export, handle, caller } = object;
         let handle = match name {
             None => *handle,
@@ -98,12 +98,12 @@ impl Front {
                 Err(_) => return false,
             },
         };
-        self.expire_silent(&FileKey { export: export.id, handle }).await
+        self.expire_courtesy(&FileKey { export: export.id, handle }).await
     }
 
     /// Does what an open may deny to others: of an object, or of what a name in it leads to. If one does that a silent client
     /// has, it is done once more without that.
-    pub(crate) async fn past_silent<T, F>(
+    pub(crate) async fn past_courtesy<T, F>(
         &self,
         object: &Object,
         name: Option<&Name>,
@@ -115,7 +115,7 @@ impl Front {
         match job().await {
             Err(error)
                 if error.status == Status::ShareDenied
-                    && Box::pin(self.expire_silent_at(object, name)).await =>
+                    && Box::pin(self.expire_courtesy_at(object, name)).await =>
             {
                 job().await
             }
@@ -124,13 +124,13 @@ impl Front {
     }
 
     /// One holder loses all it has, if it is silent. Was it?
-    pub(crate) async fn expire_if_silent(&self, holder: HolderId) -> bool {
-        let silent = {
+    pub(crate) async fn expire_if_courtesy(&self, holder: HolderId) -> bool {
+        let courtesy = {
             let (tables, now) = (self.state.tables(), Instant::now());
             let client = tables.clients.holder(holder).map(|client| client.id);
-            client.filter(|client| tables.clients.is_silent(*client, now))
+            client.filter(|client| tables.clients.is_courtesy(*client, now))
         };
-        match silent {
+        match courtesy {
             Some(client) => {
                 self.expire(client).await;
                 true

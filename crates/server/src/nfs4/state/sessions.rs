@@ -18,9 +18,9 @@ use std::net::IpAddr;
 use protocol::nfs4::{ChannelAttrs, Clientid, SequenceArgs, Sessionid, Status};
 use xdr::Message;
 
+use super::capacity::Bounds;
 use super::ids::IdKey;
 use super::maker::Maker;
-use super::room::Bounds;
 use lowering::Lowering;
 use promises::{Promises, promised};
 use rpc::account::Peer;
@@ -183,7 +183,7 @@ impl<C: Bond> Sessions<C> {
     }
 
     /// Is there room for one more?
-    pub(crate) fn has_room(&self) -> bool {
+    pub(crate) fn has_capacity(&self) -> bool {
         self.ids.len() < self.most
     }
 
@@ -200,7 +200,7 @@ impl<C: Bond> Sessions<C> {
         connection: Option<(C, bool)>,
     ) -> Result<Sessionid, Status> {
         let of_client = self.clients.get(&client).map_or(0, Vec::len);
-        if of_client >= SESSIONS_PER_CLIENT_MAX || !self.has_room() {
+        if of_client >= SESSIONS_PER_CLIENT_MAX || !self.has_capacity() {
             return Err(Status::Delay);
         }
         let id = self.ids_by.session(self.next);

@@ -51,9 +51,9 @@ impl Drop for Slot {
 /// What is kept of a reply: the status, and from the count of results on. A retry brings the tag again. It is in a buffer of
 /// its size: the one that the reply was made in may be twice as large.
 fn untagged(body: &Message) -> Option<Message> {
-    let whole = if body.more.is_empty() { body.first.clone() } else { body.to_bytes().ok()? };
-    let (status, behind) = whole.split_first_chunk::<STATUS_BYTES>()?;
-    let mut decoder = Decoder::new(whole.slice(STATUS_BYTES..));
+    let complete = if body.more.is_empty() { body.first.clone() } else { body.to_bytes().ok()? };
+    let (status, behind) = complete.split_first_chunk::<STATUS_BYTES>()?;
+    let mut decoder = Decoder::new(complete.slice(STATUS_BYTES..));
     Tag::decode(&mut decoder).ok()?;
     let results = behind.get(behind.len() - decoder.remaining()..)?;
     let first = Bytes::from([status.as_slice(), results].concat());

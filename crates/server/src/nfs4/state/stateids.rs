@@ -18,8 +18,8 @@ use bytes::Bytes;
 use protocol::nfs4::{Clientid, Stateid, Status};
 use vfs::{Handle, HolderId, LeaseId, LeaseKind, OpenId, Principal, Share};
 
+use super::capacity::Bounds;
 use super::ids::IdKey;
-use super::room::Bounds;
 use crate::exports::ExportId;
 
 /// States of one client at most.
@@ -41,7 +41,7 @@ pub(crate) struct FileKey {
 
 /// One state.
 #[derive(Clone, Debug)]
-pub(crate) struct Held {
+pub(crate) struct HeldState {
     pub(crate) key: StateKey,
     /// Counts its changes; never zero.
     pub(crate) seqid: u32,
@@ -84,7 +84,7 @@ pub(crate) enum Standing {
     Revoked,
 }
 
-impl Held {
+impl HeldState {
     fn is_revoked(&self) -> bool {
         matches!(self.kind, Kind::Delegation { standing: Standing::Revoked, .. })
     }
@@ -92,7 +92,7 @@ impl Held {
 
 /// Who asks about a state id.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asker {
+pub(crate) struct Requester {
     pub(crate) minor: u32,
     /// The client of the session; unknown in minor version 0, and if the session has ended while its compound runs.
     pub(crate) client: Option<Clientid>,
@@ -105,7 +105,7 @@ pub(crate) struct Stateids {
     ids_by: IdKey,
     most: usize,
     next: u32,
-    held: BTreeMap<StateKey, Held>,
+    held: BTreeMap<StateKey, HeldState>,
     opens: HashMap<(u32, FileKey, Bytes), StateKey>,
     locks: HashMap<(StateKey, Bytes), StateKey>,
     leases: HashMap<(ExportId, LeaseId), StateKey>,
@@ -143,12 +143,12 @@ impl Stateids {
     }
 
     /// Is there room for one more?
-    pub(crate) fn has_room(&self) -> bool {
+    pub(crate) fn has_capacity(&self) -> bool {
         self.held.len() < self.most
     }
 
     /// As it goes on the wire.
-    pub(crate) fn wire(&self, held: &Held) -> Stateid {
+    pub(crate) fn wire(&self, held: &HeldState) -> Stateid {
         let other = self.ids_by.state(self.epoch, held.key.client, held.key.state);
         Stateid { seqid: held.seqid, other }
     }
@@ -173,13 +173,13 @@ impl Stateids {
     pub(crate) fn find_any(
         &self,
         stateid: Stateid,
-        asker: Asker,
+        requester: Requester,
         client_lives: impl Fn(u32) -> bool,
-    ) -> Result<&Held, Status> {
+    ) -> Result<&HeldState, Status> {
         if stateid.is_special() {
             return Err(Status::BadStateid);
         }
-        let minor0 = asker.minor == 0;
+        let minor0 = requester.minor == 0;
         let unknown = if minor0 { Status::StaleStateid } else { Status::BadStateid };
         let key = self.parse(stateid).ok_or(unknown)?;
         let Some(held) = self.held.get(&key) else {
@@ -187,7 +187,7 @@ impl Stateids {
             return Err(if expired { Status::Expired } else { Status::BadStateid });
         };
         // Without its session a compound has no client any more, and no right to any state.
-        if !minor0 && asker.client != Some(held.client) {
+        if !minor0 && requester.client != Some(held.client) {
             return Err(Status::BadStateid);
         }
         match stateid.seqid {
@@ -206,11 +206,11 @@ impl Stateids {
     pub(crate) fn find(
         &self,
         stateid: Stateid,
-        asker: Asker,
+        requester: Requester,
         client_lives: impl Fn(u32) -> bool,
-    ) -> Result<&Held, Status> {
-        let held = self.find_any(stateid, asker, client_lives)?;
-        match (held.is_revoked(), asker.minor) {
+    ) -> Result<&HeldState, Status> {
+        let held = self.find_any(stateid, requester, client_lives)?;
+        match (held.is_revoked(), requester.minor) {
             (false, _) => Ok(held),
             (true, 0) => Err(Status::BadStateid),
             (true, _) => Err(Status::DelegRevoked),
@@ -218,34 +218,34 @@ impl Stateids {
     }
 
     /// A state by its key.
-    pub(crate) fn get(&self, key: StateKey) -> Option<&Held> {
+    pub(crate) fn get(&self, key: StateKey) -> Option<&HeldState> {
         self.held.get(&key)
     }
 
     /// The open of a file by an owner.
-    pub(crate) fn open_of(&self, client: Clientid, file: FileKey, owner: &Bytes) -> Option<&Held> {
+    pub(crate) fn open_of(&self, client: Clientid, file: FileKey, owner: &Bytes) -> Option<&HeldState> {
         self.held.get(self.opens.get(&(self.number(client), file, owner.clone()))?)
     }
 
     /// The locks of an owner by an open.
-    pub(crate) fn lock_of(&self, open: StateKey, owner: &Bytes) -> Option<&Held> {
+    pub(crate) fn lock_of(&self, open: StateKey, owner: &Bytes) -> Option<&HeldState> {
         self.held.get(self.locks.get(&(open, owner.clone()))?)
     }
 
     /// The delegation that is this lease.
-    pub(crate) fn delegation(&self, export: ExportId, lease: LeaseId) -> Option<&Held> {
+    pub(crate) fn delegation(&self, export: ExportId, lease: LeaseId) -> Option<&HeldState> {
         self.held.get(self.leases.get(&(export, lease))?)
     }
 
     /// All states of a client.
-    pub(crate) fn of_client(&self, client: Clientid) -> impl Iterator<Item = &Held> {
+    pub(crate) fn of_client(&self, client: Clientid) -> impl Iterator<Item = &HeldState> {
         let number = self.number(client);
         let of = |state| StateKey { client: number, state };
         self.held.range(of(0)..=of(u32::MAX)).map(|(_, held)| held)
     }
 
     /// All states of a file.
-    pub(crate) fn of_file(&self, file: &FileKey) -> impl Iterator<Item = &Held> {
+    pub(crate) fn of_file(&self, file: &FileKey) -> impl Iterator<Item = &HeldState> {
         self.files.get(file).into_iter().flatten().filter_map(|key| self.held.get(key))
     }
 
@@ -274,10 +274,10 @@ impl Stateids {
         (client, holder): (Clientid, HolderId),
         file: FileKey,
         kind: Kind,
-    ) -> Result<&Held, Status> {
+    ) -> Result<&HeldState, Status> {
         let number = self.number(client);
         let states = self.counts.get(&number).map_or(0, |count| count.states);
-        if states >= STATES_PER_CLIENT_MAX || !self.has_room() {
+        if states >= STATES_PER_CLIENT_MAX || !self.has_capacity() {
             return Err(Status::Delay);
         }
         self.counts.entry(number).or_default().states += 1;
@@ -288,7 +288,7 @@ impl Stateids {
             Kind::Delegation { lease, .. } => drop(self.leases.insert((file.export, *lease), key)),
         }
         self.files.entry(file).or_default().push(key);
-        Ok(self.held.entry(key).or_insert(Held { key, seqid: 1, client, holder, file, kind }))
+        Ok(self.held.entry(key).or_insert(HeldState { key, seqid: 1, client, holder, file, kind }))
     }
 
     /// Changes a state, which moves its seqid; gives its state id.
@@ -312,7 +312,7 @@ impl Stateids {
     }
 
     /// Removes a state; with an open go its locks.
-    pub(crate) fn remove(&mut self, key: StateKey) -> Option<Held> {
+    pub(crate) fn remove(&mut self, key: StateKey) -> Option<HeldState> {
         let held = self.held.remove(&key)?;
         let count = self.counts.entry(key.client).or_default();
         count.states = count.states.saturating_sub(1);
@@ -340,14 +340,14 @@ impl Stateids {
     }
 
     /// Removes all states of a client.
-    pub(crate) fn remove_all(&mut self, client: Clientid) -> Vec<Held> {
+    pub(crate) fn remove_all(&mut self, client: Clientid) -> Vec<HeldState> {
         let keys: Vec<StateKey> = self.of_client(client).map(|held| held.key).collect();
         keys.into_iter().filter_map(|key| self.remove(key)).collect()
     }
 
     /// The lock states by an open.
     fn locks_by(&self, open: StateKey, file: &FileKey) -> Vec<StateKey> {
-        let is_its = |held: &&Held| matches!(&held.kind, Kind::Lock { by, .. } if *by == open);
+        let is_its = |held: &&HeldState| matches!(&held.kind, Kind::Lock { by, .. } if *by == open);
         self.of_file(file).filter(is_its).map(|held| held.key).collect()
     }
 

@@ -101,15 +101,15 @@ async fn a_datagram_of_a_stranger_gets_no_more_bytes_than_it_had() {
         })
         .collect();
     // Cut anywhere, and of another version of RPC.
-    let whole = calls[0].clone();
-    calls.extend((0..whole.len()).map(|length| whole[..length].to_vec()));
+    let complete = calls[0].clone();
+    calls.extend((0..complete.len()).map(|length| complete[..length].to_vec()));
     calls.extend(
-        (12..20).map(|length| [&whole[..8], &[0, 0, 0, 3], &whole[12..]].concat()[..length].to_vec()),
+        (12..20).map(|length| [&complete[..8], &[0, 0, 0, 3], &complete[12..]].concat()[..length].to_vec()),
     );
     for call in &calls {
         socket.send(call).await.unwrap();
         // Datagrams are answered in order where nothing is waited for: the answer to NULL is behind the other.
-        socket.send(&marked(&whole)).await.unwrap();
+        socket.send(&marked(&complete)).await.unwrap();
         let mut reply = [0; 2048];
         loop {
             let length = tokio::time::timeout(BOUND, socket.recv(&mut reply)).await.unwrap().unwrap();

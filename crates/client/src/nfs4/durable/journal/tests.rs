@@ -20,15 +20,15 @@ fn a_torn_entry_costs_itself_alone_and_damage_costs_all() {
     let mut journal = Journal::begin(&path, Entries::new()).unwrap();
     journal.put(key(1, 1), b"first".to_vec());
     journal.flush().unwrap();
-    let whole = std::fs::read(&path).unwrap();
+    let complete = std::fs::read(&path).unwrap();
     journal.put(key(1, 2), b"second".to_vec());
     journal.flush().unwrap();
     let both = std::fs::read(&path).unwrap();
-    for cut in whole.len()..both.len() {
+    for cut in complete.len()..both.len() {
         let contents = parse(&both[..cut]).unwrap();
         assert_eq!(contents.entries, one(key(1, 1), b"first"), "cut at {cut}");
     }
-    for at in 0..whole.len() {
+    for at in 0..complete.len() {
         let mut damaged = both.clone();
         damaged[at] ^= 0x10;
         assert!(parse(&damaged).is_err(), "byte {at} of an entry that counts");

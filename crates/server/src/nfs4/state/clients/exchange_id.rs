@@ -55,7 +55,7 @@ impl Clients {
                 (_, true, true) => return Ok(self.known(&name)),
                 (false, true, false) => {} // restarted: the old record stays until the new one is confirmed
                 (false, false, _)
-                    if (is_strange || has_state(client.id)) && !self.is_silent(client.id, now) =>
+                    if (is_strange || has_state(client.id)) && !self.is_courtesy(client.id, now) =>
                 {
                     return Err(Status::ClidInuse);
                 }
@@ -64,7 +64,7 @@ impl Clients {
         } else if update {
             return Err(Status::NoEnt);
         }
-        if !self.has_room() {
+        if !self.has_capacity() {
             return Err(Status::Delay);
         }
         let replaced = replaced.and_then(|id| self.remove(id));
@@ -120,7 +120,7 @@ impl Clients {
             return Err(Status::ClidInuse);
         }
         // It may replace another of its name.
-        if !confirmed && self.named(&client.name).0.is_none() && !self.has_room() {
+        if !confirmed && self.named(&client.name).0.is_none() && !self.has_capacity() {
             return Err(Status::Delay);
         }
         Ok(SessionConfirm::Next)

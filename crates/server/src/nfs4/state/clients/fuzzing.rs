@@ -26,7 +26,7 @@ enum Given {
 /// What is known of a confirmed client before a step.
 struct Known {
     maker: Maker,
-    silent: bool,
+    courtesy: bool,
     holds: bool,
 }
 
@@ -131,7 +131,7 @@ impl World {
     fn known(&self) -> BTreeMap<Clientid, Known> {
         let known = |client: &Client| Known {
             maker: client.maker.clone(),
-            silent: self.table.is_silent(client.id, self.now),
+            courtesy: self.table.is_courtesy(client.id, self.now),
             holds: self.holding.contains(&client.id),
         };
         self.table.iter().map(|client| (client.id, known(client))).collect()
@@ -142,7 +142,7 @@ impl World {
         let Some(gone) = gone else { return };
         let known = &before[&gone.id];
         let by_itself = by.is_some_and(|by| known.maker.principal == by.principal);
-        assert!(by_itself || known.silent || !known.holds, "its state is lost to another");
+        assert!(by_itself || known.courtesy || !known.holds, "its state is lost to another");
         self.holding.remove(&gone.id);
     }
 

@@ -52,7 +52,7 @@ impl Clients {
         let confirmed = self.named(&name).0.map(|client| (client.clone(), client.way.clone()));
         if let Some((client, Way::Minor0 { callback, .. })) = &confirmed
             && !client.maker.is(&request.maker)
-            && !self.is_silent(client.id, now)
+            && !self.is_courtesy(client.id, now)
         {
             if !client.maker.is_reached_by(&request.maker) {
                 return Err((Status::ClidInuse, Some(Netaddr::default())));
@@ -61,7 +61,7 @@ impl Clients {
                 return Err((Status::ClidInuse, Some(callback.location.clone())));
             }
         }
-        if !self.has_room() {
+        if !self.has_capacity() {
             return Err((Status::Resource, None));
         }
         // The same incarnation changes its callback under the id that it has; any other gets a new one.
@@ -119,11 +119,11 @@ impl Clients {
         }
         match confirmed {
             Some(other)
-                if !other.maker.is(maker) && has_state(other.id) && !self.is_silent(other.id, now) =>
+                if !other.maker.is(maker) && has_state(other.id) && !self.is_courtesy(other.id, now) =>
             {
                 return Err(Status::ClidInuse);
             }
-            None if !self.has_room() => return Err(Status::Resource),
+            None if !self.has_capacity() => return Err(Status::Resource),
             _ => {}
         }
         let updates = confirmed.is_some_and(|confirmed| confirmed.id == id);

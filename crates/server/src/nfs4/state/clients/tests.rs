@@ -203,8 +203,8 @@ fn silence_is_borne_for_a_day() {
     let (mut clients, now) = (clients(), Instant::now());
     let (id, confirm) = clients.setclientid(request(1, 0, 5), now, |_| true).unwrap();
     clients.setclientid_confirm((id, confirm), &user(0), now, |_| false).unwrap();
-    assert!(!clients.is_silent(id, now + LEASE));
-    assert!(clients.is_silent(id, now + 2 * LEASE));
+    assert!(!clients.is_courtesy(id, now + LEASE));
+    assert!(clients.is_courtesy(id, now + 2 * LEASE));
     assert!(clients.overdue(now + 3 * LEASE, |_| true).is_empty());
     assert_eq!(clients.overdue(now + 3 * LEASE, |_| false), vec![id]);
     assert_eq!(clients.overdue(now + COURTESY + LEASE, |_| true), vec![id]);
@@ -227,14 +227,14 @@ fn the_longest_silent_is_the_first_to_go_and_nobody_whose_lease_is_good() {
     };
     let (second, first, third) = (known(b"second", 10), known(b"first", 0), known(b"third", 20));
     let after = |seconds| start + LEASE + Duration::from_secs(seconds);
-    assert_eq!(clients.longest_silent(after(0), |_| true), None, "their leases are good");
-    assert_eq!(clients.longest_silent(after(30), |_| true), Some(first));
-    assert_eq!(clients.longest_silent(after(30), |client| client.id != first), Some(second));
-    assert_eq!(clients.longest_silent(after(15), |client| client.id == third), None);
+    assert_eq!(clients.oldest_courtesy(after(0), |_| true), None, "their leases are good");
+    assert_eq!(clients.oldest_courtesy(after(30), |_| true), Some(first));
+    assert_eq!(clients.oldest_courtesy(after(30), |client| client.id != first), Some(second));
+    assert_eq!(clients.oldest_courtesy(after(15), |client| client.id == third), None);
     clients.renew(first, after(15));
-    assert_eq!(clients.longest_silent(after(30), |_| true), Some(second));
+    assert_eq!(clients.oldest_courtesy(after(30), |_| true), Some(second));
     let full = clients.up_to(3);
-    assert!(!full.has_room());
+    assert!(!full.has_capacity());
 }
 
 fn at(address: u8) -> Maker {

@@ -18,7 +18,7 @@ const EPOCH: u32 = 7;
 struct World {
     table: Stateids,
     /// What is held, as the table told it last.
-    model: BTreeMap<StateKey, Held>,
+    model: BTreeMap<StateKey, HeldState>,
     leases: u64,
 }
 
@@ -96,14 +96,14 @@ impl World {
     }
 
     /// A state id of what is held, by any client and at any seqid; or a changed one.
-    fn ask(&self, held: &Held, by: Clientid, seqid: u32, bits: u8) {
+    fn ask(&self, held: &HeldState, by: Clientid, seqid: u32, bits: u8) {
         let mut stateid = Stateid { seqid, ..self.table.wire(held) };
         let (minor, session) = (u32::from(bits & 1), bits & 2 == 0);
         let forged = bits & 0x1c == 0x1c;
         if forged {
             stateid.other[usize::from(bits >> 1) % 12] ^= 1;
         }
-        let found = self.table.find(stateid, Asker { minor, client: session.then_some(by) }, |_| true);
+        let found = self.table.find(stateid, Requester { minor, client: session.then_some(by) }, |_| true);
         let strange = minor > 0 && (!session || by != held.client);
         let expected = match seqid {
             _ if forged && minor == 0 => Err(Status::StaleStateid),

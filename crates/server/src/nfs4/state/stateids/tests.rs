@@ -5,8 +5,8 @@ use proptest::prelude::*;
 
 const ALIVE: fn(u32) -> bool = |_| true;
 
-fn asker(minor: u32, client: Option<Clientid>) -> Asker {
-    Asker { minor, client }
+fn requester(minor: u32, client: Option<Clientid>) -> Requester {
+    Requester { minor, client }
 }
 
 fn file(number: u8) -> FileKey {
@@ -52,7 +52,7 @@ fn a_state_id_is_good_for_its_client_at_its_seqid_in_its_life() {
     let held = table.insert(client(1), file(1), open(b"o", 1)).unwrap().clone();
     let now = table.wire(&held);
     let status =
-        |table: &Stateids, stateid, minor, client| table.find(stateid, asker(minor, client), ALIVE).err();
+        |table: &Stateids, stateid, minor, client| table.find(stateid, requester(minor, client), ALIVE).err();
     assert_eq!(status(&table, now, 0, None), None);
     assert_eq!(status(&table, now, 1, Some(held.client)), None);
     // The session has ended while its compound runs.
@@ -69,12 +69,12 @@ fn a_state_id_is_good_for_its_client_at_its_seqid_in_its_life() {
     for special in [Stateid::ANONYMOUS, Stateid::BYPASS, Stateid::INVALID, Stateid::CURRENT] {
         assert_eq!(status(&table, special, 1, None), Some(Status::BadStateid));
     }
-    let next_life = Stateids::new((8, KEY));
-    assert_eq!(status(&next_life, now, 0, None), Some(Status::StaleStateid));
-    assert_eq!(status(&next_life, now, 1, None), Some(Status::BadStateid));
+    let next_incarnation = Stateids::new((8, KEY));
+    assert_eq!(status(&next_incarnation, now, 0, None), Some(Status::StaleStateid));
+    assert_eq!(status(&next_incarnation, now, 1, None), Some(Status::BadStateid));
     table.remove(held.key).unwrap();
     assert_eq!(status(&table, now, 0, None), Some(Status::BadStateid));
-    let expired = table.find(now, asker(0, None), |_| false).err();
+    let expired = table.find(now, requester(0, None), |_| false).err();
     assert_eq!(expired, Some(Status::Expired));
 }
 
@@ -99,12 +99,12 @@ fn a_revoked_delegation_stays_until_it_is_freed() {
     let stateid = table.wire(&held);
     assert!(table.has(held.client) && !table.has_revoked(held.client));
     table.set_standing(held.key, Standing::Recalled);
-    assert!(table.find(stateid, asker(1, Some(held.client)), ALIVE).is_ok());
+    assert!(table.find(stateid, requester(1, Some(held.client)), ALIVE).is_ok());
     table.set_standing(held.key, Standing::Revoked);
     table.set_standing(held.key, Standing::Revoked);
-    assert_eq!(table.find(stateid, asker(1, Some(held.client)), ALIVE).err(), Some(Status::DelegRevoked));
-    assert_eq!(table.find(stateid, asker(0, None), ALIVE).err(), Some(Status::BadStateid));
-    assert!(table.find_any(stateid, asker(1, Some(held.client)), ALIVE).is_ok());
+    assert_eq!(table.find(stateid, requester(1, Some(held.client)), ALIVE).err(), Some(Status::DelegRevoked));
+    assert_eq!(table.find(stateid, requester(0, None), ALIVE).err(), Some(Status::BadStateid));
+    assert!(table.find_any(stateid, requester(1, Some(held.client)), ALIVE).is_ok());
     assert!(!table.has(held.client) && table.has_revoked(held.client));
     table.remove(held.key).unwrap();
     assert!(!table.has_revoked(held.client) && table.delegation(ExportId(1), LeaseId(5)).is_none());

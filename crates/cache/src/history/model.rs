@@ -5,7 +5,7 @@
 use proptest::prelude::*;
 use vfs::{Attributes, ChangeInfo, Wcc};
 
-use super::{Chain, Verdict};
+use super::{ChangeHistory, Verdict};
 use crate::testing::attributes;
 
 /// What may happen next; numbers choose among what is under way.
@@ -36,7 +36,7 @@ fn state(n: usize) -> Attributes {
 
 struct Model {
     version4: bool,
-    chain: Chain,
+    history: ChangeHistory,
     /// What the cache knows, and what it began with.
     known: usize,
     base: usize,
@@ -59,7 +59,7 @@ impl Model {
     fn step(&mut self, step: &Step) {
         match *step {
             Step::Send => {
-                self.chain.begin();
+                self.history.begin();
                 self.under_way.push(Change::Sent);
             }
             Step::Take(which, moves) => self.take(which, moves),
@@ -67,7 +67,7 @@ impl Model {
             Step::Stranger => self.strange.push(true),
             Step::Look => self.look(),
         }
-        if !self.chain.is_suspect() {
+        if !self.history.is_suspect() {
             assert!(!self.is_strange(self.known), "a stranger's change is taken for ours");
         }
     }
@@ -92,7 +92,7 @@ impl Model {
         } else {
             Wcc::around(state(before).wcc(), Some(state(shows)))
         };
-        match self.chain.end(Some(&state(self.known)), &wcc) {
+        match self.history.end(Some(&state(self.known)), &wcc) {
             Verdict::Waiting(to) => self.go(to),
             Verdict::Explained(to) => {
                 self.go(to);
@@ -116,9 +116,9 @@ impl Model {
         if self.known == self.now() {
             return;
         }
-        if self.chain.is_under_way() {
+        if self.history.is_under_way() {
             self.told = self.now();
-            self.chain.observe(&state(self.told));
+            self.history.observe(&state(self.told));
         } else {
             assert!(self.is_strange(self.now()), "ours would be known");
             self.begin_at(self.now());
@@ -147,7 +147,7 @@ proptest! {
     fn strangers_are_always_noticed(version4: bool, steps in prop::collection::vec(step(), 1..60)) {
         let mut model = Model {
             version4,
-            chain: Chain::default(),
+            history: ChangeHistory::default(),
             known: 0,
             base: 0,
             told: 0,
@@ -160,6 +160,6 @@ proptest! {
             model.step(&Step::Take(0, true));
             model.step(&Step::Tell(0, false));
         }
-        prop_assert!(!model.chain.is_suspect());
+        prop_assert!(!model.history.is_suspect());
     }
 }

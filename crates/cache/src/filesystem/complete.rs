@@ -3,20 +3,20 @@
 use std::sync::Arc;
 
 use tokio::time::Instant;
-use vfs::{AccessMask, Caller, FileType, Handle, OpenId, Pinned, Whole};
+use vfs::{AccessMask, Caller, CompleteFile, FileType, Handle, OpenId, Pinned};
 
 use crate::core::Core;
 use crate::store::Pin;
 use crate::table::Object;
 
 /// Keeps a complete file as it is, until the layer above takes it over.
-struct WholePin {
+struct CompletePin {
     core: Arc<Core>,
     object: Arc<Object>,
     pin: Pin,
 }
 
-impl Pinned for WholePin {
+impl Pinned for CompletePin {
     fn part(&self) {
         let file = self.pin.file();
         self.core.with(&self.object, |state| {
@@ -44,7 +44,7 @@ impl Core {
 
     /// The file of an open, if all of its bytes are here and those of the known state. What was fetched before that was
     /// settled may not be: it is good until the next open, and the layer above would keep it for longer.
-    pub fn whole(self: &Arc<Core>, caller: &Caller, open: OpenId) -> Option<Whole> {
+    pub fn complete_file(self: &Arc<Core>, caller: &Caller, open: OpenId) -> Option<CompleteFile> {
         let object = self.opened_object(open).ok()?;
         let (pin, attributes) = self.with(&object, |state| {
             let attributes = *state.attributes()?;
@@ -54,17 +54,17 @@ impl Core {
                 && !state.is_suspect()
                 && state.writes.as_ref().is_none_or(|writes| writes.is_clean())
                 && state.data.valid().contains(&all)
-                && state.data.young().is_empty();
+                && state.data.racy().is_empty();
             let may = self.may(state, &caller.principal, AccessMask::READ) == Some(true);
             let file = state.data.file().filter(|_| here && may)?;
             Some((file.pin(all), attributes))
         })?;
         let file = pin.open().ok()?;
         // Blocks at the end that were fetched before the file was cut would be read as part of it.
-        (file.metadata().ok()?.len() == attributes.size).then(|| Whole {
+        (file.metadata().ok()?.len() == attributes.size).then(|| CompleteFile {
             file,
             attributes,
-            pin: Arc::new(WholePin { core: self.clone(), object: object.clone(), pin }),
+            pin: Arc::new(CompletePin { core: self.clone(), object: object.clone(), pin }),
         })
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use client::{Life, Nfs4, Url};
+use client::{Incarnation, Nfs4, Url};
 use protocol::nfs4::{self, ArgOp, ResOp};
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -65,7 +65,7 @@ async fn who_leaves_nothing_gives_back_everything_many_at_once_and_ends_its_reco
     let record = directory.path().join("client.state");
     assert!(!record.exists());
     let url = Url::parse(&format!("nfs://{}/export?vers=4.1&noresvport", origin.address)).unwrap();
-    let (next, reason) = Life::resume(&url, Bytes::from_static(b"the proxy"), &record);
+    let (next, reason) = Incarnation::resume(&url, Bytes::from_static(b"the proxy"), &record);
     assert!(!next.resumes() && reason.is_none());
 }
 

@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 
 /// An open under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Flight {
+pub struct GrantInFlight {
     pub(super) number: u64,
     /// Changes that had ended when it began.
     pub(super) changes: u64,
 }
 
-impl Flight {
+impl GrantInFlight {
     /// So many changes that end meanwhile are the open's own.
     pub fn allow(&mut self, changes: u64) {
         self.changes += changes;
@@ -19,25 +19,25 @@ impl Flight {
 
 /// All opens under way.
 #[derive(Debug, Default)]
-pub(super) struct Flights {
+pub(super) struct GrantsInFlight {
     next: u64,
-    flying: BTreeSet<u64>,
+    in_flight: BTreeSet<u64>,
 }
 
 /// A point in time: between the opens that began before and those that began after.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Mark(u64);
 
-impl Flights {
+impl GrantsInFlight {
     pub(super) fn begin(&mut self) -> u64 {
         let number = self.next;
         self.next += 1;
-        self.flying.insert(number);
+        self.in_flight.insert(number);
         number
     }
 
     pub(super) fn end(&mut self, number: u64) {
-        self.flying.remove(&number);
+        self.in_flight.remove(&number);
     }
 
     pub(super) fn mark(&self) -> Mark {
@@ -45,8 +45,8 @@ impl Flights {
     }
 
     /// Have all opens landed that were under way then?
-    pub(super) fn have_landed(&self, mark: Mark) -> bool {
-        self.flying.first().is_none_or(|oldest| *oldest >= mark.0)
+    pub(super) fn have_ended(&self, mark: Mark) -> bool {
+        self.in_flight.first().is_none_or(|oldest| *oldest >= mark.0)
     }
 }
 

@@ -6,7 +6,7 @@ use vfs::{Attributes, ChangeInfo, Wcc, WccAttributes};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Point {
     /// All that weak cache consistency compares.
-    State(WccAttributes),
+    ObjectState(WccAttributes),
     /// Its change attribute.
     Change(u64),
 }
@@ -14,7 +14,7 @@ pub(super) enum Point {
 impl Point {
     fn change(&self) -> u64 {
         match self {
-            Point::State(state) => state.change,
+            Point::ObjectState(state) => state.change,
             Point::Change(change) => *change,
         }
     }
@@ -22,7 +22,7 @@ impl Point {
     /// The same state, as far as both tell?
     pub(super) fn is(&self, other: &Point) -> bool {
         match (self, other) {
-            (Point::State(one), Point::State(other)) => one == other,
+            (Point::ObjectState(one), Point::ObjectState(other)) => one == other,
             (one, other) => one.change() == other.change(),
         }
     }
@@ -41,8 +41,8 @@ impl Edge {
     /// What an operation has told, if it is enough to say where it began and ended.
     pub(super) fn told(wcc: &Wcc) -> Option<Edge> {
         if let Some((before, after)) = wcc.before.zip(wcc.after) {
-            let (before, shown) = (Point::State(before), Some(after));
-            return Some(Edge { before, after: Point::State(after.wcc()), shown });
+            let (before, shown) = (Point::ObjectState(before), Some(after));
+            return Some(Edge { before, after: Point::ObjectState(after.wcc()), shown });
         }
         let ChangeInfo { before, after } = wcc.change?;
         let shown = wcc.after.filter(|attributes| attributes.change == after);

@@ -37,7 +37,7 @@ pub fn directory(given: Given) -> impl FnMut(&ArgOp, &[ArgOp]) -> Say + Send {
         }
         ArgOp::Readdir(_) => say(ResOp::Readdir(Ok(ReaddirOk {
             cookieverf: [1; 8],
-            entries: xdr::Chain::default(),
+            entries: xdr::LinkedList::default(),
             eof: true,
         }))),
         ArgOp::GetDirDelegation(_) => give(given, &mut grants),
@@ -109,12 +109,12 @@ async fn it_rides_last_and_then_first() {
     let _callbacks = fs.callbacks().unwrap();
     let before = origin.seen().len();
     let lookup = ["PUTFH", "GETATTR", "LOOKUP", "GETFH", "GETATTR"];
-    let riding_last = [&lookup[..], &["PUTFH", "GET_DIR_DELEGATION", "GETATTR"]].concat();
+    let piggybacked_last = [&lookup[..], &["PUTFH", "GET_DIR_DELEGATION", "GETATTR"]].concat();
     // The compound ends before it is asked for.
     assert_eq!(look(&fs, ABSENT).await, (false, None));
-    assert_eq!(last(&origin), riding_last);
+    assert_eq!(last(&origin), piggybacked_last);
     let (there, lease) = look(&fs, b"file").await;
-    assert_eq!(last(&origin), riding_last);
+    assert_eq!(last(&origin), piggybacked_last);
     assert!(there);
     // It is had: nothing more is asked for.
     assert_eq!(look(&fs, b"file").await, (true, None));
@@ -126,12 +126,12 @@ async fn it_rides_last_and_then_first() {
     soon(fs.returned(&caller(), lease.unwrap().id)).await.unwrap();
     let (opened, lease) = open(&fs, ABSENT).await;
     let behind = ["OPEN", "GETFH", "ACCESS", "GETATTR", "RESTOREFH", "GETATTR"];
-    let riding_first = [&["PUTFH", "GET_DIR_DELEGATION", "GETATTR", "SAVEFH"][..], &behind].concat();
-    assert_eq!(last(&origin), riding_first);
+    let piggybacked_first = [&["PUTFH", "GET_DIR_DELEGATION", "GETATTR", "SAVEFH"][..], &behind].concat();
+    assert_eq!(last(&origin), piggybacked_first);
     assert_eq!(opened.unwrap_err().status, vfs::Status::NoEnt);
     soon(fs.returned(&caller(), lease.unwrap().id)).await.unwrap();
     let (opened, lease) = open(&fs, b"file").await;
-    assert_eq!(last(&origin), riding_first);
+    assert_eq!(last(&origin), piggybacked_first);
     assert!(opened.unwrap().directory.after.unwrap().is_dir());
     soon(fs.returned(&caller(), lease.unwrap().id)).await.unwrap();
     let part = ReadDir { cookie: 0, verifier: [0; 8], bytes: 4096, plus: true };

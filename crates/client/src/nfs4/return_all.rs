@@ -18,7 +18,7 @@ use tokio::time::{Instant, timeout_at};
 use vfs::{Caller, LeaseId, OpenId};
 
 use super::establish::SLOTS_MAX;
-use super::{Inner, Nfs4, Phase};
+use super::{Nfs4, Nfs4Client, Phase};
 
 /// So long is nothing heard of an origin until it is given up.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
@@ -69,9 +69,9 @@ impl Nfs4 {
     }
 }
 
-impl Inner {
+impl Nfs4Client {
     /// Gives back all leases and opens. False if that is not known to have come to an end.
-    async fn give_all_back(self: &Arc<Inner>, until: Instant) -> bool {
+    async fn give_all_back(self: &Arc<Nfs4Client>, until: Instant) -> bool {
         for _ in 0..ROUNDS_MAX {
             let leases: Vec<LeaseId> = self.state.lock().leases().map(|(id, _)| id).collect();
             let opens: Vec<OpenId> = self.state.lock().opens().map(|(id, _)| id).collect();
@@ -96,14 +96,14 @@ impl Inner {
         true
     }
 
-    async fn return_last(self: Arc<Inner>, id: LeaseId, until: Instant) {
+    async fn return_last(self: Arc<Nfs4Client>, id: LeaseId, until: Instant) {
         let caller = Caller { deadline: Some(until), ..Caller::machine() };
         if let Err(error) = self.give_back(&caller, id).await {
             tracing::debug!(%error, "a delegation could not be returned");
         }
     }
 
-    async fn close_last(self: Arc<Inner>, id: OpenId, until: Instant) {
+    async fn close_last(self: Arc<Nfs4Client>, id: OpenId, until: Instant) {
         let caller = Caller { deadline: Some(until), ..Caller::machine() };
         let Some(open) = self.state.lock().close(id) else { return };
         if let Err(error) = self.close(&caller, id, open).await {

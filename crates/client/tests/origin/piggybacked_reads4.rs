@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 use client::Nfs4;
 use protocol::nfs4::{self, ArgOp, OpenDelegation, ReadOk, ResOp, Status as Wire};
-use vfs::{AndDelegated, By, FileSystem, Name, OpenRequest, Opened, Read, Share, Want};
+use vfs::{AndDelegated, FileSystem, Name, OpenRequest, Opened, Read, Share, StateidBasis, Want};
 
 use crate::directories4::granted;
-use crate::riding4::directory;
+use crate::piggybacked_leases4::directory;
 use crate::scripted::{caller, handle};
 use crate::scripted4::{Origin4, Say, opened, say};
 use crate::state4::{DELEGATED, granting, read_delegation, recall, request, soon, until, usual};
@@ -57,7 +57,7 @@ async fn it_comes_last_and_under_the_current_state_id() {
     // It has a state id of its own from then on.
     let (result, _) = open(&fs, &by_handle(), 100).await;
     let id = result.unwrap().id;
-    soon(fs.read(&caller(), &handle(b"file"), By::Open(id), 0, 100)).await.unwrap();
+    soon(fs.read(&caller(), &handle(b"file"), StateidBasis::Open(id), 0, 100)).await.unwrap();
     let Some(ArgOp::Read(args)) = origin.operations("READ").pop() else { panic!() };
     assert_ne!(args.stateid, nfs4::Stateid::CURRENT);
 }
@@ -98,7 +98,7 @@ async fn what_becomes_of_it_does_not_matter_to_the_open() {
         let (result, read) = open(&fs, &by_handle(), 100).await;
         let opened = result.unwrap();
         assert!(read.is_none() && opened.lease.is_some(), "{status}");
-        let by = By::Open(opened.id);
+        let by = StateidBasis::Open(opened.id);
         let read = soon(fs.read(&caller(), &opened.handle, by, 0, 100)).await.unwrap();
         assert_eq!(data(Some(read)).unwrap(), "data");
         assert_eq!(origin.operations("OPEN").len(), 1, "{status}");
@@ -182,7 +182,7 @@ async fn what_was_not_to_be_kept_is_asked_again() {
     .await;
     origin.forget_uncached();
     let fs = origin.mount("").await;
-    let read = soon(fs.read(&caller(), &handle(b"file"), By::Anonymous, 0, 100)).await.unwrap();
+    let read = soon(fs.read(&caller(), &handle(b"file"), StateidBasis::Anonymous, 0, 100)).await.unwrap();
     assert_eq!(data(Some(read)).unwrap(), "data");
     assert_eq!(origin.operations("READ").len(), 2);
 }

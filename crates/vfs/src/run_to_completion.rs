@@ -17,7 +17,7 @@ use std::task::{Context, Poll};
 /// Work that goes on after it is dropped half done. Work that has not begun is dropped with it. After its end it is not to
 /// be polled again.
 #[must_use = "work begins when it is awaited"]
-pub struct Lasting<T: Send + 'static, U: FnOnce(T) + Send + 'static> {
+pub struct RunToCompletion<T: Send + 'static, U: FnOnce(T) + Send + 'static> {
     rest: Option<Rest<T, U>>,
     begun: bool,
 }
@@ -28,24 +28,24 @@ struct Rest<T, U> {
 }
 
 /// Does `work` to its end.
-pub fn lasting<T: Send + 'static>(
+pub fn run_to_completion<T: Send + 'static>(
     work: impl Future<Output = T> + Send + 'static,
-) -> Lasting<T, impl FnOnce(T) + Send + 'static> {
-    lasting_or(work, drop)
+) -> RunToCompletion<T, impl FnOnce(T) + Send + 'static> {
+    run_to_completion_or(work, drop)
 }
 
 /// Does `work` to its end. What comes of it when nobody waits any more goes to `unheard`, which may take it back.
-pub fn lasting_or<T: Send + 'static, U: FnOnce(T) + Send + 'static>(
+pub fn run_to_completion_or<T: Send + 'static, U: FnOnce(T) + Send + 'static>(
     work: impl Future<Output = T> + Send + 'static,
     unheard: U,
-) -> Lasting<T, U> {
-    Lasting { rest: Some(Rest { work: Box::pin(work), unheard }), begun: false }
+) -> RunToCompletion<T, U> {
+    RunToCompletion { rest: Some(Rest { work: Box::pin(work), unheard }), begun: false }
 }
 
 // The work is pinned in its box, and nothing else of it needs to be.
-impl<T: Send + 'static, U: FnOnce(T) + Send + 'static> Unpin for Lasting<T, U> {}
+impl<T: Send + 'static, U: FnOnce(T) + Send + 'static> Unpin for RunToCompletion<T, U> {}
 
-impl<T: Send + 'static, U: FnOnce(T) + Send + 'static> Future for Lasting<T, U> {
+impl<T: Send + 'static, U: FnOnce(T) + Send + 'static> Future for RunToCompletion<T, U> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
@@ -60,7 +60,7 @@ impl<T: Send + 'static, U: FnOnce(T) + Send + 'static> Future for Lasting<T, U> 
     }
 }
 
-impl<T: Send + 'static, U: FnOnce(T) + Send + 'static> Drop for Lasting<T, U> {
+impl<T: Send + 'static, U: FnOnce(T) + Send + 'static> Drop for RunToCompletion<T, U> {
     fn drop(&mut self) {
         let Some(Rest { work, unheard }) = self.rest.take().filter(|_| self.begun) else { return };
         // Without a runtime the process ends.
@@ -85,7 +85,7 @@ mod tests {
     async fn who_waits_has_it_done_in_his_own_task() {
         let asker = tokio::spawn(async {
             let task = || tokio::task::id();
-            let work = lasting(async move {
+            let work = run_to_completion(async move {
                 tokio::task::yield_now().await;
                 task()
             });
@@ -99,7 +99,8 @@ mod tests {
     async fn what_is_dropped_half_done_is_done_and_what_comes_of_it_is_taken_back() {
         let (go_on, told) = oneshot::channel::<u32>();
         let (done, heard) = oneshot::channel();
-        let work = lasting_or(async move { told.await.unwrap() + 1 }, |result| done.send(result).unwrap());
+        let work =
+            run_to_completion_or(async move { told.await.unwrap() + 1 }, |result| done.send(result).unwrap());
         let gave_up = tokio::time::timeout(Duration::ZERO, work).await;
         assert!(gave_up.is_err());
         go_on.send(41).unwrap();
@@ -110,9 +111,10 @@ mod tests {
     async fn one_within_another_goes_on_with_it() {
         let (go_on, told) = oneshot::channel::<u32>();
         let (done, heard) = oneshot::channel();
-        let inner =
-            lasting_or(async move { told.await.unwrap() }, |_| panic!("it is heard by the outer one"));
-        let mut outer = lasting_or(inner, |result| done.send(result).unwrap());
+        let inner = run_to_completion_or(async move { told.await.unwrap() }, |_| {
+            panic!("it is heard by the outer one")
+        });
+        let mut outer = run_to_completion_or(inner, |result| done.send(result).unwrap());
         assert_eq!((&mut outer).now_or_never(), None);
         drop(outer);
         go_on.send(7).unwrap();
@@ -123,7 +125,7 @@ mod tests {
     async fn what_has_not_begun_is_not_begun() {
         let begun = Arc::new(AtomicU32::new(0));
         let counted = begun.clone();
-        drop(lasting(async move { counted.fetch_add(1, Ordering::Relaxed) }));
+        drop(run_to_completion(async move { counted.fetch_add(1, Ordering::Relaxed) }));
         tokio::task::yield_now().await;
         assert_eq!((begun.load(Ordering::Relaxed), Arc::strong_count(&begun)), (0, 1));
     }
@@ -132,7 +134,7 @@ mod tests {
     fn without_a_runtime_it_ends() {
         let held = Arc::new(());
         let also = held.clone();
-        let mut work = lasting(async move {
+        let mut work = run_to_completion(async move {
             std::future::pending::<()>().await;
             drop(also);
         });

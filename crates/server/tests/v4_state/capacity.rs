@@ -11,7 +11,7 @@ use server::Bounds;
 
 use crate::callbacks::{Manner, Reachable};
 use crate::setup::{
-    Home, LEASE, Life, Scarcity, Session, create, create_session, exchange_id, open, setclientid,
+    Home, Incarnation, LEASE, Scarcity, Session, create, create_session, exchange_id, open, setclientid,
 };
 use crate::wire::{ROOT, putfh};
 
@@ -67,11 +67,12 @@ async fn at_last(later: Status, mut ask: impl AsyncFnMut() -> Result<(), Status>
 async fn who_has_been_silent_for_longest_makes_room_for_files_and_no_more_go_than_are_needed() {
     let home = Home::new();
     let scarcity = Scarcity { opened_max: 4, ..Scarcity::default() };
-    let life = home.serve_scarce(SHORT, undelegated(), scarcity).await;
-    let (mut longest, mut silent) = (life.session(b"longest").await, life.session(b"silent").await);
+    let incarnation = home.serve_scarce(SHORT, undelegated(), scarcity).await;
+    let (mut longest, mut courtesy) =
+        (incarnation.session(b"longest").await, incarnation.session(b"silent").await);
     let first = opened(&mut longest, &[b"a", b"b"]).await;
-    let second = opened(&mut silent, &[b"c", b"d"]).await;
-    let mut alive = life.session(b"alive").await;
+    let second = opened(&mut courtesy, &[b"c", b"d"]).await;
+    let mut alive = incarnation.session(b"alive").await;
     let later = at_last(Status::Delay, async || {
         let made = alive.status(make(b"new")).await;
         assert_eq!(home.tree().join("new").exists(), made.is_ok(), "nothing is made that is not opened");
@@ -79,29 +80,29 @@ async fn who_has_been_silent_for_longest_makes_room_for_files_and_no_more_go_tha
     })
     .await;
     assert!(later > 0, "while their leases are good, nobody goes");
-    assert_eq!(life.arbiter.held().opens, 3);
+    assert_eq!(incarnation.arbiter.held().opens, 3);
     assert_eq!(reads(&mut longest, first).await, Err(Status::BadSession));
-    assert_eq!(reads(&mut silent, second).await, Ok(()));
+    assert_eq!(reads(&mut courtesy, second).await, Ok(()));
     // There is one more place, and then it takes the other one, who was heard of just now.
     assert_eq!(alive.status(make(b"newer")).await, Ok(()));
     assert!(at_last(Status::Delay, async || alive.status(make(b"newest")).await).await > 0);
-    assert_eq!(life.front.clients().known, 1);
+    assert_eq!(incarnation.front.clients().known, 1);
 }
 
 #[tokio::test]
 async fn a_file_takes_room_once_however_often_it_is_open() {
     let home = Home::new();
     let scarcity = Scarcity { opened_max: 1, ..Scarcity::default() };
-    let life = home.serve_scarce(LEASE, undelegated(), scarcity).await;
+    let incarnation = home.serve_scarce(LEASE, undelegated(), scarcity).await;
     let mut clients = Vec::new();
     for client in [b"1", b"2", b"3"] {
-        let mut session = life.session(client).await;
+        let mut session = incarnation.session(client).await;
         for owner in [&b"x"[..], b"y"] {
             session.open(create(b"file", owner, 3)).await;
         }
         clients.push(session);
     }
-    assert_eq!(life.arbiter.held().opens, 6);
+    assert_eq!(incarnation.arbiter.held().opens, 6);
     std::fs::write(home.tree().join("other"), b"").unwrap();
     let other = vec![ROOT, ArgOp::Open(open(b"other", b"x", 1, 0))];
     assert_eq!(clients[0].status(other.clone()).await, Err(Status::Delay));
@@ -111,8 +112,8 @@ async fn a_file_takes_room_once_however_often_it_is_open() {
 }
 
 /// A client with delegations of all files that may be open, on none of which it has an open.
-async fn delegated(home: &Home, life: &Life, manner: Manner) -> Reachable {
-    let mut holder = Reachable::with_manner(life, b"holder", manner).await;
+async fn delegated(home: &Home, incarnation: &Incarnation, manner: Manner) -> Reachable {
+    let mut holder = Reachable::with_manner(incarnation, b"holder", manner).await;
     for file in [&b"a"[..], b"b"] {
         std::fs::write(home.tree().join(std::str::from_utf8(file).unwrap()), b"").unwrap();
         let opening = vec![ROOT, ArgOp::Open(open(file, b"owner", 1, 0)), ArgOp::Getfh(())];
@@ -123,7 +124,7 @@ async fn delegated(home: &Home, life: &Life, manner: Manner) -> Reachable {
         let close = ArgOp::Close(CloseArgs { seqid: 0, open_stateid: opened.stateid });
         holder.last::<op::Close>(vec![putfh(handle), close]).await.unwrap();
     }
-    assert_eq!((life.arbiter.held().opens, life.arbiter.held().read_leases), (0, 2));
+    assert_eq!((incarnation.arbiter.held().opens, incarnation.arbiter.held().read_leases), (0, 2));
     holder
 }
 
@@ -132,11 +133,11 @@ async fn delegations_that_are_not_used_are_called_back_and_the_asker_is_held_mea
     let home = Home::new();
     let scarcity = Scarcity { opened_max: 4, patience: AT_ONCE, ..Scarcity::default() };
     let options = arbiter::Options { patience: AT_ONCE, ..delegating(LEASE) };
-    let life = home.serve_scarce(LEASE, options, scarcity).await;
-    let mut holder = delegated(&home, &life, Manner::Obliging).await;
-    let mut asker = life.session(b"asker").await;
-    opened(&mut asker, &[b"c", b"d"]).await;
-    let asking = tokio::spawn(async move { asker.status(make(b"new")).await });
+    let incarnation = home.serve_scarce(LEASE, options, scarcity).await;
+    let mut holder = delegated(&home, &incarnation, Manner::Obliging).await;
+    let mut requester = incarnation.session(b"asker").await;
+    opened(&mut requester, &[b"c", b"d"]).await;
+    let asking = tokio::spawn(async move { requester.status(make(b"new")).await });
     let CbArgOp::Recall(recall) = holder.called().await else { panic!("a recall") };
     assert!(!asking.is_finished());
     let returning = ArgOp::Delegreturn(DelegreturnArgs { deleg_stateid: recall.stateid });
@@ -148,12 +149,12 @@ async fn delegations_that_are_not_used_are_called_back_and_the_asker_is_held_mea
 async fn who_does_not_return_is_waited_for_until_the_deadline_and_the_asker_is_told_to_come_again() {
     let home = Home::new();
     let scarcity = Scarcity { opened_max: 4, ..Scarcity::default() };
-    let life = home.serve_scarce(LEASE, delegating(Duration::from_secs(1)), scarcity).await;
-    let _holder = delegated(&home, &life, Manner::Mute).await;
-    let mut asker = life.session(b"asker").await;
-    opened(&mut asker, &[b"c", b"d"]).await;
-    assert!(at_last(Status::Delay, async || asker.status(make(b"new")).await).await > 0);
-    assert!(life.arbiter.held().revoked > 0);
+    let incarnation = home.serve_scarce(LEASE, delegating(Duration::from_secs(1)), scarcity).await;
+    let _holder = delegated(&home, &incarnation, Manner::Mute).await;
+    let mut requester = incarnation.session(b"asker").await;
+    opened(&mut requester, &[b"c", b"d"]).await;
+    assert!(at_last(Status::Delay, async || requester.status(make(b"new")).await).await > 0);
+    assert!(incarnation.arbiter.held().revoked > 0);
 }
 
 #[tokio::test]
@@ -161,12 +162,12 @@ async fn nobody_is_held_who_could_then_give_nothing_back() {
     let home = Home::new();
     let scarcity = Scarcity { opened_max: 4, patience: LEASE, ..Scarcity::default() };
     let options = arbiter::Options { patience: LEASE, ..delegating(LEASE) };
-    let life = home.serve_scarce(LEASE, options, scarcity).await;
-    let mut holder = delegated(&home, &life, Manner::Obliging).await;
-    let mut other = life.session(b"other").await;
+    let incarnation = home.serve_scarce(LEASE, options, scarcity).await;
+    let mut holder = delegated(&home, &incarnation, Manner::Obliging).await;
+    let mut other = incarnation.session(b"other").await;
     opened(&mut other, &[b"c", b"d"]).await;
     // A session of one slot, in which nothing could be closed while the OPEN is held.
-    let mut client = life.client(1).await;
+    let mut client = incarnation.client(1).await;
     let known = client.last::<op::ExchangeId>(vec![exchange_id(b"narrow", 1, 0)]).await;
     let made = client.last::<op::CreateSession>(vec![create_session(&known, 1)]).await;
     let mut narrow = Session { client, clientid: known.clientid, id: made.sessionid, sequence: 0 };
@@ -181,19 +182,21 @@ async fn nobody_is_held_who_could_then_give_nothing_back() {
 async fn records_of_silent_clients_make_room_for_others() {
     let home = Home::new();
     let bounds = Bounds { clients: 2, ..Bounds::default() };
-    let life = home.serve_scarce(SHORT, undelegated(), Scarcity { bounds, ..Scarcity::default() }).await;
-    let (mut longest, mut silent) = (life.session(b"longest").await, life.session(b"silent").await);
+    let incarnation =
+        home.serve_scarce(SHORT, undelegated(), Scarcity { bounds, ..Scarcity::default() }).await;
+    let (mut longest, mut courtesy) =
+        (incarnation.session(b"longest").await, incarnation.session(b"silent").await);
     let first = opened(&mut longest, &[b"a"]).await;
-    let second = opened(&mut silent, &[b"b"]).await;
-    let mut client = life.client(1).await;
+    let second = opened(&mut courtesy, &[b"b"]).await;
+    let mut client = incarnation.client(1).await;
     let ask = async || client.status(vec![exchange_id(b"new", 1, 0)]).await;
     assert!(at_last(Status::Delay, ask).await > 0);
     assert_eq!(reads(&mut longest, first).await, Err(Status::BadSession));
-    assert_eq!(reads(&mut silent, second).await, Ok(()));
+    assert_eq!(reads(&mut courtesy, second).await, Ok(()));
     // The same of a client of minor version 0, whose word for it is another.
-    let mut third = life.session(b"third").await;
+    let mut third = incarnation.session(b"third").await;
     opened(&mut third, &[b"c"]).await;
-    let mut client = life.client(0).await;
+    let mut client = incarnation.client(0).await;
     assert!(at_last(Status::Resource, async || client.status(vec![setclientid(b"new", 1)]).await).await > 0);
 }
 
@@ -201,17 +204,18 @@ async fn records_of_silent_clients_make_room_for_others() {
 async fn a_client_that_holds_nothing_makes_room_for_a_new_one_and_one_that_holds_something_does_not() {
     let home = Home::new();
     let bounds = Bounds { clients: 2, ..Bounds::default() };
-    let life = home.serve_scarce(LEASE, undelegated(), Scarcity { bounds, ..Scarcity::default() }).await;
-    let mut holding = life.session(b"holding").await;
+    let incarnation =
+        home.serve_scarce(LEASE, undelegated(), Scarcity { bounds, ..Scarcity::default() }).await;
+    let mut holding = incarnation.session(b"holding").await;
     let open = opened(&mut holding, &[b"a"]).await;
     // Records that nobody confirms are in nobody's way.
-    let mut client = life.client(1).await;
+    let mut client = incarnation.client(1).await;
     for number in 0..50 {
         let name = format!("unconfirmed {number}");
         assert_eq!(client.status(vec![exchange_id(name.as_bytes(), 1, 0)]).await, Ok(()));
     }
-    let mut idle = life.session(b"idle").await;
-    let mut new = life.session(b"new").await;
+    let mut idle = incarnation.session(b"idle").await;
+    let mut new = incarnation.session(b"new").await;
     assert_eq!(idle.status(vec![ROOT]).await, Err(Status::BadSession));
     assert_eq!(new.status(vec![ROOT]).await, Ok(()));
     assert_eq!(reads(&mut holding, open).await, Ok(()));
@@ -221,18 +225,20 @@ async fn a_client_that_holds_nothing_makes_room_for_a_new_one_and_one_that_holds
         Err(Status::Delay),
         "all hold something"
     );
-    assert_eq!(life.front.clients().known, 2);
+    assert_eq!(incarnation.front.clients().known, 2);
 }
 
 #[tokio::test]
 async fn sessions_and_states_of_silent_clients_make_room_for_others() {
     let home = Home::new();
     let bounds = Bounds { sessions: 2, states: 2, ..Bounds::default() };
-    let life = home.serve_scarce(SHORT, undelegated(), Scarcity { bounds, ..Scarcity::default() }).await;
-    let (mut longest, mut silent) = (life.session(b"longest").await, life.session(b"silent").await);
+    let incarnation =
+        home.serve_scarce(SHORT, undelegated(), Scarcity { bounds, ..Scarcity::default() }).await;
+    let (mut longest, mut courtesy) =
+        (incarnation.session(b"longest").await, incarnation.session(b"silent").await);
     let first = opened(&mut longest, &[b"a"]).await;
-    let second = opened(&mut silent, &[b"b"]).await;
-    let mut client = life.client(1).await;
+    let second = opened(&mut courtesy, &[b"b"]).await;
+    let mut client = incarnation.client(1).await;
     let ask = async || {
         // Each time, for a record that is not confirmed within a lease is dropped.
         let known = client.last::<op::ExchangeId>(vec![exchange_id(b"new", 1, 0)]).await;
@@ -240,9 +246,9 @@ async fn sessions_and_states_of_silent_clients_make_room_for_others() {
     };
     assert!(at_last(Status::Delay, ask).await > 0);
     assert_eq!(reads(&mut longest, first).await, Err(Status::BadSession));
-    assert_eq!(reads(&mut silent, second).await, Ok(()), "its lease runs anew from here");
-    opened(&mut silent, &[b"c"]).await;
-    let mut other = life.minor0(b"other", 1).await;
+    assert_eq!(reads(&mut courtesy, second).await, Ok(()), "its lease runs anew from here");
+    opened(&mut courtesy, &[b"c"]).await;
+    let mut other = incarnation.minor0(b"other", 1).await;
     let opener = other.owner(b"opener");
     let mut seqid = 0;
     let ask = async || {
@@ -258,12 +264,13 @@ async fn sessions_and_states_of_silent_clients_make_room_for_others() {
 async fn owners_of_silent_clients_make_room_for_others() {
     let home = Home::new();
     let bounds = Bounds { owners: 1, ..Bounds::default() };
-    let life = home.serve_scarce(SHORT, undelegated(), Scarcity { bounds, ..Scarcity::default() }).await;
-    let mut silent = life.minor0(b"silent", 1).await;
-    let making = OpenArgs { seqid: 1, owner: silent.owner(b"opener"), ..create(b"file", b"", 3) };
-    silent.open(making).await;
-    let mut other = life.minor0(b"other", 1).await;
+    let incarnation =
+        home.serve_scarce(SHORT, undelegated(), Scarcity { bounds, ..Scarcity::default() }).await;
+    let mut courtesy = incarnation.minor0(b"silent", 1).await;
+    let making = OpenArgs { seqid: 1, owner: courtesy.owner(b"opener"), ..create(b"file", b"", 3) };
+    courtesy.open(making).await;
+    let mut other = incarnation.minor0(b"other", 1).await;
     let opening = vec![ROOT, ArgOp::Open(other.open_args(b"file", 1, 1, 0))];
     assert!(at_last(Status::Resource, async || other.client.status(opening.clone()).await).await > 0);
-    assert_eq!(life.front.clients().known, 1);
+    assert_eq!(incarnation.front.clients().known, 1);
 }

@@ -20,8 +20,8 @@ pub(super) fn negotiated(slot: Option<&Slot>) -> usize {
 }
 
 /// Nothing is changed whose result could not be told.
-pub(super) fn check(room: usize, operation: Operation) -> Result<(), Status> {
-    if room < result_bytes(operation) { Err(Status::RepTooBig) } else { Ok(()) }
+pub(super) fn check(capacity: usize, operation: Operation) -> Result<(), Status> {
+    if capacity < result_bytes(operation) { Err(Status::RepTooBig) } else { Ok(()) }
 }
 
 /// Bytes of the result of an operation that changes something; zero of any other.
@@ -47,14 +47,14 @@ fn result_bytes(operation: Operation) -> usize {
 
 /// Writes a result, or that there is no room for it.
 pub(super) fn encode(compound: &Compound<'_>, result: &ResOp, encoder: &mut Encoder) -> Result<(), Status> {
-    if at_most(result) <= compound.room {
+    if at_most(result) <= compound.capacity {
         let status = result.status();
         result.encode(encoder);
         return status;
     }
     let mut alone = Encoder::new();
     result.encode(&mut alone);
-    if alone.len() <= compound.room {
+    if alone.len() <= compound.capacity {
         encoder.message(alone.finish());
         return result.status();
     }

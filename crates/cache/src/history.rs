@@ -50,7 +50,7 @@ pub enum Verdict {
 
 /// The operations of ours on one object that are under way, and what the finished ones left.
 #[derive(Clone, Debug, Default)]
-pub struct Chain {
+pub struct ChangeHistory {
     under_way: u32,
     blind: bool,
     /// Some operation has told no state at all.
@@ -60,7 +60,7 @@ pub struct Chain {
     passed: VecDeque<Point>,
 }
 
-impl Chain {
+impl ChangeHistory {
     /// An operation is about to be sent.
     pub fn begin(&mut self) {
         self.under_way += 1;
@@ -86,7 +86,7 @@ impl Chain {
 
     /// Was this a state on the way to the known one?
     pub fn has_passed(&self, state: &WccAttributes) -> bool {
-        self.is_passed(&Point::State(*state))
+        self.is_passed(&Point::ObjectState(*state))
     }
 
     /// An operation ended, well or not, with what it told. `known` is the state that everything cached belongs to.
@@ -140,7 +140,7 @@ impl Chain {
     /// Follows the edges from `known`; gives the attributes where they end, if anywhere else. Edges beyond the last state
     /// of which there are attributes wait on.
     fn link(&mut self, known: &Attributes) -> Option<Attributes> {
-        let mut at = Point::State(known.wcc());
+        let mut at = Point::ObjectState(known.wcc());
         let mut way = Vec::new();
         // So many of them lead to these attributes.
         let mut shown = None;
@@ -158,7 +158,7 @@ impl Chain {
             self.pass(edge.after);
         }
         let passed = std::mem::take(&mut self.passed);
-        self.seen.retain(|seen| !passed.iter().any(|point| point.is(&Point::State(seen.wcc()))));
+        self.seen.retain(|seen| !passed.iter().any(|point| point.is(&Point::ObjectState(seen.wcc()))));
         self.passed = passed;
         shown.map(|_| attributes)
     }
@@ -173,7 +173,7 @@ impl Chain {
     }
 
     fn seen_at(&self, at: &Point) -> Option<Attributes> {
-        self.seen.iter().find(|seen| at.is(&Point::State(seen.wcc()))).copied()
+        self.seen.iter().find(|seen| at.is(&Point::ObjectState(seen.wcc()))).copied()
     }
 
     /// Nothing is under way any more: judges, and starts afresh.
@@ -249,12 +249,12 @@ mod tests {
     }
 
     fn run(edges: &[Wcc]) -> Verdict {
-        let mut chain = Chain::default();
+        let mut history = ChangeHistory::default();
         let mut known = state(0);
-        edges.iter().for_each(|_| chain.begin());
+        edges.iter().for_each(|_| history.begin());
         let mut verdict = Verdict::Explained(None);
         for wcc in edges {
-            verdict = chain.end(Some(&known), wcc);
+            verdict = history.end(Some(&known), wcc);
             if let Verdict::Waiting(Some(at)) | Verdict::Explained(Some(at)) = verdict {
                 known = at;
             }
@@ -273,30 +273,30 @@ mod tests {
     #[test]
     fn a_state_seen_meanwhile_must_lie_on_the_way() {
         for (seen, ours) in [(1, true), (2, true), (3, false)] {
-            let mut chain = Chain::default();
-            chain.begin();
-            chain.begin();
-            chain.observe(&state(seen));
-            assert!(chain.is_suspect());
-            let verdict = chain.end(Some(&state(0)), &edge(1, 2));
+            let mut history = ChangeHistory::default();
+            history.begin();
+            history.begin();
+            history.observe(&state(seen));
+            assert!(history.is_suspect());
+            let verdict = history.end(Some(&state(0)), &edge(1, 2));
             assert_eq!(verdict, Verdict::Waiting(None));
-            let verdict = chain.end(Some(&state(0)), &edge(0, 1));
+            let verdict = history.end(Some(&state(0)), &edge(0, 1));
             assert_eq!(
                 matches!(verdict, Verdict::Explained(Some(at)) if at == state(2)),
                 ours,
                 "{verdict:?}"
             );
-            assert!(!chain.is_suspect());
+            assert!(!history.is_suspect());
         }
     }
 
     #[test]
     fn failures_explain_nothing_and_change_nothing() {
-        let mut chain = Chain::default();
-        chain.begin();
-        assert_eq!(chain.end_unchanged(Some(&state(0)), Some(&state(0))), Verdict::Explained(None));
-        chain.begin();
-        assert_eq!(chain.end_unchanged(Some(&state(0)), Some(&state(1))), Verdict::Foreign(latest(1)));
+        let mut history = ChangeHistory::default();
+        history.begin();
+        assert_eq!(history.end_unchanged(Some(&state(0)), Some(&state(0))), Verdict::Explained(None));
+        history.begin();
+        assert_eq!(history.end_unchanged(Some(&state(0)), Some(&state(1))), Verdict::Foreign(latest(1)));
     }
 
     /// WRITEs over version 4 tell no state before.
@@ -309,14 +309,14 @@ mod tests {
         let cut = Attributes { size: 0, ..state(3) };
         let unclear = Latest { attributes: Some(cut), certain: false };
         assert_eq!(run(&[cut, state(2)]), Verdict::Blind(unclear), "one of them grew, one is later");
-        let Verdict::Blind(of_one_granule) = run(&[cut, state(3)]) else { panic!("both are blind") };
-        assert!(!of_one_granule.certain, "their stamps are one, and they differ");
-        let mut chain = Chain::default();
-        chain.begin();
-        chain.begin();
-        chain.end(Some(&state(0)), &Wcc::default());
+        let Verdict::Blind(of_one_granularity) = run(&[cut, state(3)]) else { panic!("both are blind") };
+        assert!(!of_one_granularity.certain, "their stamps are one, and they differ");
+        let mut history = ChangeHistory::default();
+        history.begin();
+        history.begin();
+        history.end(Some(&state(0)), &Wcc::default());
         let untold = Latest { certain: false, ..latest(1) };
-        assert_eq!(chain.end(Some(&state(0)), &Wcc::seen(Some(state(1)))), Verdict::Blind(untold));
+        assert_eq!(history.end(Some(&state(0)), &Wcc::seen(Some(state(1)))), Verdict::Blind(untold));
     }
 
     proptest! {

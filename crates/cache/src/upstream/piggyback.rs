@@ -22,7 +22,7 @@ use crate::core::Core;
 use crate::data::BLOCK_BYTES;
 use crate::fetch::{Fetch, Fetched};
 use crate::names::{Leads, NameEntry};
-use crate::object::{Seen, State};
+use crate::object::{ObjectState, Seen};
 use crate::table::Object;
 use crate::trust::Sent;
 
@@ -45,7 +45,7 @@ impl Brought {
         let range = start..start + self.bytes.len() as u64;
         let wanted = |data: &crate::data::Data| data.wants(&self.fetch);
         if self.core.may_store() {
-            self.core.store(&self.object, range, &self.bytes, self.fetch.young, wanted).await;
+            self.core.store(&self.object, range, &self.bytes, self.fetch.racy, wanted).await;
         }
     }
 
@@ -80,7 +80,7 @@ pub struct Reply<'a> {
 
 impl Core {
     /// What a READ of this range would fetch first, of a file that is not open at the origin.
-    pub fn along_with_read(&self, object: &Arc<Object>, range: &Range<u64>) -> Option<Range<u64>> {
+    pub fn piggyback_on_read(&self, object: &Arc<Object>, range: &Range<u64>) -> Option<Range<u64>> {
         let chunk = self.chunk_bytes();
         if !self.may_store() {
             return None;
@@ -101,7 +101,7 @@ impl Core {
     }
 
     /// What is read with an open for reading, before anybody asks for it.
-    pub fn along_with_open(&self, request: &OpenRequest) -> Option<Range<u64>> {
+    pub fn piggyback_on_open(&self, request: &OpenRequest) -> Option<Range<u64>> {
         let reads = request.access == Share::READ && request.create.is_none();
         if !reads || self.options.readahead_max_bytes < SMALL_BYTES || !self.may_store() {
             return None;
@@ -116,7 +116,7 @@ impl Core {
         let Some(object) = object else { return Some(0..SMALL_BYTES) };
         self.with(&object, |state| {
             // What is here and young is gone with the open.
-            if !self.may_be_brought(state) || state.data.valid() != state.data.young() {
+            if !self.may_be_brought(state) || state.data.valid() != state.data.racy() {
                 return None;
             }
             let Some(known) = state.attributes() else { return Some(0..SMALL_BYTES) };
@@ -126,16 +126,16 @@ impl Core {
     }
 
     /// May data of this come along with an OPEN, as far as is known?
-    fn may_be_brought(&self, state: &State) -> bool {
+    fn may_be_brought(&self, state: &ObjectState) -> bool {
         let regular = state.attributes().is_none_or(|known| known.file_type == FileType::Regular);
         let quiet = state.writes.is_none() && !state.data.is_being_written() && !state.data.is_refused();
         regular && quiet && self.takes(state)
     }
 
     /// What came along with an OPEN, if it is worth anything.
-    pub fn take_along(
+    pub fn take_piggybacked(
         &self,
-        state: &mut State,
+        state: &mut ObjectState,
         start: u64,
         read: Read,
         reply: &Reply,
@@ -159,8 +159,8 @@ impl Core {
         // Under the very lease that came along, if it is held still.
         let held = state.lease.as_ref().filter(|held| held.is_valid()).map(|held| held.id);
         let leased = lease.is_some_and(|lease| held == Some(lease.id));
-        let young = !leased && !state.is_settled(&self.policy, sent);
-        let fetch = state.data.brought(start..start + kept, sent.sequence, young);
+        let racy = !leased && state.is_racy(&self.policy, sent);
+        let fetch = state.data.brought(start..start + kept, sent.sequence, racy);
         let eof = kept == left;
         fetch.finish(Ok(Fetched { bytes: bytes.clone(), eof, attributes: Some(known) }));
         Some((fetch, bytes))

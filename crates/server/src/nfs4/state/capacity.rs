@@ -21,7 +21,7 @@ use vfs::Caller;
 
 use super::Tables;
 use super::clients::{Client, Generation};
-use super::stateids::{Held, Kind};
+use super::stateids::{HeldState, Kind};
 use crate::exports::ExportId;
 use crate::front::{Front, Object};
 use crate::nfs4::compound::Compound;
@@ -65,7 +65,7 @@ pub(crate) enum Below {
 }
 
 impl Below {
-    fn takes(self, held: &Held) -> bool {
+    fn takes(self, held: &HeldState) -> bool {
         match self {
             Below::Files => !matches!(held.kind, Kind::Lock { .. }),
             Below::Locks => matches!(held.kind, Kind::Lock { .. }),
@@ -75,14 +75,14 @@ impl Below {
 
 /// Who makes room in the file systems.
 #[derive(Debug, Default)]
-pub(crate) struct Room {
+pub(crate) struct Capacity {
     /// One at a time: what is freed for one may do for all.
     turn: tokio::sync::Mutex<()>,
     /// Counts clients that had to go.
     made: AtomicU64,
 }
 
-impl Room {
+impl Capacity {
     /// To be asked before the attempt that may find none.
     pub(crate) fn made(&self) -> u64 {
         self.made.load(Ordering::Acquire)
@@ -92,10 +92,10 @@ impl Room {
 impl Tables {
     fn has(&self, what: Scarce) -> bool {
         match what {
-            Scarce::Clients => self.clients.has_room(),
-            Scarce::Sessions => self.sessions.has_room(),
-            Scarce::States => self.stateids.has_room(),
-            Scarce::Owners => self.owners.has_room(),
+            Scarce::Clients => self.clients.has_capacity(),
+            Scarce::Sessions => self.sessions.has_capacity(),
+            Scarce::States => self.stateids.has_capacity(),
+            Scarce::Owners => self.owners.has_capacity(),
         }
     }
 
@@ -118,58 +118,58 @@ impl Tables {
     }
 
     /// The client that has been silent for longest, of those that take up some of it.
-    fn silent_with(&self, what: impl Fn(&Client) -> bool) -> Option<Clientid> {
-        self.clients.longest_silent(Instant::now(), what)
+    fn courtesy_with(&self, what: impl Fn(&Client) -> bool) -> Option<Clientid> {
+        self.clients.oldest_courtesy(Instant::now(), what)
     }
 }
 
 impl Front {
     /// Is there room in the tables for one more? There is, if that of clients who are silent will do.
-    pub(crate) async fn room_for(&self, what: Scarce) -> bool {
+    pub(crate) async fn capacity_for(&self, what: Scarce) -> bool {
         loop {
-            let silent = {
+            let courtesy = {
                 let tables = self.state.tables();
                 if tables.has(what) {
                     return true;
                 }
-                tables.silent_with(|client| tables.takes(client, what)).or_else(|| tables.idle_with(what))
+                tables.courtesy_with(|client| tables.takes(client, what)).or_else(|| tables.idle_with(what))
             };
-            let Some(client) = silent else { return false };
+            let Some(client) = courtesy else { return false };
             tracing::info!(?what, "a client that is silent, or holds nothing, has to make room");
             self.expire(client).await;
         }
     }
 
-    /// A file system had no room, and `made` was what [`Room::made`] said before it was asked: a silent client goes, if none
+    /// A file system had no room, and `made` was what [`Capacity::made`] said before it was asked: a silent client goes, if none
     /// has gone meanwhile. False if there is none that takes up any of it.
-    pub(crate) async fn room_below(&self, export: ExportId, what: Below, made: u64) -> bool {
-        let _turn = self.state.room.turn.lock().await;
-        if self.state.room.made() != made {
+    pub(crate) async fn capacity_below(&self, export: ExportId, what: Below, made: u64) -> bool {
+        let _turn = self.state.capacity.turn.lock().await;
+        if self.state.capacity.made() != made {
             return true;
         }
-        let silent = {
+        let courtesy = {
             let tables = self.state.tables();
-            let takes = |held: &Held| held.file.export == export && what.takes(held);
-            tables.silent_with(|client| tables.stateids.of_client(client.id).any(takes))
+            let takes = |held: &HeldState| held.file.export == export && what.takes(held);
+            tables.courtesy_with(|client| tables.stateids.of_client(client.id).any(takes))
         };
-        let Some(client) = silent else { return false };
+        let Some(client) = courtesy else { return false };
         tracing::info!(?what, "a silent client has to make room");
         self.expire(client).await;
-        self.state.room.made.fetch_add(1, Ordering::Release);
+        self.state.capacity.made.fetch_add(1, Ordering::Release);
         true
     }
 }
 
 impl Compound<'_> {
     /// A file system had no room for one more open file. Is it worth another try, before `limit`?
-    pub(crate) async fn room_for_file(&self, object: &Object, made: u64, limit: Instant) -> bool {
-        if self.front.room_below(object.export.id, Below::Files, made).await {
+    pub(crate) async fn capacity_for_file(&self, object: &Object, made: u64, limit: Instant) -> bool {
+        if self.front.capacity_below(object.export.id, Below::Files, made).await {
             return true;
         }
         let until = self.held_until(limit);
         // Also for one who is not held: his next attempt will find what has come back.
         let deadline = Some(until.unwrap_or_else(Instant::now));
-        let made = object.export.fs.make_room(&Caller { deadline, ..object.caller.clone() }).await;
+        let made = object.export.fs.free_capacity(&Caller { deadline, ..object.caller.clone() }).await;
         let now = Instant::now();
         now < limit && (made || until.is_some_and(|until| until <= now))
     }
@@ -187,6 +187,6 @@ impl Compound<'_> {
         let (now, session) = (Instant::now(), self.slot.as_ref().map(|slot| slot.session));
         let tables = self.front.state.tables();
         tables.sessions.get(session?).filter(|session| !session.is_crowded())?;
-        Some(tables.clients.next_silent(now).map_or(limit, |next| next.min(limit)))
+        Some(tables.clients.next_courtesy(now).map_or(limit, |next| next.min(limit)))
     }
 }

@@ -12,7 +12,8 @@ use cache::{Cache, Completeness, Fill};
 use origin::state::{Policy, unchecked};
 use origin::{Bench, open_handle, open_request, opener, read, root, until, v4, v4_opener, write};
 use vfs::{
-    AccessMask, By, Caller, FileSystem, Handle, LeaseKind, OpenRequest, Opened, SetAttributes, Share, Status,
+    AccessMask, Caller, FileSystem, Handle, LeaseKind, OpenRequest, Opened, SetAttributes, Share,
+    StateidBasis, Status,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -38,13 +39,13 @@ async fn open(cache: &Cache, request: &OpenRequest) -> Opened {
 }
 
 async fn read_open(cache: &Cache, opened: &Opened, offset: u64, count: u32) -> Vec<u8> {
-    let by = By::Open(opened.id);
+    let by = StateidBasis::Open(opened.id);
     let read = cache.read(&v4(0, 1), &opened.handle, by, offset, count).await.unwrap();
     read.data.to_bytes().unwrap().to_vec()
 }
 
-fn along(bench: &Bench) -> u64 {
-    bench.origin.along_bytes.swap(0, Ordering::Relaxed)
+fn piggyback(bench: &Bench) -> u64 {
+    bench.origin.piggyback_bytes.swap(0, Ordering::Relaxed)
 }
 
 /// Of a client without opens: what it would have fetched first, and no more.
@@ -57,7 +58,7 @@ async fn a_cold_read_is_one_call_of_any_size() {
             let expected = &bytes[offset.min(size)..(offset + count).min(size)];
             assert_eq!(read(&cache, &opener(0), &file, offset as u64, count as u32).await, expected);
             assert_eq!(bench.origin.calls(), [("OPEN", 1)], "{policy:?} {size}");
-            assert!(along(&bench) < count as u64 + 2 * 4096);
+            assert!(piggyback(&bench) < count as u64 + 2 * 4096);
             assert_eq!(cache.stats().data.misses, 1);
             assert_eq!(read(&cache, &opener(0), &file, offset as u64, count as u32).await, expected);
             assert_eq!(bench.origin.calls(), [], "{policy:?} {size}");
@@ -72,9 +73,9 @@ async fn what_lies_behind_the_end_is_not_asked_for() {
     cache.getattr(&opener(0), &file).await.unwrap();
     bench.origin.calls();
     assert_eq!(read(&cache, &opener(0), &file, 10, 100).await, "");
-    assert_eq!((along(&bench), bench.origin.calls()), (0, vec![("ACCESS", 1)]));
+    assert_eq!((piggyback(&bench), bench.origin.calls()), (0, vec![("ACCESS", 1)]));
     assert_eq!(read(&cache, &opener(0), &file, 5, 100).await, "56789");
-    assert_eq!((along(&bench), bench.origin.calls()), (10, vec![("OPEN", 1)]));
+    assert_eq!((piggyback(&bench), bench.origin.calls()), (10, vec![("OPEN", 1)]));
 }
 
 /// Several at once are one OPEN and one READ.
@@ -112,9 +113,9 @@ async fn an_open_for_reading_brings_a_small_file() {
             let opened = open(&cache, &request).await;
             assert_eq!(read_open(&cache, &opened, 0, 1 << 20).await, bytes);
             assert_eq!(bench.origin.calls(), [("OPEN", 1)], "{policy:?} {size} {known}");
-            assert_eq!(along(&bench), size as u64);
+            assert_eq!(piggyback(&bench), size as u64);
             assert!(
-                cache.whole(&v4(0, 1), opened.id).await.is_some(),
+                cache.complete_file(&v4(0, 1), opened.id).await.is_some(),
                 "it is stored before the open is answered"
             );
         }
@@ -132,7 +133,7 @@ async fn an_open_of_a_large_file_costs_no_call_more_than_it_did() {
         }
         bench.origin.calls();
         let opened = open(&cache, &open_handle(&file, 1, Share::READ)).await;
-        assert_eq!(along(&bench), if known { 0 } else { SMALL as u64 });
+        assert_eq!(piggyback(&bench), if known { 0 } else { SMALL as u64 });
         assert_eq!(read_open(&cache, &opened, 0, 1 << 20).await, bytes);
         assert_eq!(bench.origin.calls(), [("OPEN", 1), ("READ", 1)], "{known}");
     }
@@ -151,10 +152,10 @@ async fn a_file_is_not_completed_because_it_was_opened() {
     let cache = bench.open_with(options).await;
     open(&cache, &open_handle(&opened, 1, Share::READ)).await;
     let reader = open(&cache, &open_handle(&read, 1, Share::READ)).await;
-    assert_eq!(along(&bench), 2 * SMALL as u64);
+    assert_eq!(piggyback(&bench), 2 * SMALL as u64);
     read_open(&cache, &reader, 0, SMALL as u32).await;
     // Of those that are to be completed, the one that needs least comes first.
-    until(|| cache.info(&read).completeness == Completeness::Whole).await;
+    until(|| cache.info(&read).completeness == Completeness::CompleteFile).await;
     assert_eq!(cache.stats().filled_bytes, 4 * SMALL as u64);
     assert_eq!(cache.info(&opened).cached_bytes, SMALL as u64);
 }
@@ -167,17 +168,17 @@ async fn nothing_is_read_that_is_not_likely_to_be_wanted() {
     for request in [opens(Share::WRITE), opens(Share::READ | Share::WRITE), made] {
         let (bench, cache, _) = setup(Policy::Never, b"data").await;
         open(&cache, &request).await;
-        assert_eq!(along(&bench), 0);
+        assert_eq!(piggyback(&bench), 0);
     }
     let (bench, cache, _) = setup(Policy::Never, b"data").await;
     let opened = open(&cache, &opens(Share::READ)).await;
-    assert_eq!(along(&bench), 4);
+    assert_eq!(piggyback(&bench), 4);
     cache.close(&v4(0, 1), opened.id).await.unwrap();
     bench.opens_are(0).await;
     bench.origin.calls();
     let opened = open(&cache, &opens(Share::READ)).await;
     assert_eq!(read_open(&cache, &opened, 0, 10).await, b"data");
-    assert_eq!((along(&bench), bench.origin.calls()), (0, vec![("OPEN", 1)]));
+    assert_eq!((piggyback(&bench), bench.origin.calls()), (0, vec![("OPEN", 1)]));
 
     let bench = Bench::with_state(Policy::Never);
     let file = bench.origin.put(&root(), "f", b"data");
@@ -185,7 +186,7 @@ async fn nothing_is_read_that_is_not_likely_to_be_wanted() {
     options.readahead_max_bytes = 0;
     let cache = bench.open_with(options).await;
     open(&cache, &open_handle(&file, 1, Share::READ)).await;
-    assert_eq!(along(&bench), 0);
+    assert_eq!(piggyback(&bench), 0);
 }
 
 /// A READ that fails costs its own call, and is told.
@@ -193,7 +194,7 @@ async fn nothing_is_read_that_is_not_likely_to_be_wanted() {
 async fn the_open_stands_if_the_read_fails() {
     for policy in POLICIES {
         let (bench, cache, file) = setup(policy, b"data").await;
-        bench.origin.fails_along.store(true, Ordering::Relaxed);
+        bench.origin.fails_piggybacked.store(true, Ordering::Relaxed);
         assert_eq!(read(&cache, &opener(0), &file, 0, 10).await, "data");
         assert_eq!(bench.origin.calls(), [("OPEN", 1), ("READ", 1)], "{policy:?}");
         assert_eq!(bench.origin.open_count(), 1);
@@ -209,7 +210,7 @@ async fn what_came_along_is_for_those_who_may_read_it() {
     bench.origin.pass(10 * SECOND);
     assert_eq!(read(&cache, &opener(7), &file, 0, 10).await, "data");
     let stranger = Caller::unix(8, 8, &[]);
-    let denied = cache.read(&stranger, &file, By::Anonymous, 0, 10).await.unwrap_err();
+    let denied = cache.read(&stranger, &file, StateidBasis::Anonymous, 0, 10).await.unwrap_err();
     assert_eq!(denied.status, Status::Access);
     assert_eq!(cache.access(&stranger, &file, AccessMask::READ).await.unwrap().granted, AccessMask::empty());
 }
@@ -225,14 +226,14 @@ async fn what_is_young_is_read_again_unless_the_lease_came_with_it() {
         let opened = open(&cache, &open_handle(&file, 1, Share::READ)).await;
         assert_eq!(read_open(&cache, &opened, 0, 10).await, b"data");
         assert_eq!(bench.origin.calls(), [("OPEN", 1)]);
-        assert_eq!(along(&bench), 4);
+        assert_eq!(piggyback(&bench), 4);
         bench.origin.tree().write(&file, 0, b"DATA").unwrap();
         open(&cache, &open_handle(&file, 2, Share::READ)).await;
         let now: &[u8] = if again { b"DATA" } else { b"data" };
         assert_eq!(read_open(&cache, &opened, 0, 10).await, now, "{policy:?}");
         // The rights were as young, so that it is an OPEN that asks, and brings the data along.
         let asked: &[_] = if again { &[("GETATTR", 1), ("OPEN", 1)] } else { &[] };
-        assert_eq!((along(&bench), bench.origin.calls()), (if again { 4 } else { 0 }, asked.to_vec()));
+        assert_eq!((piggyback(&bench), bench.origin.calls()), (if again { 4 } else { 0 }, asked.to_vec()));
     }
 }
 
@@ -266,7 +267,7 @@ async fn a_write_of_ours_meanwhile_is_not_undone() {
             let request = if by_name { open_request(&root(), "f", 1, Share::READ) } else { by_handle };
             async move { open(&cache, &request).await }
         });
-        until(|| bench.origin.along_bytes.load(Ordering::Relaxed) == 4).await;
+        until(|| bench.origin.piggyback_bytes.load(Ordering::Relaxed) == 4).await;
         write(&cache, &opener(0), &file, 0, b"mine").await;
         gate.open();
         let opened = opening.await.unwrap();

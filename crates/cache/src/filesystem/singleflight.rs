@@ -15,25 +15,25 @@ type Key = (Handle, Name);
 
 /// The names that are being asked for. There are no more than requests.
 #[derive(Debug, Default)]
-pub struct Flights(Mutex<HashMap<Key, Arc<Semaphore>>>);
+pub struct Singleflight(Mutex<HashMap<Key, Arc<Semaphore>>>);
 
 /// A name is being asked for until this is dropped.
 #[must_use]
-pub struct Flight<'a> {
-    flights: &'a Flights,
+pub struct Asking<'a> {
+    singleflight: &'a Singleflight,
     key: Key,
 }
 
-impl Flights {
+impl Singleflight {
     /// Begins to ask for a name; or waits until who asks for it already is done, and gives nothing.
-    pub async fn take_off(&self, directory: &Handle, name: &Name) -> Option<Flight<'_>> {
+    pub async fn begin(&self, directory: &Handle, name: &Name) -> Option<Asking<'_>> {
         let key = (*directory, name.clone());
         let other = {
             let mut names = self.0.lock();
             let Some(other) = names.get(&key) else {
                 // It has no permits, and is closed when the answer is there.
                 names.insert(key.clone(), Arc::new(Semaphore::new(0)));
-                return Some(Flight { flights: self, key });
+                return Some(Asking { singleflight: self, key });
             };
             other.clone()
         };
@@ -42,9 +42,9 @@ impl Flights {
     }
 }
 
-impl Drop for Flight<'_> {
+impl Drop for Asking<'_> {
     fn drop(&mut self) {
-        if let Some(waiting) = self.flights.0.lock().remove(&self.key) {
+        if let Some(waiting) = self.singleflight.0.lock().remove(&self.key) {
             waiting.close();
         }
     }
@@ -56,17 +56,17 @@ mod tests {
 
     #[tokio::test]
     async fn one_asks_and_the_others_wait_for_it_once() {
-        let flights = Flights::default();
+        let singleflight = Singleflight::default();
         let (directory, name) = (Handle::new(b"d").unwrap(), Name::new(b"n").unwrap());
-        let first = flights.take_off(&directory, &name).await.expect("nobody asks");
+        let first = singleflight.begin(&directory, &name).await.expect("nobody asks");
         let other = Name::new(b"m").unwrap();
-        assert!(flights.take_off(&directory, &other).await.is_some(), "another name");
-        let mut waiting = std::pin::pin!(flights.take_off(&directory, &name));
+        assert!(singleflight.begin(&directory, &other).await.is_some(), "another name");
+        let mut waiting = std::pin::pin!(singleflight.begin(&directory, &name));
         assert!(is_pending(waiting.as_mut()).await, "it is asked for");
         drop(first);
         assert!(waiting.await.is_none());
-        assert!(flights.take_off(&directory, &name).await.is_some());
-        assert!(flights.0.lock().is_empty());
+        assert!(singleflight.begin(&directory, &name).await.is_some());
+        assert!(singleflight.0.lock().is_empty());
     }
 
     async fn is_pending(future: std::pin::Pin<&mut impl Future>) -> bool {

@@ -13,14 +13,14 @@ use cache::Cache;
 use origin::{Bench, Origin, TestClock, name, opener, read, root, write};
 use vfs::{CreateHow, FileSystem, Handle, ReadDir, SetAttributes, Status};
 
-const GRANULE: Duration = Duration::from_millis(10);
+const GRANULARITY: Duration = Duration::from_millis(10);
 
 async fn pass(time: Duration) {
     tokio::time::advance(time).await;
 }
 
 fn bench() -> Bench {
-    Bench::over(Origin::with_granule(GRANULE))
+    Bench::over(Origin::with_granularity(GRANULARITY))
 }
 
 async fn open_and_read(cache: &Cache, file: &Handle) -> bytes::Bytes {
@@ -46,7 +46,7 @@ async fn what_was_fetched_a_granule_later_is_trusted() {
     let file = bench.origin.put(&root(), "f", b"first");
     let cache = bench.open().await;
     open_and_read(&cache, &file).await;
-    pass(GRANULE).await;
+    pass(GRANULARITY).await;
     open_and_read(&cache, &file).await;
     bench.origin.calls();
     open_and_read(&cache, &file).await;
@@ -73,7 +73,7 @@ async fn an_origin_whose_clock_is_an_hour_behind_deceives_nobody_once_it_is_know
     let cache = bench.open_with(options).await;
     let set = SetAttributes::default();
     cache.create(&opener(0), &root(), &name("ours"), CreateHow::Guarded, &set).await.unwrap();
-    pass(GRANULE).await;
+    pass(GRANULARITY).await;
     cache.create(&opener(0), &root(), &name("ours too"), CreateHow::Guarded, &set).await.unwrap();
     let file = bench.origin.put(&root(), "f", b"first");
     assert_eq!(open_and_read(&cache, &file).await, "first");
@@ -90,7 +90,7 @@ async fn an_origin_whose_clock_is_an_hour_ahead_costs_no_more_than_a_granule() {
     for _ in 0..2 {
         let cache = bench.open_with(options.clone()).await;
         open_and_read(&cache, &file).await;
-        pass(GRANULE).await;
+        pass(GRANULARITY).await;
         open_and_read(&cache, &file).await;
         bench.origin.calls();
         open_and_read(&cache, &file).await;
@@ -122,7 +122,7 @@ async fn listings_of_young_directories_are_read_again() {
     assert_eq!(count().await, 1);
     bench.origin.put(&root(), "g", b"");
     assert_eq!(count().await, 2);
-    pass(GRANULE).await;
+    pass(GRANULARITY).await;
     count().await;
     bench.origin.calls();
     count().await;
@@ -190,7 +190,7 @@ async fn own_writes_outlive_a_kill_once_they_are_settled() {
         cache.create(&opener(0), &root(), &name("f"), CreateHow::Guarded, &set).await.unwrap().node.handle;
     write(&cache, &opener(0), &file, 0, b"first").await;
     cache.flush().await;
-    pass(GRANULE).await;
+    pass(GRANULARITY).await;
     cache.flush().await;
     drop(cache);
     let cache = bench.open().await;

@@ -3,58 +3,66 @@
 use async_trait::async_trait;
 use bytes::Bytes;
 use vfs::{
-    AccessMask, Accessed, Attributes, By, Caller, Commit, CreateHow, Created, Device, FileSystem, FileType,
+    AccessMask, Accessed, Attributes, Caller, Commit, CreateHow, Created, Device, FileSystem, FileType,
     FsLimits, FsStat, Handle, Listing, Looked, Name, Node, Read, ReadDir, Renamed, Result, SetAttributes,
-    Stability, Status, Timestamp, Wcc, Written,
+    Stability, StateidBasis, Status, Timestamp, Wcc, Written,
 };
 
 /// See the module.
-pub struct Nobody;
+pub struct NullFileSystem;
 
-fn nobody<T>() -> Result<T> {
+fn null<T>() -> Result<T> {
     Err(Status::Delay.into())
 }
 
 #[async_trait]
-impl FileSystem for Nobody {
+impl FileSystem for NullFileSystem {
     async fn root(&self, _: &Caller) -> Result<Node> {
-        nobody()
+        null()
     }
 
     async fn getattr(&self, _: &Caller, _: &Handle) -> Result<Attributes> {
-        nobody()
+        null()
     }
 
     async fn setattr(&self, _: &Caller, _: &Handle, _: &SetAttributes, _: Option<Timestamp>) -> Result<Wcc> {
-        nobody()
+        null()
     }
 
     async fn access(&self, _: &Caller, _: &Handle, _: AccessMask) -> Result<Accessed> {
-        nobody()
+        null()
     }
 
     async fn lookup(&self, _: &Caller, _: &Handle, _: &Name) -> Result<Looked> {
-        nobody()
+        null()
     }
 
     async fn parent(&self, _: &Caller, _: &Handle) -> Result<Looked> {
-        nobody()
+        null()
     }
 
     async fn readlink(&self, _: &Caller, _: &Handle) -> Result<(Bytes, Option<Attributes>)> {
-        nobody()
+        null()
     }
 
-    async fn read(&self, _: &Caller, _: &Handle, _: By, _: u64, _: u32) -> Result<Read> {
-        nobody()
+    async fn read(&self, _: &Caller, _: &Handle, _: StateidBasis, _: u64, _: u32) -> Result<Read> {
+        null()
     }
 
-    async fn write(&self, _: &Caller, _: &Handle, _: By, _: u64, _: Bytes, _: Stability) -> Result<Written> {
-        nobody()
+    async fn write(
+        &self,
+        _: &Caller,
+        _: &Handle,
+        _: StateidBasis,
+        _: u64,
+        _: Bytes,
+        _: Stability,
+    ) -> Result<Written> {
+        null()
     }
 
     async fn commit(&self, _: &Caller, _: &Handle, _: u64, _: u32) -> Result<Commit> {
-        nobody()
+        null()
     }
 
     async fn create(
@@ -65,11 +73,11 @@ impl FileSystem for Nobody {
         _: CreateHow,
         _: &SetAttributes,
     ) -> Result<Created> {
-        nobody()
+        null()
     }
 
     async fn mkdir(&self, _: &Caller, _: &Handle, _: &Name, _: &SetAttributes) -> Result<Created> {
-        nobody()
+        null()
     }
 
     async fn symlink(
@@ -80,7 +88,7 @@ impl FileSystem for Nobody {
         _: &[u8],
         _: &SetAttributes,
     ) -> Result<Created> {
-        nobody()
+        null()
     }
 
     async fn mknod(
@@ -92,34 +100,34 @@ impl FileSystem for Nobody {
         _: Device,
         _: &SetAttributes,
     ) -> Result<Created> {
-        nobody()
+        null()
     }
 
     async fn remove(&self, _: &Caller, _: &Handle, _: &Name) -> Result<Wcc> {
-        nobody()
+        null()
     }
 
     async fn rmdir(&self, _: &Caller, _: &Handle, _: &Name) -> Result<Wcc> {
-        nobody()
+        null()
     }
 
     async fn rename(&self, _: &Caller, _: &Handle, _: &Name, _: &Handle, _: &Name) -> Result<Renamed> {
-        nobody()
+        null()
     }
 
     async fn link(&self, _: &Caller, _: &Handle, _: &Handle, _: &Name) -> Result<Created> {
-        nobody()
+        null()
     }
 
     async fn readdir(&self, _: &Caller, _: &Handle, _: ReadDir) -> Result<Listing> {
-        nobody()
+        null()
     }
 
     async fn fsstat(&self, _: &Caller, _: &Handle) -> Result<FsStat> {
-        nobody()
+        null()
     }
 
     async fn limits(&self, _: &Caller, _: &Handle) -> Result<FsLimits> {
-        nobody()
+        null()
     }
 }

@@ -16,49 +16,49 @@ use super::Shell;
 
 /// Who waits for room, and what they are woken by.
 #[derive(Debug, Default)]
-pub(super) struct Room {
-    askers: AtomicUsize,
+pub(super) struct Capacity {
+    waiters: AtomicUsize,
     /// Something has gone back below.
     freed: Notify,
 }
 
 /// One who waits.
-struct Asker<'s>(&'s Room);
+struct Waiter<'s>(&'s Capacity);
 
-impl<'s> Asker<'s> {
-    fn new(room: &'s Room) -> Asker<'s> {
-        room.askers.fetch_add(1, Ordering::Relaxed);
-        Asker(room)
+impl<'s> Waiter<'s> {
+    fn new(capacity: &'s Capacity) -> Waiter<'s> {
+        capacity.waiters.fetch_add(1, Ordering::Relaxed);
+        Waiter(capacity)
     }
 }
 
-impl Drop for Asker<'_> {
+impl Drop for Waiter<'_> {
     fn drop(&mut self) {
-        self.0.askers.fetch_sub(1, Ordering::Relaxed);
+        self.0.waiters.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-impl Room {
+impl Capacity {
     /// The layer below keeps less than before.
     pub(super) fn is_more(&self) {
-        if self.askers.load(Ordering::Relaxed) > 0 {
+        if self.waiters.load(Ordering::Relaxed) > 0 {
             self.freed.notify_waiters();
         }
     }
 }
 
 impl Shell {
-    /// See [`vfs::FileSystem::make_room`].
-    pub(crate) async fn make_room(self: &Arc<Shell>, caller: &Caller) -> bool {
-        let _asker = Asker::new(&self.room);
-        let mut freed = std::pin::pin!(self.room.freed.notified());
+    /// See [`vfs::FileSystem::free_capacity`].
+    pub(crate) async fn free_capacity(self: &Arc<Shell>, caller: &Caller) -> bool {
+        let _asker = Waiter::new(&self.capacity);
+        let mut freed = std::pin::pin!(self.capacity.freed.notified());
         // From here on nothing is missed.
         freed.as_mut().enable();
-        if self.below.make_room(caller).await {
+        if self.below.free_capacity(caller).await {
             return true;
         }
-        let askers = self.room.askers.load(Ordering::Relaxed);
-        self.with(|state, now| state.leases.free_up(now, askers));
+        let waiters = self.capacity.waiters.load(Ordering::Relaxed);
+        self.with(|state, now| state.leases.free_up(now, waiters));
         timeout_at(self.patience_of(caller), freed).await.is_ok()
     }
 }
