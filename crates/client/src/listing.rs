@@ -58,7 +58,13 @@ mod tests {
     use super::*;
 
     fn part(last_cookie: Option<u64>) -> Part {
-        let listing = Listing { entries: Vec::new(), verifier: [7; 8], eof: false, directory: None };
+        let listing = Listing {
+            entries: Vec::new(),
+            verifier: [7; 8],
+            eof: false,
+            directory: None,
+            directory_lease: None,
+        };
         Part { listing, last_cookie }
     }
 
@@ -72,7 +78,9 @@ mod tests {
 
     #[test]
     fn the_beginning_has_no_verifier() {
-        let from = |cookie| place(&ReadDir { cookie, verifier: [7; 8], bytes: 1, plus: false });
+        let from = |cookie| {
+            place(&ReadDir { cookie, verifier: [7; 8], bytes: 1, plus: false, want_directory_lease: false })
+        };
         assert_eq!([from(0), from(2), from(3)], [(0, [0; 8]), (0, [0; 8]), (3, [7; 8])]);
     }
 

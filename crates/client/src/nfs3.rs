@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use vfs::{
     AccessMask, Accessed, Attributes, Caller, Commit, CreateHow, Created, Device, Error, FileSystem,
     FileType, FsLimits, FsStat, Handle, Listing, Looked, Name, Node, Read, ReadDir, Renamed, Result,
-    SetAttributes, Stability, StateidBasis, Timestamp, UnansweredSince, Wcc, Written,
+    SetAttributes, Stability, StateidBasis, Timestamp, UnansweredSince, Want, Wcc, Written,
 };
 
 use crate::connect::{self, ConnectError, Sizes};
@@ -178,7 +178,7 @@ impl FileSystem for Nfs3 {
         self.ask_access(caller, handle, asked).await
     }
 
-    async fn lookup(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<Looked> {
+    async fn lookup(&self, caller: &Caller, directory: &Handle, name: &Name, _want: Want) -> Result<Looked> {
         self.look_up(caller, directory, name.as_bytes()).await
     }
 
@@ -234,6 +234,7 @@ impl FileSystem for Nfs3 {
         directory: &Handle,
         name: &Name,
         set: &SetAttributes,
+        _want: Want,
     ) -> Result<Created> {
         self.make_directory(caller, directory, name, set).await
     }
@@ -295,4 +296,10 @@ impl FileSystem for Nfs3 {
     async fn limits(&self, caller: &Caller, handle: &Handle) -> Result<FsLimits> {
         self.ask_limits(caller, handle).await
     }
+
+    fn prepare_shutdown(&self) {}
+
+    async fn shutdown(&self) {}
 }
+
+vfs::lacks!(Nfs3: Opens, Leases, Extended, LocalView);

@@ -49,11 +49,11 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use vfs::{
-    AccessMask, Accessed, Acl, Adopted, AndDelegated, Attributes, Callbacks, Caller, Commit, Copied,
-    CreateHow, Created, Delegated, Device, Extent, FileSystem, FileType, FsLimits, FsStat, Handle, LeaseId,
-    ListedXattrs, Listing, Lock, LockRequest, Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Owner,
-    Place, Read, ReadDir, Renamed, Result, SetAttributes, Share, Sought, Stability, StateidBasis, Timestamp,
-    UnansweredSince, Wcc, Written, XattrHow, XattrName,
+    AccessMask, Accessed, Acl, Adopted, Attributes, Callbacks, Caller, Commit, Copied, CreateHow, Created,
+    Delegated, Device, Extended, Extent, FileSystem, FileType, FsLimits, FsStat, Handle, Lease, LeaseId,
+    LeaseKind, Leases, ListedXattrs, Listing, Lock, LockRequest, Locked, Looked, Name, Node, OpenId,
+    OpenRequest, Opened, Opens, Owner, Place, Read, ReadDir, Renamed, Result, SetAttributes, Share, Sought,
+    Stability, StateidBasis, Status, Timestamp, UnansweredSince, Want, Wcc, Written, XattrHow, XattrName,
 };
 
 use crate::connect::ConnectError;
@@ -265,8 +265,13 @@ impl FileSystem for Nfs4 {
         self.inner.ask_access(caller, handle, asked).await
     }
 
-    async fn lookup(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<Looked> {
-        self.inner.look_up(caller, directory, Some(name)).await
+    async fn lookup(&self, caller: &Caller, directory: &Handle, name: &Name, want: Want) -> Result<Looked> {
+        if want == Want::None {
+            return self.inner.look_up(caller, directory, Some(name)).await;
+        }
+        let (inner, requester, above, below) = (self.inner.clone(), caller.clone(), *directory, name.clone());
+        let work = async move { inner.look_up_delegated(&requester, &above, &below).await };
+        self.with_piggyback(caller, Box::pin(work)).await.into_result()
     }
 
     async fn parent(&self, caller: &Caller, directory: &Handle) -> Result<Looked> {
@@ -321,6 +326,7 @@ impl FileSystem for Nfs4 {
         directory: &Handle,
         name: &Name,
         set: &SetAttributes,
+        _want: Want,
     ) -> Result<Created> {
         self.make_directory(caller, directory, name, set).await
     }
@@ -372,7 +378,12 @@ impl FileSystem for Nfs4 {
     }
 
     async fn readdir(&self, caller: &Caller, directory: &Handle, part: ReadDir) -> Result<Listing> {
-        self.inner.read_directory(caller, directory, part).await
+        if !part.want_directory_lease {
+            return self.inner.read_directory(caller, directory, part).await;
+        }
+        let (inner, requester, above) = (self.inner.clone(), caller.clone(), *directory);
+        let work = async move { inner.read_directory_delegated(&requester, &above, part).await };
+        self.with_piggyback(caller, Box::pin(work)).await.into_result()
     }
 
     async fn fsstat(&self, caller: &Caller, handle: &Handle) -> Result<FsStat> {
@@ -383,8 +394,17 @@ impl FileSystem for Nfs4 {
         self.inner.ask_limits(caller, handle).await
     }
 
+    async fn shutdown(&self) {
+        self.give_everything_back().await;
+    }
+
+    fn prepare_shutdown(&self) {}
+}
+
+#[async_trait]
+impl Opens for Nfs4 {
     async fn open(&self, caller: &Caller, request: &OpenRequest) -> Result<Opened> {
-        self.open_file(caller, request).await
+        self.open_file_with_piggyback(caller, request).await
     }
 
     async fn downgrade(&self, caller: &Caller, open: OpenId, access: Share, deny: Share) -> Result<()> {
@@ -411,6 +431,17 @@ impl FileSystem for Nfs4 {
         self.inner.has_locks(open, owner)
     }
 
+    async fn flush(&self, _: &Caller, _: OpenId) -> Result<()> {
+        Err(Status::NotSupp.into())
+    }
+
+    async fn free_capacity(&self, _: &Caller) -> bool {
+        false
+    }
+}
+
+#[async_trait]
+impl Leases for Nfs4 {
     fn callbacks(&self) -> Option<Callbacks> {
         self.inner.back.take_callbacks()
     }
@@ -427,42 +458,15 @@ impl FileSystem for Nfs4 {
         self.delegate_directory(caller, directory, asked).await
     }
 
-    async fn lookup_and_delegate(
-        &self,
-        caller: &Caller,
-        directory: &Handle,
-        name: &Name,
-    ) -> AndDelegated<Looked> {
-        let (inner, asker, above, below) = (self.inner.clone(), caller.clone(), *directory, name.clone());
-        let work = async move { inner.look_up_delegated(&asker, &above, &below).await };
-        self.with_piggyback(caller, Box::pin(work)).await
-    }
+    async fn end_reclaim(&self) {}
 
-    async fn open_and_delegate(&self, caller: &Caller, request: &OpenRequest) -> AndDelegated<Opened> {
-        self.open_file_with_piggyback(caller, request, None, true).await.0
+    async fn lease(&self, _: &Caller, _: &Handle, _: LeaseKind, _: Duration) -> Result<Option<Lease>> {
+        Ok(None)
     }
+}
 
-    async fn open_and_read(
-        &self,
-        caller: &Caller,
-        request: &OpenRequest,
-        part: (u64, u32),
-        delegate: bool,
-    ) -> (AndDelegated<Opened>, Option<Read>) {
-        self.open_file_with_piggyback(caller, request, Some(part), delegate).await
-    }
-
-    async fn readdir_and_delegate(
-        &self,
-        caller: &Caller,
-        directory: &Handle,
-        part: ReadDir,
-    ) -> AndDelegated<Listing> {
-        let (inner, asker, above) = (self.inner.clone(), caller.clone(), *directory);
-        let work = async move { inner.read_directory_delegated(&asker, &above, part).await };
-        self.with_piggyback(caller, Box::pin(work)).await
-    }
-
+#[async_trait]
+impl Extended for Nfs4 {
     async fn acl(&self, caller: &Caller, handle: &Handle) -> Result<Acl> {
         self.inner.get_acl(caller, handle).await
     }
@@ -526,8 +530,6 @@ impl FileSystem for Nfs4 {
     async fn clone_range(&self, caller: &Caller, from: Place, to: Place, count: u64) -> Result<Wcc> {
         self.inner.share_range(caller, from, to, count).await
     }
-
-    async fn shutdown(&self) {
-        self.give_everything_back().await;
-    }
 }
+
+vfs::lacks!(Nfs4: LocalView);

@@ -26,13 +26,16 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use protocol::nqnfs::{self, LeaseRequest, Leased, call};
 use rpc::Link;
+use std::time::Duration;
+use tokio::sync::watch;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use vfs::{
-    AccessMask, Accessed, Attributes, Callback, Callbacks, Caller, Commit, CreateHow, Created, Data,
-    Delegated, Device, FileSystem, FileType, FsLimits, FsStat, Handle, Lease, LeaseId, Listing, Lock,
-    LockRequest, Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Owner, Read, ReadDir, Renamed,
-    Result, SetAttributes, Share, Stability, StateidBasis, Status, Timestamp, Wcc, Written,
+    AccessMask, Accessed, Adopted, Attributes, Callback, Callbacks, Caller, Commit, CreateHow, Created, Data,
+    Delegated, Device, FileSystem, FileType, FsLimits, FsStat, Handle, Lease, LeaseId, LeaseKind, Listing,
+    Lock, LockRequest, Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Opens, Owner, Read, ReadDir,
+    Renamed, Result, SetAttributes, Share, Stability, StateidBasis, Status, Timestamp, UnansweredSince, Want,
+    Wcc, Written,
 };
 use xdr::{Bulk, Opaque};
 
@@ -156,13 +159,13 @@ impl FileSystem for Nqnfs {
         self.inner.ask_access(caller, handle, asked).await
     }
 
-    async fn lookup(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<Looked> {
+    async fn lookup(&self, caller: &Caller, directory: &Handle, name: &Name, _want: Want) -> Result<Looked> {
         self.inner.look_up(caller, directory, name.as_bytes()).await
     }
 
     async fn parent(&self, caller: &Caller, directory: &Handle) -> Result<Looked> {
         if *directory == self.inner.root {
-            return Ok(Looked { node: self.root(caller).await?, directory: None });
+            return Ok(Looked { node: self.root(caller).await?, directory: None, directory_lease: None });
         }
         self.inner.look_up(caller, directory, b"..").await
     }
@@ -240,19 +243,10 @@ impl FileSystem for Nqnfs {
         directory: &Handle,
         name: &Name,
         set: &SetAttributes,
+        want: Want,
     ) -> Result<Created> {
-        self.inner.make_directory(caller, directory, name, set).await
-    }
-
-    async fn mkdir_and_delegate(
-        &self,
-        caller: &Caller,
-        directory: &Handle,
-        name: &Name,
-        set: &SetAttributes,
-    ) -> Result<(Created, Option<Lease>)> {
-        if !self.inner.is_listening() {
-            return Ok((self.inner.make_directory(caller, directory, name, set).await?, None));
+        if want == Want::None || !self.inner.is_listening() {
+            return self.inner.make_directory(caller, directory, name, set).await;
         }
         // To its end even if the asker goes away: a lease must not come to nobody.
         let (inner, caller, directory) = (self.inner.clone(), caller.clone(), *directory);
@@ -314,7 +308,7 @@ impl FileSystem for Nqnfs {
     async fn link(&self, caller: &Caller, file: &Handle, directory: &Handle, name: &Name) -> Result<Created> {
         let args = nqnfs::LinkArgs { from: convert::to_wire(file)?, to: convert::place(directory, name)? };
         self.inner.call::<call::Link, _, _>(caller, &plain(args)).await?;
-        Ok(Created { node: Node { handle: *file, attributes: None }, directory: Wcc::default() })
+        Ok(Created { node: Node { handle: *file, attributes: None }, directory: Wcc::default(), lease: None })
     }
 
     async fn readdir(&self, caller: &Caller, directory: &Handle, part: ReadDir) -> Result<Listing> {
@@ -331,6 +325,21 @@ impl FileSystem for Nqnfs {
         Ok(convert::limits(self.inner.transfer_max))
     }
 
+    fn prepare_shutdown(&self) {
+        self.inner.leases.lock().leave();
+    }
+
+    async fn shutdown(&self) {
+        self.inner.return_all().await;
+    }
+
+    fn unanswered_since(&self) -> Option<watch::Receiver<UnansweredSince>> {
+        None
+    }
+}
+
+#[async_trait]
+impl Opens for Nqnfs {
     async fn open(&self, caller: &Caller, request: &OpenRequest) -> Result<Opened> {
         // To its end even if the asker goes away: a lease must not come to nobody.
         let (inner, caller, request) = (self.inner.clone(), caller.clone(), request.clone());
@@ -364,6 +373,21 @@ impl FileSystem for Nqnfs {
         Ok(None)
     }
 
+    async fn flush(&self, _: &Caller, _: OpenId) -> Result<()> {
+        Err(Status::NotSupp.into())
+    }
+
+    fn holds_locks(&self, _: OpenId, _: &Owner) -> bool {
+        false
+    }
+
+    async fn free_capacity(&self, _: &Caller) -> bool {
+        false
+    }
+}
+
+#[async_trait]
+impl vfs::Leases for Nqnfs {
     fn callbacks(&self) -> Option<Callbacks> {
         let callbacks = self.callbacks.lock().take()?;
         self.inner.listening.store(true, std::sync::atomic::Ordering::Release);
@@ -385,11 +409,15 @@ impl FileSystem for Nqnfs {
         Ok(())
     }
 
-    fn prepare_shutdown(&self) {
-        self.inner.leases.lock().leave();
+    fn adopted(&self) -> Adopted {
+        Adopted::default()
     }
 
-    async fn shutdown(&self) {
-        self.inner.return_all().await;
+    async fn end_reclaim(&self) {}
+
+    async fn lease(&self, _: &Caller, _: &Handle, _: LeaseKind, _: Duration) -> Result<Option<Lease>> {
+        Ok(None)
     }
 }
+
+vfs::lacks!(Nqnfs: Extended, LocalView);

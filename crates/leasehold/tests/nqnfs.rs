@@ -22,7 +22,7 @@ use server::{Export, ExportOptions, Exports, Front, HandleKey, Handles, Squash};
 use tempfile::TempDir;
 use tokio::time::timeout;
 use vfs::{
-    Caller, CreateHow, FileSystem, Freshness, Handle, HolderId, Name, OpenId, OpenRequest, Owner,
+    Caller, CreateHow, FileSystem, Freshness, Handle, HolderId, Name, OpenId, OpenRequest, Opens, Owner,
     SetAttributes, Share, Stability, StateidBasis, Status, Timestamp, Want,
 };
 
@@ -104,6 +104,8 @@ impl Client {
             create: make.then_some((CreateHow::Unchecked, empty)),
             want: Want::Any,
             reclaim: false,
+            read_first: None,
+            want_directory_lease: false,
         };
         let opened = timeout(PATIENCE, self.cache.open(&me(), &request)).await.expect("an answer")?;
         Ok((opened.id, opened.handle))
@@ -121,6 +123,8 @@ impl Client {
             create: Some((CreateHow::Unchecked, empty)),
             want: Want::Any,
             reclaim: false,
+            read_first: None,
+            want_directory_lease: false,
         };
         let opened = timeout(PATIENCE, self.cache.open(&me(), &request)).await.expect("an answer").unwrap();
         assert!(opened.created);
@@ -293,6 +297,8 @@ async fn nobody_opens_what_he_may_not() {
                 create: None,
                 want: Want::Any,
                 reclaim: false,
+                read_first: None,
+                want_directory_lease: false,
             };
             let refused = client.cache.open(&other, &request).await.unwrap_err();
             assert_eq!(refused.status, Status::Access);
@@ -315,7 +321,7 @@ async fn names_cost_nothing_until_somebody_else_makes_one(proto: &str) {
     let look = |text: String| {
         let (cache, caller, root) = (reader.cache.clone(), caller.clone(), reader.root);
         async move {
-            match cache.lookup(&caller, &root, &name(&text)).await {
+            match cache.lookup(&caller, &root, &name(&text), vfs::Want::None).await {
                 Ok(looked) => Some(looked.node.handle),
                 Err(error) if error.status == Status::NoEnt => None,
                 Err(error) => panic!("{text}: {error}"),
@@ -395,21 +401,28 @@ async fn a_new_tree_is_one_call_for_each_name() {
     let client = served.client("tcp").await;
     let (cache, stat) = (&client.cache, me().with_freshness(Freshness::Timeout));
     let mode = SetAttributes { mode: Some(0o755), ..SetAttributes::default() };
-    let made = cache.mkdir(&me(), &client.root, &name("tree"), &mode).await.unwrap().node;
+    let made = cache.mkdir(&me(), &client.root, &name("tree"), &mode, vfs::Want::None).await.unwrap().node;
     let before = client.all_calls();
     let mut shown = made.attributes.unwrap();
     for number in 0..20u8 {
         for absent in ["a", "b"] {
-            let missing = cache.lookup(&stat, &made.handle, &name(absent)).await.unwrap_err();
+            let missing =
+                cache.lookup(&stat, &made.handle, &name(absent), vfs::Want::None).await.unwrap_err();
             assert_eq!(missing.status, Status::NoEnt);
         }
         let file = client.make_in(&made.handle, &format!("file-{number}")).await;
-        let inner = cache.mkdir(&me(), &made.handle, &name(&format!("inner-{number}")), &mode).await.unwrap();
+        let inner = cache
+            .mkdir(&me(), &made.handle, &name(&format!("inner-{number}")), &mode, vfs::Want::None)
+            .await
+            .unwrap();
         let now = cache.getattr(&stat, &made.handle).await.unwrap();
         assert!(now.mtime >= file.ctime.max(shown.mtime) && now.mode == shown.mode && now.uid == shown.uid);
         assert_eq!(now.mtime, inner.node.attributes.unwrap().ctime);
         assert!(now.change != shown.change && now.nlink == shown.nlink + 1);
-        let looked = cache.lookup(&stat, &made.handle, &name(&format!("file-{number}"))).await.unwrap();
+        let looked = cache
+            .lookup(&stat, &made.handle, &name(&format!("file-{number}")), vfs::Want::None)
+            .await
+            .unwrap();
         assert_eq!(looked.node.handle, file.handle);
         let may = cache.access(&stat, &inner.node.handle, vfs::AccessMask::all()).await.unwrap();
         assert!(may.granted.contains(vfs::AccessMask::LOOKUP | vfs::AccessMask::MODIFY));
@@ -443,19 +456,20 @@ async fn a_new_directory_is_its_makers_until_somebody_else_comes() {
     let stat = me().with_freshness(Freshness::Timeout);
     for round in 0..5 {
         let made = name(&format!("made-{round}"));
-        let made = maker.cache.mkdir(&me(), &maker.root, &made, &mode).await.unwrap().node.handle;
-        let absent = maker.cache.lookup(&stat, &made, &name("theirs")).await;
+        let made =
+            maker.cache.mkdir(&me(), &maker.root, &made, &mode, vfs::Want::None).await.unwrap().node.handle;
+        let absent = maker.cache.lookup(&stat, &made, &name("theirs"), vfs::Want::None).await;
         assert_eq!(absent.unwrap_err().status, Status::NoEnt);
         maker.make_in(&made, "mine").await;
         let before = maker.cache.getattr(&stat, &made).await.unwrap();
         let theirs = other.make_in(&made, "theirs").await;
         assert_eq!(maker.calls(Procedure::Vacated), round + 1, "it was evicted first");
-        let found = maker.cache.lookup(&stat, &made, &name("theirs")).await.unwrap();
+        let found = maker.cache.lookup(&stat, &made, &name("theirs"), vfs::Want::None).await.unwrap();
         assert_eq!(found.node.handle, theirs.handle);
         let after = maker.cache.getattr(&me(), &made).await.unwrap();
         assert!(after.mtime >= before.mtime.max(theirs.ctime), "no time goes back");
         let stranger = Caller { holder: Some(HolderId(1)), ..Caller::unix(12_345, 12_345, &[]) };
-        let refused = maker.cache.lookup(&stranger, &made, &name("mine")).await;
+        let refused = maker.cache.lookup(&stranger, &made, &name("mine"), vfs::Want::None).await;
         assert_eq!(refused.unwrap_err().status, Status::Access);
     }
 }
@@ -516,6 +530,8 @@ async fn who_makes_a_file_may_open_it_and_who_finds_one_may_not() {
         create: Some((how, SetAttributes { mode: Some(0o444), ..SetAttributes::default() })),
         want: Want::Any,
         reclaim: false,
+        read_first: None,
+        want_directory_lease: false,
     };
     let found = client.cache.open(&other, &request("there", CreateHow::Unchecked)).await;
     assert_eq!(found.unwrap_err().status, Status::Access);

@@ -133,7 +133,12 @@ async fn walk(request: &Request<'_>, path: &[u8]) -> Result<Root, Stat> {
     for name in below.split(|&byte| byte == b'/').filter(|name| !name.is_empty() && *name != b".") {
         // `..` in a path to mount is nobody's honest wish.
         let name = Name::new(name).map_err(|error| stat(error.status))?;
-        node = export.fs.lookup(&caller, &node.handle, &name).await.map_err(|error| stat(error.status))?.node;
+        node = export
+            .fs
+            .lookup(&caller, &node.handle, &name, vfs::Want::None)
+            .await
+            .map_err(|error| stat(error.status))?
+            .node;
     }
     Ok((export.clone(), node.handle))
 }

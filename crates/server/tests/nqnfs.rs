@@ -17,8 +17,8 @@ use server::{Export, ExportOptions, Exports, Front, HandleKey, Handles, Squash};
 use tempfile::TempDir;
 use tokio::time::timeout;
 use vfs::{
-    Callback, Callbacks, Caller, CreateHow, FileSystem, Handle, Lease, LeaseKind, Name, OpenRequest, Owner,
-    ReadDir, SetAttributes, Share, Stability, StateidBasis, Want,
+    Callback, Callbacks, Caller, CreateHow, FileSystem, Handle, Lease, LeaseKind, Leases, Name, OpenRequest,
+    Opens, Owner, ReadDir, SetAttributes, Share, Stability, StateidBasis, Want,
 };
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -76,6 +76,8 @@ impl Mount {
             create: None,
             want: Want::Any,
             reclaim: false,
+            read_first: None,
+            want_directory_lease: false,
         };
         self.fs.open(&me(), &request).await.unwrap().lease
     }
@@ -94,7 +96,7 @@ async fn what_is_written_under_a_lease_is_read_by_others(proto: &str) {
     std::fs::write(served.tree.path().join("file"), b"before").unwrap();
     let (mut writer, mut reader) = (served.mount(proto).await, served.mount(proto).await);
     let root = writer.fs.root(&me()).await.unwrap().handle;
-    let file = writer.fs.lookup(&me(), &root, &name("file")).await.unwrap().node.handle;
+    let file = writer.fs.lookup(&me(), &root, &name("file"), vfs::Want::None).await.unwrap().node.handle;
     let lease = writer.open(file, Share::READ | Share::WRITE).await.expect("a lease");
     assert_eq!(lease.kind, LeaseKind::Write);
     // The other reads: the writer is evicted, pushes what it has delayed, and vacates.
@@ -117,7 +119,7 @@ async fn what_is_written_under_a_lease_is_read_by_others(proto: &str) {
     assert!(reader.callbacks.try_recv().is_err());
     // Another file may be read by both.
     std::fs::write(served.tree.path().join("other"), b"other").unwrap();
-    let other = reader.fs.lookup(&me(), &root, &name("other")).await.unwrap().node.handle;
+    let other = reader.fs.lookup(&me(), &root, &name("other"), vfs::Want::None).await.unwrap().node.handle;
     let (one, two) = (reader.open(other, Share::READ).await, writer.open(other, Share::READ).await);
     assert_eq!((one.unwrap().kind, two.unwrap().kind), (LeaseKind::Read, LeaseKind::Read));
 }
@@ -140,8 +142,10 @@ async fn names_directories_and_attributes() {
     let me = &me();
     let root = fs.root(me).await.unwrap().handle;
     let set = SetAttributes { mode: Some(0o640), ..SetAttributes::default() };
-    let directory =
-        fs.mkdir(me, &root, &name("dir"), &SetAttributes { mode: Some(0o755), ..set }).await.unwrap();
+    let directory = fs
+        .mkdir(me, &root, &name("dir"), &SetAttributes { mode: Some(0o755), ..set }, vfs::Want::None)
+        .await
+        .unwrap();
     let directory = directory.node.handle;
     for number in 0..200 {
         let file = name(&format!("file-{number}"));
@@ -153,7 +157,7 @@ async fn names_directories_and_attributes() {
     for plus in [false, true] {
         let (mut names, mut cookie) = (Vec::new(), 0);
         loop {
-            let part = ReadDir { cookie, verifier: [0; 8], bytes: 4096, plus };
+            let part = ReadDir { cookie, verifier: [0; 8], bytes: 4096, plus, want_directory_lease: false };
             let listing = fs.readdir(me, &directory, part).await.unwrap();
             assert!(listing.entries.iter().all(|entry| entry.node.is_some() == plus));
             cookie = listing.entries.last().map_or(cookie, |entry| entry.cookie);
@@ -166,7 +170,7 @@ async fn names_directories_and_attributes() {
         names.dedup();
         assert_eq!(names.len(), 200);
     }
-    let file = fs.lookup(me, &directory, &name("file-7")).await.unwrap().node.handle;
+    let file = fs.lookup(me, &directory, &name("file-7"), vfs::Want::None).await.unwrap().node.handle;
     let before = fs.getattr(me, &file).await.unwrap();
     let big = SetAttributes { size: Some(5 << 32), ..SetAttributes::default() };
     let after = fs.setattr(me, &file, &big, None).await.unwrap().after.unwrap();

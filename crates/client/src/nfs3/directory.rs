@@ -71,7 +71,13 @@ impl Nfs3 {
         }
         let wanted = Some(FileType::Directory);
         let attributes = self.attributes_of::<call::Readdir>(directory, ok.dir_attributes, wanted)?;
-        let listing = Listing { entries, verifier: ok.cookieverf, eof: ok.eof, directory: attributes };
+        let listing = Listing {
+            entries,
+            verifier: ok.cookieverf,
+            eof: ok.eof,
+            directory: attributes,
+            directory_lease: None,
+        };
         Ok(Part { listing, last_cookie })
     }
 
@@ -103,7 +109,13 @@ impl Nfs3 {
         }
         let wanted = Some(FileType::Directory);
         let attributes = self.attributes_of::<call::Readdirplus>(directory, ok.dir_attributes, wanted)?;
-        let listing = Listing { entries, verifier: ok.cookieverf, eof: ok.eof, directory: attributes };
+        let listing = Listing {
+            entries,
+            verifier: ok.cookieverf,
+            eof: ok.eof,
+            directory: attributes,
+            directory_lease: None,
+        };
         Ok(Part { listing, last_cookie })
     }
 

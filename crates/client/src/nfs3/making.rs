@@ -128,6 +128,7 @@ impl Nfs3 {
                 Ok(Created {
                     node,
                     directory: self.wcc_of::<call::Link>(directory, ok.linkdir_wcc, DIRECTORY)?,
+                    lease: None,
                 })
             }
             Reply::Fail(status, came) => {
@@ -170,6 +171,6 @@ impl Nfs3 {
         {
             return Err(self.nonsense::<C>("it made a file of another type"));
         }
-        Ok(Created { node, directory: dir_wcc })
+        Ok(Created { node, directory: dir_wcc, lease: None })
     }
 }

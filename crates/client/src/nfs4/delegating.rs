@@ -18,8 +18,8 @@ use protocol::nfs4::{
 };
 use tokio::time::Instant;
 use vfs::{
-    AccessMask, Accessed, AndDelegated, Attributes, Caller, Delegated, Handle, Lease, LeaseId, LeaseKind,
-    Result, Status,
+    AccessMask, Accessed, Attributes, BringsDirectoryLease, Caller, Delegated, DirectoryLease, Handle, Lease,
+    LeaseId, LeaseKind, Result, Status,
 };
 
 use super::attributes::{DIRECTORY, confirming, getattr_all, put};
@@ -129,6 +129,30 @@ impl Piggybacking {
     }
 }
 
+/// The result of an operation in a directory, and the lease on the directory that came with it.
+#[derive(Clone, Debug)]
+pub(super) struct WithLease<T> {
+    /// The result of the operation itself.
+    pub(super) result: Result<T>,
+    /// The lease, and the directory's attributes under it. Attributes in the result may be older.
+    pub(super) lease: Option<(Lease, Attributes)>,
+}
+
+impl<T> WithLease<T> {
+    /// A result without a lease.
+    pub(super) fn alone(result: Result<T>) -> WithLease<T> {
+        WithLease { result, lease: None }
+    }
+
+    /// As the layer above takes it.
+    pub(super) fn into_result(self) -> Result<T>
+    where
+        T: BringsDirectoryLease,
+    {
+        T::attach(self.result, self.lease.map(|(lease, attributes)| DirectoryLease { lease, attributes }))
+    }
+}
+
 /// A delegation that was given, with the directory's attributes still to come.
 type Promised = Option<LeaseId>;
 
@@ -159,8 +183,8 @@ fn get_dir_delegation() -> ArgOp {
 pub(super) struct NotCarriedOut;
 
 /// What was done with [`Piggybacking::Never`], where there is nothing that can have kept it from being carried out.
-pub(super) fn plain<T>(done: std::result::Result<AndDelegated<T>, NotCarriedOut>) -> Result<T> {
-    done.unwrap_or_else(|NotCarriedOut| AndDelegated::alone(Err(Status::ServerFault.into()))).result
+pub(super) fn plain<T>(done: std::result::Result<WithLease<T>, NotCarriedOut>) -> Result<T> {
+    done.unwrap_or_else(|NotCarriedOut| WithLease::alone(Err(Status::ServerFault.into()))).result
 }
 
 impl Nfs4 {
@@ -185,18 +209,18 @@ impl Nfs4 {
     }
 
     /// Does to its end what may bring a delegation of a directory along.
-    pub(super) async fn with_piggyback<T, F>(&self, caller: &Caller, work: F) -> AndDelegated<T>
+    pub(super) async fn with_piggyback<T, F>(&self, caller: &Caller, work: F) -> WithLease<T>
     where
         T: Send + 'static,
-        F: Future<Output = AndDelegated<T>> + Send + 'static,
+        F: Future<Output = WithLease<T>> + Send + 'static,
     {
-        let undo = |inner: Arc<Nfs4Client>, unheard: AndDelegated<T>| {
+        let undo = |inner: Arc<Nfs4Client>, unheard: WithLease<T>| {
             if let Some((lease, _)) = unheard.lease {
                 inner.return_soon(lease.id);
             }
         };
         let heard = self.to_the_end(caller, async move { Ok(work.await) }, undo).await;
-        heard.unwrap_or_else(|error| AndDelegated::alone(Err(error)))
+        heard.unwrap_or_else(|error| WithLease::alone(Err(error)))
     }
 }
 

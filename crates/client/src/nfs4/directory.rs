@@ -3,9 +3,9 @@
 use protocol::nfs4::{
     Attr, Bitmap, Entry as WireEntry, Fattr, Op, Operation, ReaddirArgs, Results, Status as Wire, op,
 };
-use vfs::{AndDelegated, Attributes, Caller, Entry, Handle, Listing, Node, ReadDir, Result, Status};
+use vfs::{Attributes, Caller, Entry, Handle, Listing, Node, ReadDir, Result, Status};
 
-use super::delegating::{Begun, NotCarriedOut, Piggybacking, plain};
+use super::delegating::{Begun, NotCarriedOut, Piggybacking, WithLease, plain};
 use super::{Nfs4Client, convert};
 use crate::listing::{self, BYTES_MIN, EMPTY_MAX, Part, Place};
 
@@ -31,7 +31,7 @@ impl Nfs4Client {
         caller: &Caller,
         directory: &Handle,
         part: ReadDir,
-    ) -> AndDelegated<Listing> {
+    ) -> WithLease<Listing> {
         // A recall may come before the answer.
         let _in_flight = self.back.opening();
         if self.piggybacking(directory) == Piggybacking::First
@@ -39,7 +39,7 @@ impl Nfs4Client {
         {
             return read;
         }
-        AndDelegated::alone(self.read_directory(caller, directory, part).await)
+        WithLease::alone(self.read_directory(caller, directory, part).await)
     }
 
     async fn read_on(
@@ -48,28 +48,28 @@ impl Nfs4Client {
         directory: &Handle,
         part: ReadDir,
         mut piggybacking: Piggybacking,
-    ) -> std::result::Result<AndDelegated<Listing>, NotCarriedOut> {
+    ) -> std::result::Result<WithLease<Listing>, NotCarriedOut> {
         let mut place = listing::place(&part);
         let bytes = part.bytes.clamp(BYTES_MIN, self.export().read_max.max(BYTES_MIN));
         let mut lease = None;
         for _ in 0..EMPTY_MAX {
             let wanted = (place, bytes, part.plus);
-            let AndDelegated { result, lease: came } =
+            let WithLease { result, lease: came } =
                 self.read_part(caller, directory, wanted, piggybacking).await?;
             lease = lease.or(came);
             piggybacking = Piggybacking::Never;
             let read = match result {
                 Ok(read) => read,
-                Err(failed) => return Ok(AndDelegated { result: Err(failed), lease }),
+                Err(failed) => return Ok(WithLease { result: Err(failed), lease }),
             };
             if read.says_something() {
-                return Ok(AndDelegated { result: Ok(read.listing), lease });
+                return Ok(WithLease { result: Ok(read.listing), lease });
             }
             let Some(next) = read.next(place) else { break };
             place = next;
         }
         let result = Err(self.nonsense(Operation::Readdir, "no entries, and not the end of the directory"));
-        Ok(AndDelegated { result, lease })
+        Ok(WithLease { result, lease })
     }
 
     async fn read_part(
@@ -78,7 +78,7 @@ impl Nfs4Client {
         directory: &Handle,
         ((cookie, cookieverf), bytes, plus): (Place, u32, bool),
         piggybacking: Piggybacking,
-    ) -> std::result::Result<AndDelegated<Part>, NotCarriedOut> {
+    ) -> std::result::Result<WithLease<Part>, NotCarriedOut> {
         let attr_request = if plus { convert::ATTRIBUTES | PLUS } else { NAMES };
         let args = ReaddirArgs { cookie, cookieverf, dircount: bytes, maxcount: bytes, attr_request };
         // Long results come last: see `read_data`.
@@ -86,10 +86,10 @@ impl Nfs4Client {
         let begun = self.begin_in(caller, directory, Operation::Readdir, piggybacking, &rest).await?;
         let Begun { mut results, above, lease } = match begun {
             Ok(begun) => begun,
-            Err(failed) => return Ok(AndDelegated::alone(Err(failed))),
+            Err(failed) => return Ok(WithLease::alone(Err(failed))),
         };
         let result = above.and_then(|above| self.part(&mut results, above, plus));
-        Ok(AndDelegated { result, lease })
+        Ok(WithLease { result, lease })
     }
 
     /// An answer of a directory with these attributes.
@@ -107,7 +107,13 @@ impl Nfs4Client {
                 entries.push(entry);
             }
         }
-        let listing = Listing { entries, verifier: ok.cookieverf, eof: ok.eof, directory: Some(above) };
+        let listing = Listing {
+            entries,
+            verifier: ok.cookieverf,
+            eof: ok.eof,
+            directory: Some(above),
+            directory_lease: None,
+        };
         Ok(Part { listing, last_cookie })
     }
 

@@ -127,7 +127,7 @@ impl Nfs4 {
         if node.attributes.is_none() {
             node.attributes = Some(self.inner.get_attributes(caller, &node.handle).await?);
         }
-        Ok(Created { node, directory: directory_wcc })
+        Ok(Created { node, directory: directory_wcc, lease: None })
     }
 
     pub(super) async fn make_link(
@@ -200,7 +200,7 @@ impl Nfs4Client {
         if results.take::<op::Restorefh>().is_ok() {
             node.attributes = self.attributes_after(&mut results, file, None)?;
         }
-        Ok(Created { node, directory: Around { before, cinfo }.with(after) })
+        Ok(Created { node, directory: Around { before, cinfo }.with(after), lease: None })
     }
 
     fn create_operations(
@@ -290,6 +290,7 @@ impl Nfs4Client {
         Ok(Created {
             node: node(handle, attributes),
             directory: Around { before, cinfo: ok.cinfo }.with(after),
+            lease: None,
         })
     }
 

@@ -15,13 +15,13 @@ use protocol::nfs4::{
 use tokio::time::timeout_at;
 use vfs::replay::{self, Made};
 use vfs::{
-    AccessMask, AndDelegated, Caller, CreateHow, Error, FileType, Handle, Lease, LeaseId, LeaseKind, Node,
-    OpenId, OpenRequest, Opened, Owner, Principal, Read, Result, SetAttributes, Share, Status, Want, Wcc,
+    AccessMask, Caller, CreateHow, Error, FileType, Handle, Lease, LeaseId, LeaseKind, Node, OpenId,
+    OpenRequest, Opened, Owner, Principal, Read, Result, SetAttributes, Share, Status, Want, Wcc,
     WccAttributes,
 };
 
 use super::attributes::{Around, DIRECTORY, REGULAR, getattr, getattr_all, is_confirmed, put};
-use super::delegating::{NotCarriedOut, Piggybacking};
+use super::delegating::{NotCarriedOut, Piggybacking, WithLease};
 use super::durable::record::Opening;
 use super::execute::Plan;
 use super::io::{OPEN_BYTES, Part};
@@ -112,17 +112,16 @@ impl Nfs4 {
         }
     }
 
-    /// An open that makes nothing; along with it a READ of the file, and a delegation of the directory that the name is in.
+    /// An OPEN. If it creates nothing, the READ and the delegation of the directory that the request wants go with it.
     pub(super) async fn open_file_with_piggyback(
         &self,
         caller: &Caller,
         request: &OpenRequest,
-        part: Option<Part>,
-        delegate: bool,
-    ) -> (AndDelegated<Opened>, Option<Read>) {
-        let delegate = delegate && request.name.is_some();
+    ) -> Result<Opened> {
+        let part = request.read_first;
+        let delegate = request.want_directory_lease && request.name.is_some();
         if request.create.is_some() || (part.is_none() && !delegate) {
-            return (AndDelegated::alone(self.open_file(caller, request).await), None);
+            return self.open_file(caller, request).await;
         }
         let inner = self.inner.clone();
         let (asker, wanted) = (caller.clone(), request.clone());
@@ -130,18 +129,16 @@ impl Nfs4 {
             let piggybacking =
                 if delegate { inner.piggybacking(&wanted.handle) } else { Piggybacking::Never };
             match inner.open_with(&asker, &wanted, Piggyback { piggybacking, part }).await {
-                Ok(came) => Ok((AndDelegated { result: came.result, lease: came.lease }, came.read)),
-                Err(NotCarriedOut) => {
-                    Ok((AndDelegated::alone(inner.open_once(&asker, &wanted).await.0), None))
-                }
+                Ok(came) => Ok((WithLease { result: came.result, lease: came.lease }, came.read)),
+                Err(NotCarriedOut) => Ok((WithLease::alone(inner.open_once(&asker, &wanted).await.0), None)),
             }
         };
-        let undo = |inner: Arc<Nfs4Client>, (unheard, _): (AndDelegated<Opened>, Option<Read>)| {
+        let undo = |inner: Arc<Nfs4Client>, (unheard, _): (WithLease<Opened>, Option<Read>)| {
             unheard.lease.into_iter().for_each(|(lease, _)| inner.return_soon(lease.id));
             unheard.result.iter().for_each(|opened| inner.forget(opened));
         };
-        let heard = self.to_the_end(caller, work, undo).await;
-        heard.unwrap_or_else(|failed| (AndDelegated::alone(Err(failed)), None))
+        let (opened, read) = self.to_the_end(caller, work, undo).await?;
+        opened.into_result().map(|opened| Opened { read: read.map(Box::new), ..opened })
     }
 
     /// The name was there: was it we who made it, in an answer that was lost?
@@ -262,7 +259,7 @@ impl Nfs4Client {
         let mut results = ran.results;
         let opened = self.opened(caller, request, &mut results, with_piggyback);
         self.state.lock().opening_ended(opening);
-        let AndDelegated { result, lease } = opened?;
+        let WithLease { result, lease } = opened?;
         let complete = result.as_ref().is_ok_and(|half| half.complete);
         let last = || {
             if complete {
@@ -335,9 +332,9 @@ impl Nfs4Client {
         request: &OpenRequest,
         results: &mut Results,
         with_piggyback: Piggyback,
-    ) -> std::result::Result<AndDelegated<Half>, NotCarriedOut> {
+    ) -> std::result::Result<WithLease<Half>, NotCarriedOut> {
         if let Err(failed) = self.take::<op::Putfh>(results) {
-            return Ok(AndDelegated::alone(Err(failed)));
+            return Ok(WithLease::alone(Err(failed)));
         }
         if request.name.is_none() || !with_piggyback.is_seen_first() {
             let before = match &request.name {
@@ -347,7 +344,7 @@ impl Nfs4Client {
             let seen = before.map(|before| Above { before, all: None });
             let half =
                 seen.and_then(|above| self.opened_file(caller, request, results, (above, with_piggyback)));
-            return Ok(AndDelegated::alone(half));
+            return Ok(WithLease::alone(half));
         }
         let promised = self.take_first(caller, &request.handle, with_piggyback.piggybacking, results)?;
         // The caller may ask in what is no directory: that is its mistake, and no nonsense of the origin's.
@@ -365,7 +362,7 @@ impl Nfs4Client {
                 _ => failed,
             })
         });
-        Ok(AndDelegated { result, lease })
+        Ok(WithLease { result, lease })
     }
 
     /// Enters what an OPEN gave. Without its attributes, if those did not come along.
@@ -476,6 +473,8 @@ impl Nfs4Client {
             directory: half.directory,
             created: half.created,
             granted: half.granted,
+            directory_lease: None,
+            read: None,
         })
     }
 

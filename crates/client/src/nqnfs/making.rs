@@ -8,8 +8,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use protocol::nqnfs::{self, CreateArgs, Path, Sattr, SymlinkArgs, call};
 use vfs::{
-    Caller, CreateHow, Created, Device, FileType, Handle, Lease, LeaseKind, Name, Node, Result,
-    SetAttributes, Status, Wcc,
+    Caller, CreateHow, Created, Device, FileType, Handle, LeaseKind, Name, Node, Result, SetAttributes,
+    Status, Wcc,
 };
 
 use super::{NqnfsClient, convert, plain};
@@ -93,11 +93,11 @@ impl NqnfsClient {
         directory: &Handle,
         name: &Name,
         set: &SetAttributes,
-    ) -> Result<(Created, Option<Lease>)> {
+    ) -> Result<Created> {
         let args = CreateArgs { location: convert::place(directory, name)?, attributes: convert::sattr(set) };
         let made = self.make_with_lease::<call::Mkdir>(caller, args, LeaseKind::Read).await?;
         let node = Node { handle: made.handle, attributes: Some(made.attributes) };
-        Ok((Created { node, directory: Wcc::default() }, made.lease))
+        Ok(Created { node, directory: Wcc::default(), lease: made.lease })
     }
 
     pub(super) async fn make_symlink(
@@ -114,13 +114,13 @@ impl NqnfsClient {
         self.call::<call::Symlink, _, _>(caller, &plain(args)).await?;
         // Its answer brings no handle.
         let node = self.look_up(caller, directory, name.as_bytes()).await?.node;
-        Ok(Created { node, directory: Wcc::default() })
+        Ok(Created { node, directory: Wcc::default(), lease: None })
     }
 
     fn made(&self, ok: &nqnfs::DirOpOk) -> Result<Created> {
         let handle = convert::from_wire(&ok.file)?;
         let attributes = Some(self.learn(&handle, &ok.attributes));
-        Ok(Created { node: Node { handle, attributes }, directory: Wcc::default() })
+        Ok(Created { node: Node { handle, attributes }, directory: Wcc::default(), lease: None })
     }
 }
 

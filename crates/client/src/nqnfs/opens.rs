@@ -25,7 +25,7 @@ impl NqnfsClient {
         let ok = self.call::<call::Lookup, _, _>(caller, &plain(args)).await?.results;
         let handle = convert::from_wire(&ok.file)?;
         let attributes = Some(self.learn(&handle, &ok.attributes));
-        Ok(Looked { node: Node { handle, attributes }, directory: None })
+        Ok(Looked { node: Node { handle, attributes }, directory: None, directory_lease: None })
     }
 
     /// The server says yes or no to all that is asked at once; after a no, parts are asked.
@@ -130,7 +130,7 @@ impl NqnfsClient {
             }
             ok.eof
         };
-        Ok(Listing { entries, verifier: [0; 8], eof, directory: None })
+        Ok(Listing { entries, verifier: [0; 8], eof, directory: None, directory_lease: None })
     }
 
     /// An entry; `None` for `.` and `..`.
@@ -172,7 +172,17 @@ impl NqnfsClient {
 
     fn opened(&self, handle: Handle, attributes: Attributes, lease: Option<Lease>, created: bool) -> Opened {
         let id = OpenId(self.next_open.fetch_add(1, Ordering::Relaxed));
-        Opened { id, handle, attributes, lease, directory: Wcc::default(), created, granted: None }
+        Opened {
+            id,
+            handle,
+            attributes,
+            lease,
+            directory: Wcc::default(),
+            created,
+            granted: None,
+            directory_lease: None,
+            read: None,
+        }
     }
 
     /// CREATE takes what is there. Whether it was there before, the server tells with the lease; without one, and where it must

@@ -9,8 +9,8 @@ use protocol::nfs4::callback::{
 use protocol::nfs4::{self, ArgOp, Attr, Bitmap, ResOp, Status as Wire};
 use tokio::sync::Notify;
 use vfs::{
-    Callback, Caller, FileSystem, HolderId, Lock, LockKind, LockRequest, Locked, Owner, Stability,
-    StateidBasis,
+    Callback, Caller, FileSystem, HolderId, Leases, Lock, LockKind, LockRequest, Locked, Opens, Owner,
+    Stability, StateidBasis,
 };
 
 use crate::scripted::{caller, handle};

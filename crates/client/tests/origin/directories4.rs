@@ -7,7 +7,7 @@ use protocol::nfs4::{
     self, ArgOp, Attr, Bitmap, DirDelegation, Fattr, Ftype, GetDirDelegationOk, GetattrOk, ResOp, Status,
 };
 use tokio::sync::Notify;
-use vfs::{AccessMask, Callback, Callbacks, Delegated, FileSystem, LeaseKind};
+use vfs::{AccessMask, Callback, Callbacks, Delegated, FileSystem, LeaseKind, Leases};
 
 use client::Nfs4;
 

@@ -58,7 +58,7 @@ impl<F: FileSystem> Bench<F> {
 
     async fn list(&self, directory: &Handle, bytes: u32, plus: bool) -> Vec<Entry> {
         let mut entries: Vec<Entry> = Vec::new();
-        let mut part = ReadDir { cookie: 0, verifier: [0; 8], bytes, plus };
+        let mut part = ReadDir { cookie: 0, verifier: [0; 8], bytes, plus, want_directory_lease: false };
         loop {
             let listing = self.fs.readdir(&self.caller, directory, part).await.unwrap();
             (part.verifier, part.cookie) =
@@ -123,20 +123,26 @@ impl<F: FileSystem> Bench<F> {
         assert_eq!(again.node.handle, exclusive.node.handle, "the same creation");
         fs.remove(caller, root, &name(b"exclusive")).await.unwrap();
         self.is_gone(&exclusive.node.handle).await;
-        assert_eq!(fs.lookup(caller, root, &name(b"exclusive")).await.unwrap_err().status, Status::NoEnt);
+        assert_eq!(
+            fs.lookup(caller, root, &name(b"exclusive"), vfs::Want::None).await.unwrap_err().status,
+            Status::NoEnt
+        );
     }
 
     /// Names of all kinds, and a symbolic link to this.
     pub async fn names(&self, target: &[u8]) {
         let Bench { fs, root, caller, none } = self;
-        let directory = fs.mkdir(caller, root, &name(b"d"), none).await.unwrap().node.handle;
+        let directory = fs.mkdir(caller, root, &name(b"d"), none, vfs::Want::None).await.unwrap().node.handle;
         let file =
             fs.create(caller, root, &name(b"f"), CreateHow::Unchecked, none).await.unwrap().node.handle;
         let linked = fs.link(caller, &file, &directory, &name(b"hard")).await.unwrap();
         assert_eq!((linked.node.handle, linked.node.attributes.unwrap().nlink), (file, 2));
         let renamed = fs.rename(caller, root, &name(b"f"), &directory, &name(b"g")).await.unwrap();
         assert!(renamed.from.after.is_some() && renamed.to.after.is_some());
-        assert_eq!(fs.lookup(caller, &directory, &name(b"g")).await.unwrap().node.handle, file);
+        assert_eq!(
+            fs.lookup(caller, &directory, &name(b"g"), vfs::Want::None).await.unwrap().node.handle,
+            file
+        );
         assert_eq!(fs.parent(caller, &directory).await.unwrap().node.handle, *root);
 
         let symlink = fs.symlink(caller, &directory, &name(b"s"), target, none).await.unwrap().node;
@@ -160,7 +166,8 @@ impl<F: FileSystem> Bench<F> {
     /// A directory of so many files, listed in parts and at once.
     pub async fn directories(&self, files: usize) {
         let Bench { fs, root, caller, none } = self;
-        let directory = fs.mkdir(caller, root, &name(b"many"), none).await.unwrap().node.handle;
+        let directory =
+            fs.mkdir(caller, root, &name(b"many"), none, vfs::Want::None).await.unwrap().node.handle;
         let names: Vec<String> =
             (0..files).map(|n| format!("a file with a rather long name, number {n:04}")).collect();
         for file in &names {
@@ -175,7 +182,7 @@ impl<F: FileSystem> Bench<F> {
             assert!(entries.iter().all(|entry| entry.cookie >= Entry::FIRST_COOKIE && entry.fileid > 0));
             if plus {
                 let node = entries[7].node.unwrap();
-                let looked = fs.lookup(caller, &directory, &entries[7].name).await.unwrap();
+                let looked = fs.lookup(caller, &directory, &entries[7].name, vfs::Want::None).await.unwrap();
                 assert_eq!(node.handle, looked.node.handle);
                 assert_eq!(node.attributes.unwrap().fileid, entries[7].fileid);
             }

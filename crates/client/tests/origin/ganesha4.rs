@@ -6,8 +6,9 @@ use bytes::Bytes;
 use client::{Nfs4, Url};
 use protocol::nfs4::Operation;
 use vfs::{
-    AccessMask, CreateHow, Extent, Features, FileSystem, Lock, LockKind, LockRequest, Locked, OpenRequest,
-    Opened, Owner, Place, SetAttributes, Share, Stability, StateidBasis, Status, Want, XattrHow, XattrName,
+    AccessMask, CreateHow, Extended, Extent, Features, FileSystem, Lock, LockKind, LockRequest, Locked,
+    OpenRequest, Opened, Opens, Owner, Place, SetAttributes, Share, Stability, StateidBasis, Status, Want,
+    XattrHow, XattrName,
 };
 
 use crate::everything;
@@ -44,6 +45,8 @@ impl Bench {
             create,
             want: Want::Any,
             reclaim: false,
+            read_first: None,
+            want_directory_lease: false,
         };
         self.fs.open(&self.caller, &request).await
     }
@@ -95,13 +98,16 @@ async fn everything(bench: &Bench) {
 /// What else is said of names that are not what they are taken for.
 async fn wrong_names(bench: &Bench) {
     let Bench { fs, root, caller, none } = bench;
-    let directory = fs.mkdir(caller, root, &name(b"d"), none).await.unwrap().node.handle;
+    let directory = fs.mkdir(caller, root, &name(b"d"), none, vfs::Want::None).await.unwrap().node.handle;
     let file =
         fs.create(caller, &directory, &name(b"g"), CreateHow::Unchecked, none).await.unwrap().node.handle;
     assert_eq!(fs.parent(caller, root).await.unwrap().node.handle, *root);
     assert_eq!(fs.remove(caller, root, &name(b"d")).await.unwrap_err().status, Status::IsDir);
     assert_eq!(fs.rmdir(caller, &directory, &name(b"g")).await.unwrap_err().status, Status::NotDir);
-    assert_eq!(fs.lookup(caller, &file, &name(b"x")).await.unwrap_err().status, Status::NotDir);
+    assert_eq!(
+        fs.lookup(caller, &file, &name(b"x"), vfs::Want::None).await.unwrap_err().status,
+        Status::NotDir
+    );
     fs.remove(caller, &directory, &name(b"g")).await.unwrap();
     fs.rmdir(caller, root, &name(b"d")).await.unwrap();
 }
@@ -146,6 +152,8 @@ async fn opens(bench: &Bench) {
         create: None,
         want: Want::None,
         reclaim: false,
+        read_first: None,
+        want_directory_lease: false,
     };
     let again = fs.open(caller, &by_handle).await.unwrap();
     assert_eq!((again.handle, again.attributes.size, again.created), (file, 5, false));

@@ -5,7 +5,7 @@
 use bytes::Bytes;
 use protocol::nfs4::callback::{CbArgOp, CbRecallArgs, CbRecallSlotArgs};
 use protocol::nfs4::{self, ArgOp, ReadOk, ResOp, SequenceOk, Status as Wire};
-use vfs::{FileSystem, StateidBasis, Want};
+use vfs::{FileSystem, Leases, Opens, StateidBasis, Want};
 
 use crate::directories4::granted;
 use crate::piggybacked_leases4::directory;
@@ -143,7 +143,13 @@ async fn the_longest_handles_are_kept_apart() {
     let fs = origin.mount("").await;
     let mut found = Vec::new();
     for text in [&b"one"[..], b"two"] {
-        found.push(soon(fs.lookup(&caller(), &handle(b"dir"), &name(text))).await.unwrap().node.handle);
+        found.push(
+            soon(fs.lookup(&caller(), &handle(b"dir"), &name(text), vfs::Want::None))
+                .await
+                .unwrap()
+                .node
+                .handle,
+        );
     }
     assert!(found[0] != found[1] && found.iter().all(|handle| handle.as_bytes().len() == 128));
     for handle in &found {

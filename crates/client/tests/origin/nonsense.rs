@@ -94,7 +94,7 @@ fn listing(name: &'static [u8], cookie: u64, eof: bool) -> Act {
 
 #[tokio::test]
 async fn names_that_cannot_be() {
-    let part = ReadDir { cookie: 0, verifier: [0; 8], bytes: 8192, plus: false };
+    let part = ReadDir { cookie: 0, verifier: [0; 8], bytes: 8192, plus: false, want_directory_lease: false };
     let long = vec![b'x'; 256].leak();
     for bad in [&b"a/b"[..], b"/", b"", b"a\0b", long] {
         let (_origin, fs) = answering(move || listing(bad, 3, true)).await;
@@ -120,7 +120,7 @@ async fn handles_of_no_bytes() {
         }))
     })
     .await;
-    is_nonsense(&fs, 1, fs.lookup(&caller(), &handle(b"d"), &name(b"x")).await);
+    is_nonsense(&fs, 1, fs.lookup(&caller(), &handle(b"d"), &name(b"x"), vfs::Want::None).await);
     is_nonsense(&fs, 2, fs.parent(&caller(), &handle(b"d")).await);
 }
 
@@ -135,7 +135,7 @@ async fn what_was_made_is_of_another_type() {
     })
     .await;
     let set = SetAttributes::default();
-    is_nonsense(&fs, 1, fs.mkdir(&caller(), &handle(b"d"), &name(b"x"), &set).await);
+    is_nonsense(&fs, 1, fs.mkdir(&caller(), &handle(b"d"), &name(b"x"), &set, vfs::Want::None).await);
 }
 
 #[tokio::test]
@@ -156,7 +156,8 @@ async fn results_that_do_not_decode() {
     for bytes in garbage {
         let (_origin, fs) = answering(move || Act::Reply(bytes.to_vec())).await;
         let (asker, file, x) = (caller(), handle(b"f"), name(b"x"));
-        let part = ReadDir { cookie: 0, verifier: [0; 8], bytes: 8192, plus: true };
+        let part =
+            ReadDir { cookie: 0, verifier: [0; 8], bytes: 8192, plus: true, want_directory_lease: false };
         let set = SetAttributes::default();
         is_nonsense(&fs, 1, fs.getattr(&asker, &file).await);
         is_nonsense(&fs, 2, fs.read(&asker, &file, StateidBasis::Anonymous, 0, 8).await);

@@ -168,7 +168,8 @@ async fn directories_are_read_without_plus_if_need_be() {
     })
     .await;
     let fs = origin.mount("").await;
-    let mut part = ReadDir { cookie: 0, verifier: [0; 8], bytes: 100, plus: true };
+    let mut part =
+        ReadDir { cookie: 0, verifier: [0; 8], bytes: 100, plus: true, want_directory_lease: false };
     let mut names = Vec::new();
     loop {
         let listing = fs.readdir(&caller(), &fs.root_handle(), part).await.unwrap();
@@ -228,7 +229,7 @@ async fn failures_bring_attributes_along() {
     })
     .await;
     let fs = origin.mount("").await;
-    let failed = fs.lookup(&caller(), &handle(b"d"), &name(b"x")).await.unwrap_err();
+    let failed = fs.lookup(&caller(), &handle(b"d"), &name(b"x"), vfs::Want::None).await.unwrap_err();
     assert_eq!(failed.status, vfs::Status::NoEnt);
     assert_eq!(failed.attributes.unwrap().size, 512);
 }

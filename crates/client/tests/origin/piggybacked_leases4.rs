@@ -2,7 +2,10 @@
 //! in which order, and that what they ride on is had whatever becomes of them.
 
 use protocol::nfs4::{self, ArgOp, Fattr, Ftype, GetattrOk, ReaddirOk, ResOp, Status};
-use vfs::{AccessMask, AndDelegated, FileSystem, LeaseKind, Name, OpenRequest, Opened, ReadDir, Share, Want};
+use vfs::{
+    AccessMask, BringsDirectoryLease, DirectoryLease, FileSystem, LeaseKind, Leases, Looked, Name,
+    OpenRequest, Opened, Opens, ReadDir, Share, Want,
+};
 
 use client::Nfs4;
 
@@ -58,8 +61,8 @@ async fn look(fs: &Nfs4, text: &[u8]) -> (bool, Option<vfs::Lease>) {
 }
 
 async fn look_in(fs: &Nfs4, directory: &[u8], text: &[u8]) -> (bool, Option<vfs::Lease>) {
-    let AndDelegated { result, lease } =
-        soon(fs.lookup_and_delegate(&caller(), &handle(directory), &name(text))).await;
+    let mut result = soon(fs.lookup(&caller(), &handle(directory), &name(text), Want::Read)).await;
+    let lease = Looked::detach(&mut result);
     let there = match result {
         Ok(looked) => {
             assert!(looked.directory.unwrap().is_dir());
@@ -74,8 +77,8 @@ async fn look_in(fs: &Nfs4, directory: &[u8], text: &[u8]) -> (bool, Option<vfs:
     (there, told(lease))
 }
 
-fn told(lease: Option<(vfs::Lease, vfs::Attributes)>) -> Option<vfs::Lease> {
-    lease.map(|(lease, attributes)| {
+fn told(lease: Option<DirectoryLease>) -> Option<vfs::Lease> {
+    lease.map(|DirectoryLease { lease, attributes }| {
         assert!(attributes.is_dir() && attributes.change == lease.change && lease.kind == LeaseKind::Read);
         lease
     })
@@ -90,9 +93,11 @@ async fn open_in(fs: &Nfs4, directory: &[u8], text: &[u8]) -> (vfs::Result<Opene
         handle: handle(directory),
         name: Some(name(text)),
         access: Share::READ,
+        want_directory_lease: true,
         ..request(Want::Any)
     };
-    let AndDelegated { result, lease } = soon(fs.open_and_delegate(&caller(), &request)).await;
+    let mut result = soon(fs.open(&caller(), &request)).await;
+    let lease = Opened::detach(&mut result);
     (result, told(lease))
 }
 
@@ -134,10 +139,10 @@ async fn it_rides_last_and_then_first() {
     assert_eq!(last(&origin), piggybacked_first);
     assert!(opened.unwrap().directory.after.unwrap().is_dir());
     soon(fs.returned(&caller(), lease.unwrap().id)).await.unwrap();
-    let part = ReadDir { cookie: 0, verifier: [0; 8], bytes: 4096, plus: true };
-    let read = soon(fs.readdir_and_delegate(&caller(), &handle(b"dir"), part)).await;
+    let part = ReadDir { cookie: 0, verifier: [0; 8], bytes: 4096, plus: true, want_directory_lease: true };
+    let read = soon(fs.readdir(&caller(), &handle(b"dir"), part)).await.unwrap();
     assert_eq!(last(&origin), ["PUTFH", "GET_DIR_DELEGATION", "GETATTR", "READDIR"]);
-    assert!(read.result.unwrap().eof && told(read.lease).is_some());
+    assert!(read.eof && told(read.directory_lease).is_some());
     assert_eq!(origin.seen().len(), before + 7 + 4, "four DELEGRETURNs, and one call each");
 }
 
@@ -197,9 +202,9 @@ async fn one_that_fails_first_is_left_out() {
     assert_eq!(look_in(&fs, b"dir 1", b"file").await, (true, None));
     let (opened, lease) = open_in(&fs, b"dir 2", b"file").await;
     assert!(opened.is_ok() && lease.is_none());
-    let part = ReadDir { cookie: 0, verifier: [0; 8], bytes: 4096, plus: false };
-    let read = soon(fs.readdir_and_delegate(&caller(), &handle(b"dir 3"), part)).await;
-    assert!(read.result.is_ok() && read.lease.is_none());
+    let part = ReadDir { cookie: 0, verifier: [0; 8], bytes: 4096, plus: false, want_directory_lease: true };
+    let read = soon(fs.readdir(&caller(), &handle(b"dir 3"), part)).await.unwrap();
+    assert!(read.directory_lease.is_none());
     assert_eq!(origin.seen().len(), before + 6, "each twice");
 }
 
@@ -221,7 +226,7 @@ async fn what_nobody_waits_for_goes_back() {
     let fs = origin.mount("").await;
     let _callbacks = fs.callbacks().unwrap();
     let (file, directory, asker) = (name(b"file"), handle(b"dir"), caller());
-    let looking = fs.lookup_and_delegate(&asker, &directory, &file);
+    let looking = fs.lookup(&asker, &directory, &file, Want::Read);
     let waited = tokio::time::timeout(std::time::Duration::from_millis(50), looking).await;
     assert!(waited.is_err());
     until(|| origin.operations("GET_DIR_DELEGATION").len() == 1).await;

@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 use client::Nfs4;
 use protocol::nfs4::{self, ArgOp, OpenDelegation, ReadOk, ResOp, Status as Wire};
-use vfs::{AndDelegated, FileSystem, Name, OpenRequest, Opened, Read, Share, StateidBasis, Want};
+use vfs::{
+    DirectoryLease, FileSystem, Leases, Name, OpenRequest, Opened, Opens, Read, Share, StateidBasis, Want,
+};
 
 use crate::directories4::granted;
 use crate::piggybacked_leases4::directory;
@@ -26,9 +28,10 @@ fn by_name() -> OpenRequest {
 }
 
 async fn open(fs: &Nfs4, request: &OpenRequest, count: u32) -> (vfs::Result<Opened>, Option<Read>) {
-    let (AndDelegated { result, lease }, read) =
-        soon(fs.open_and_read(&caller(), request, (0, count), false)).await;
-    assert!(lease.is_none());
+    let request = OpenRequest { read_first: Some((0, count)), ..request.clone() };
+    let mut result = soon(fs.open(&caller(), &request)).await;
+    let read = result.as_mut().ok().and_then(|opened| opened.read.take()).map(|read| *read);
+    assert!(result.iter().all(|opened| opened.directory_lease.is_none()));
     (result, read)
 }
 
@@ -73,12 +76,12 @@ async fn a_delegation_of_the_directory_rides_too() {
     let last = [&BY_NAME[..2], &["SAVEFH"], &BY_NAME[2..6], &behind].concat();
     let first = [&BY_NAME[..1], &["GET_DIR_DELEGATION"], &BY_NAME[1..]].concat();
     for (expected, reads) in [(last, false), (first, true)] {
-        let (AndDelegated { result, lease }, read) =
-            soon(fs.open_and_read(&caller(), &by_name(), (0, 100), true)).await;
+        let request = OpenRequest { read_first: Some((0, 100)), want_directory_lease: true, ..by_name() };
+        let opened = soon(fs.open(&caller(), &request)).await.unwrap();
         assert_eq!(origin.seen().pop().unwrap(), expected);
-        let (lease, attributes) = lease.unwrap();
-        assert!(attributes.is_dir() && result.unwrap().directory.after.is_some());
-        assert_eq!(data(read).is_some_and(|data| data == "data"), reads);
+        let DirectoryLease { lease, attributes } = *opened.directory_lease.unwrap();
+        assert!(attributes.is_dir() && opened.directory.after.is_some());
+        assert_eq!(data(opened.read.map(|read| *read)).is_some_and(|data| data == "data"), reads);
         soon(fs.returned(&caller(), lease.id)).await.unwrap();
     }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use bytes::Bytes;
 use client::{Incarnation, Nfs4, Url};
 use protocol::nfs4::{self, ArgOp, OpenClaim, ResOp, Status, TestStateidOk};
-use vfs::{Adopted, FileSystem, Lock, LockKind, LockRequest, Locked, OpenId, Owner, Share};
+use vfs::{Adopted, Leases, Lock, LockKind, LockRequest, Locked, OpenId, Opens, Owner, Share};
 use xdr::List;
 
 use crate::scripted::caller;

@@ -9,7 +9,7 @@ use client::{Incarnation, Nfs4, Url};
 use protocol::nfs4::{self, ArgOp, ResOp};
 use tokio::sync::Notify;
 use tokio::time::Instant;
-use vfs::{FileSystem, OpenRequest, Owner, Want};
+use vfs::{FileSystem, OpenRequest, Opens, Owner, Want};
 
 use crate::restart4::live;
 use crate::scripted::caller;

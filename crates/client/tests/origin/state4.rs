@@ -13,8 +13,8 @@ use protocol::nfs4::{
 };
 use tokio::time::timeout;
 use vfs::{
-    Callback, Callbacks, Caller, CreateHow, Data, FileSystem, Lease, LeaseKind, Lock, LockKind, LockRequest,
-    Locked, OpenRequest, Opened, Owner, SetAttributes, Share, StateidBasis, Status, Want,
+    Callback, Callbacks, Caller, CreateHow, Data, FileSystem, Lease, LeaseKind, Leases, Lock, LockKind,
+    LockRequest, Locked, OpenRequest, Opened, Opens, Owner, SetAttributes, Share, StateidBasis, Status, Want,
 };
 
 use crate::scripted::{caller, handle, name};
@@ -50,6 +50,8 @@ pub fn request(want: Want) -> OpenRequest {
         create: None,
         want,
         reclaim: false,
+        read_first: None,
+        want_directory_lease: false,
     }
 }
 
@@ -335,7 +337,7 @@ async fn delay_behind_a_create_does_not_create_again() {
     .await;
     let fs = origin.mount("").await;
     let none = SetAttributes::default();
-    let made = soon(fs.mkdir(&caller(), &handle(b"dir"), &name(b"x"), &none)).await.unwrap();
+    let made = soon(fs.mkdir(&caller(), &handle(b"dir"), &name(b"x"), &none, vfs::Want::None)).await.unwrap();
     assert!(made.directory.after.is_none() && made.node.attributes.is_some());
     assert_eq!(origin.operations("CREATE").len(), 1);
 }

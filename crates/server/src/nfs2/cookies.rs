@@ -80,7 +80,8 @@ impl Cookies {
             return Ok(cookie);
         }
         let mut search = Search { short, pass: Pass::default(), searched: 0 };
-        let mut part = ReadDir { cookie: 0, verifier: [0; 8], bytes: 1 << 16, plus: false };
+        let mut part =
+            ReadDir { cookie: 0, verifier: [0; 8], bytes: 1 << 16, plus: false, want_directory_lease: false };
         loop {
             let listing = export.fs.readdir(caller, directory, part).await?;
             match search.look_at(&listing)? {
@@ -144,7 +145,7 @@ mod tests {
         let entry =
             |at| Entry { name: Name::new(b"name").unwrap(), fileid: 7, cookie: cookie(at), node: None };
         let entries = (first..first + PAGE).map(entry).collect();
-        Listing { entries, verifier: [0; 8], eof: false, directory: None }
+        Listing { entries, verifier: [0; 8], eof: false, directory: None, directory_lease: None }
     }
 
     /// How a search ends, and after how many parts.

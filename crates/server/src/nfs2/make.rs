@@ -30,7 +30,7 @@ pub(super) async fn mkdir(request: &Request<'_>, args: CreateArgs) -> vfs::Resul
     let Object { export, handle, caller } = &object;
     let name = new_name(&args.location.name)?;
     let set = SetAttributes { size: None, ..set_attributes(&args.attributes) };
-    let created = export.fs.mkdir(caller, handle, &name, &set).await?;
+    let created = export.fs.mkdir(caller, handle, &name, &set, vfs::Want::None).await?;
     dir_op_ok(request, &object, &created).await
 }
 

@@ -29,7 +29,7 @@ pub(super) async fn lookup(request: &Request<'_>, args: DirOpArgs) -> vfs::Resul
     let node = match &args.name[..] {
         b"." => vfs::Node { handle, attributes: Some(export.fs.getattr(&caller, &handle).await?) },
         b".." => export.fs.parent(&caller, &handle).await?.node,
-        name => export.fs.lookup(&caller, &handle, &Name::new(name)?).await?.node,
+        name => export.fs.lookup(&caller, &handle, &Name::new(name)?, vfs::Want::None).await?.node,
     };
     let attributes = attributes(&export, &caller, &node.handle, node.attributes).await?;
     Ok(DirOpOk { file: request.front.handles.v2(export.id, &node.handle)?, attributes: fattr(&attributes) })

@@ -142,6 +142,7 @@ pub(super) async fn of_export(
         verifier: part.verifier,
         bytes: part.capacity.min(u32::MAX as usize) as u32,
         plus: !(part.asked - WITHOUT_NODES).is_empty(),
+        want_directory_lease: false,
     };
     let listing = match export.fs.readdir(&object.caller, handle, read).await {
         Ok(listing) => listing,
@@ -182,7 +183,8 @@ async fn entry_attributes(
         return asked.read(&node.handle, node.attributes).await;
     }
     let Object { export, handle, caller } = directory;
-    let looked = export.fs.lookup(caller, handle, &entry.name).await.map_err(convert::error)?;
+    let looked =
+        export.fs.lookup(caller, handle, &entry.name, vfs::Want::None).await.map_err(convert::error)?;
     asked.read(&looked.node.handle, looked.node.attributes).await
 }
 

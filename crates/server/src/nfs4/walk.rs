@@ -27,7 +27,7 @@ pub(super) async fn down(compound: &mut Compound<'_>, name: &[u8]) -> Result<Fil
     }
     let object = compound.object_of(file)?;
     let Object { export, handle, caller } = &object;
-    match export.fs.lookup(caller, handle, &name).await {
+    match export.fs.lookup(caller, handle, &name, vfs::Want::None).await {
         Ok(looked) => Ok(File::Object(object.export, looked.node.handle)),
         Err(error) => Err(kind::directory_error(&object, error, Status::Symlink).await),
     }
@@ -74,8 +74,13 @@ impl Compound<'_> {
                 }
                 let mut handle = self.front.known.of(&caller, &export).await.map_err(convert::error)?.root;
                 for name in names.iter().rev() {
-                    handle =
-                        export.fs.lookup(&caller, &handle, name).await.map_err(convert::error)?.node.handle;
+                    handle = export
+                        .fs
+                        .lookup(&caller, &handle, name, vfs::Want::None)
+                        .await
+                        .map_err(convert::error)?
+                        .node
+                        .handle;
                 }
                 return Ok(File::Object(export, handle));
             }

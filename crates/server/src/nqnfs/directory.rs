@@ -42,7 +42,7 @@ pub(super) async fn readdirlook(
         start if is_start(start) => 0,
         cookie => cookies.lengthen(export, caller, handle, cookie).await?,
     };
-    let part = ReadDir { cookie, verifier: [0; 8], bytes: capacity, plus: true };
+    let part = ReadDir { cookie, verifier: [0; 8], bytes: capacity, plus: true, want_directory_lease: false };
     let listing = export.fs.readdir(caller, handle, part).await?;
     let (mut entries, mut used, mut cut) = (Vec::new(), 0, false);
     for entry in &listing.entries {
@@ -54,7 +54,7 @@ pub(super) async fn readdirlook(
         }
         let node = match entry.node {
             Some(node) => node,
-            None => match export.fs.lookup(caller, handle, &entry.name).await {
+            None => match export.fs.lookup(caller, handle, &entry.name, vfs::Want::None).await {
                 Ok(looked) => looked.node,
                 // It is gone.
                 Err(error) if error.status == Status::NoEnt => continue,

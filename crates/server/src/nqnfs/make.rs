@@ -101,7 +101,7 @@ pub(super) async fn mkdir(asked: &Asked<'_>, lease: LeaseRequest, args: CreateAr
     let Object { export, handle, caller } = &object;
     let name = new_name(&args.location.name)?;
     let set = SetAttributes { size: None, ..set_attributes(&args.attributes) };
-    let created = export.fs.mkdir(caller, handle, &name, &set).await?;
+    let created = export.fs.mkdir(caller, handle, &name, &set, vfs::Want::None).await?;
     let made = Object { export: export.clone(), handle: created.node.handle, caller: caller.clone() };
     let grant = match lease {
         LeaseRequest::None => None,
@@ -121,7 +121,13 @@ async fn lease_new_directory(asked: &Asked<'_>, made: &Object, wanted: LeaseRequ
         return None;
     }
     let grant = grant(asked, made, wanted).await.ok()?;
-    let part = ReadDir { cookie: 0, verifier: Verifier::default(), bytes: FIRST_NAME_BYTES, plus: false };
+    let part = ReadDir {
+        cookie: 0,
+        verifier: Verifier::default(),
+        bytes: FIRST_NAME_BYTES,
+        plus: false,
+        want_directory_lease: false,
+    };
     let listing = made.export.fs.readdir(&made.caller, &made.handle, part).await.ok()?;
     // A lease that is given out and not told of is vacated when it is in somebody's way.
     (listing.eof && listing.entries.is_empty()).then_some(grant)

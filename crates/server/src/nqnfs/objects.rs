@@ -43,7 +43,7 @@ pub(super) async fn lookup(asked: &Asked<'_>, lease: LeaseRequest, args: LookupA
     let node = match &args.name[..] {
         b"." => Node { handle: *handle, attributes: None },
         b".." => export.fs.parent(caller, handle).await?.node,
-        name => export.fs.lookup(caller, handle, &Name::new(name)?).await?.node,
+        name => export.fs.lookup(caller, handle, &Name::new(name)?, vfs::Want::None).await?.node,
     };
     let found = Object { export: export.clone(), handle: node.handle, caller: caller.clone() };
     let wanted = match args.duration {

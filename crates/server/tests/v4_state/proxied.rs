@@ -133,16 +133,16 @@ async fn version_3_is_told_the_same_through_the_proxy() {
             let url = Url::parse(&format!("nfs://{server}/?noresvport&vers=3")).unwrap();
             let mounted = client::connect(&url).await.unwrap();
             let (fs, root) = (mounted.file_system(), mounted.root_handle());
-            let dir = fs.lookup(&caller, &root, &by("dir")).await.unwrap().node.handle;
-            let inner = fs.lookup(&caller, &dir, &by("inner")).await.unwrap().node.handle;
+            let dir = fs.lookup(&caller, &root, &by("dir"), vfs::Want::None).await.unwrap().node.handle;
+            let inner = fs.lookup(&caller, &dir, &by("inner"), vfs::Want::None).await.unwrap().node.handle;
             let mut statuses = Vec::new();
             for round in ["file", "link", "socket", "file"] {
-                let at = fs.lookup(&caller, &root, &by(round)).await.unwrap().node.handle;
+                let at = fs.lookup(&caller, &root, &by(round), vfs::Want::None).await.unwrap().node.handle;
                 let made = fs.create(&caller, &at, &x, CreateHow::Guarded, &set).await.map(drop);
                 for (what, result) in [
-                    ("LOOKUP", fs.lookup(&caller, &at, &x).await.map(drop)),
+                    ("LOOKUP", fs.lookup(&caller, &at, &x, vfs::Want::None).await.map(drop)),
                     ("CREATE", made),
-                    ("MKDIR", fs.mkdir(&caller, &at, &x, &set).await.map(drop)),
+                    ("MKDIR", fs.mkdir(&caller, &at, &x, &set, vfs::Want::None).await.map(drop)),
                     ("REMOVE", fs.remove(&caller, &at, &x).await.map(drop)),
                     ("RMDIR", fs.rmdir(&caller, &at, &x).await.map(drop)),
                     ("RENAME from", fs.rename(&caller, &at, &x, &dir, &x).await.map(drop)),

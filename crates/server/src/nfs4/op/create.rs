@@ -60,7 +60,7 @@ async fn make(
 ) -> Result<Created, Failed> {
     let Object { export, handle, caller } = object;
     let (file_type, device) = match objtype {
-        Createtype::Dir => return Ok(export.fs.mkdir(caller, handle, name, set).await?),
+        Createtype::Dir => return Ok(export.fs.mkdir(caller, handle, name, set, vfs::Want::None).await?),
         Createtype::Lnk(target) if target.is_empty() || target.contains(&0) => {
             return Err(Failed::Known(Status::Inval));
         }

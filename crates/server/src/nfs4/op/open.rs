@@ -103,6 +103,8 @@ async fn open(
         create: creation.as_ref().map(|creation| (creation.how, creation.set())),
         want: delegation::want(compound, args, owner, confirmed),
         reclaim: claim == Claim::Reclaim,
+        read_first: None,
+        want_directory_lease: false,
     };
     for _ in 0..ATTEMPTS_MAX {
         let opened = opened(compound, &object, &request).await?;
@@ -220,7 +222,7 @@ async fn failure(minor: u32, object: &Object, request: &OpenRequest, error: vfs:
     };
     if matches!(error.status, S::Inval | S::IsDir | S::BadType | S::Access | S::Nxio | S::NotDir) {
         let Object { export, handle, caller } = object;
-        if let Ok(looked) = export.fs.lookup(caller, handle, name).await {
+        if let Ok(looked) = export.fs.lookup(caller, handle, name, vfs::Want::None).await {
             let file = Object { export: export.clone(), handle: looked.node.handle, caller: caller.clone() };
             if let Ok(attributes) = export.fs.getattr(caller, &file.handle).await
                 && let Some(status) = not_a_file(attributes.file_type, minor)

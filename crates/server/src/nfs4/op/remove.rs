@@ -29,7 +29,7 @@ async fn remove(Object { export, handle, caller }: &Object, name: &Name) -> vfs:
     let is_dir = match failed.status {
         vfs::Status::IsDir => true,
         vfs::Status::Perm => {
-            let looked = export.fs.lookup(caller, handle, name).await;
+            let looked = export.fs.lookup(caller, handle, name, vfs::Want::None).await;
             looked.is_ok_and(|looked| looked.node.attributes.is_some_and(|attributes| attributes.is_dir()))
         }
         _ => false,

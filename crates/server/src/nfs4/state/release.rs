@@ -93,7 +93,7 @@ impl Front {
         let Object { export, handle, caller } = object;
         let handle = match name {
             None => *handle,
-            Some(name) => match export.fs.lookup(caller, handle, name).await {
+            Some(name) => match export.fs.lookup(caller, handle, name, vfs::Want::None).await {
                 Ok(looked) => looked.node.handle,
                 Err(_) => return false,
             },

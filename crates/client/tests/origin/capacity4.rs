@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use client::Nfs4;
 use protocol::nfs4::{self, ArgOp, ResOp, Status as Wire};
-use vfs::{Caller, FileSystem, HolderId, Status, Want};
+use vfs::{Caller, HolderId, Opens, Status, Want};
 
 use crate::restart4::live;
 use crate::scripted::caller;
