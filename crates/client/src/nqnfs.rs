@@ -42,6 +42,7 @@ use xdr::{Bulk, Opaque};
 use crate::connect::ConnectError;
 use crate::counts::{Counting, Counts};
 use crate::nonsense::Nonsense;
+use crate::pulse::Pulse;
 use crate::url::Url;
 use leases::Leases;
 use seen::Seen;
@@ -69,6 +70,8 @@ struct NqnfsClient {
     transfer_max: u32,
     counting: Counting<nqnfs::Procedure>,
     nonsense: Nonsense,
+    /// Whether the server answers.
+    pulse: Pulse,
     leases: Mutex<Leases>,
     seen: Mutex<Seen>,
     up: mpsc::Sender<Callback>,
@@ -334,7 +337,7 @@ impl FileSystem for Nqnfs {
     }
 
     fn unanswered_since(&self) -> Option<watch::Receiver<UnansweredSince>> {
-        None
+        Some(self.inner.pulse.watch())
     }
 }
 

@@ -58,12 +58,17 @@ impl Served {
     }
 
     async fn client(&self, proto: &str) -> Client {
+        self.client_with(proto, |_| {}).await
+    }
+
+    async fn client_with(&self, proto: &str, set: impl FnOnce(&mut cache::Options)) -> Client {
         let url = format!("nfs://{}/export?vers=nqnfs&proto={proto}", self.server.local_addr());
         let nqnfs = Arc::new(Nqnfs::connect(&Url::parse(&url).unwrap()).await.unwrap());
         let directory = tempfile::tempdir().unwrap();
         let mut options = cache::Options::new(directory.path(), url);
         options.min_free_bytes = 0;
         options.write_behind = Some(WriteBehind::default());
+        set(&mut options);
         let cache = Cache::open(nqnfs.clone(), options).await.unwrap();
         let root = cache.root(&me()).await.unwrap().handle;
         Client { nqnfs, cache, root, _directory: directory }
@@ -195,6 +200,28 @@ async fn a_delayed_write_waits_for_the_next_reader(proto: &str) {
     writer.write("file", &[77; 1000], false).await;
     assert_eq!(reader.read("file").await.unwrap(), [77; 1000]);
     assert_eq!(served.tree.path().join("file").metadata().unwrap().len(), 1000);
+}
+
+/// With `offline=read`, a complete file is read although its server is away and the lease on it has ended.
+#[tokio::test(flavor = "multi_thread")]
+async fn complete_files_are_read_while_the_server_is_away() {
+    let served = Served::start().await;
+    let set = |options: &mut cache::Options| {
+        options.offline = cache::Offline::Read;
+        options.offline_after = Duration::ZERO;
+    };
+    let client = served.client_with("tcp", set).await;
+    std::fs::write(served.tree.path().join("file"), "content").unwrap();
+    assert_eq!(client.read("file").await.unwrap(), b"content");
+    drop(served);
+    // The leases end at the client within their term; from then on each open asks the server, in vain.
+    let begun = std::time::Instant::now();
+    while client.cache.stats().offline == 0 {
+        assert!(begun.elapsed() < PATIENCE, "the server's absence is never noticed");
+        assert_eq!(client.read("file").await.unwrap(), b"content");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert!(client.cache.stats().is_away);
 }
 
 #[tokio::test]

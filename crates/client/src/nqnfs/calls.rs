@@ -107,7 +107,7 @@ impl NqnfsClient {
         let until = [soft, caller.deadline].into_iter().flatten().min();
         let patience = until.map_or(Patience::Hard, Patience::Until);
         self.counting.called(C::NUMBER, outgoing.arguments.len());
-        match self.link.call(outgoing, patience).await {
+        match self.pulse.follow(self.link.call(outgoing, patience)).await {
             Ok(answer) => {
                 let bytes = answer.results.remaining();
                 self.counting.answered(C::NUMBER, bytes, started.elapsed(), answer.retransmitted);

@@ -19,6 +19,7 @@ use crate::connect::{ConnectError, link_options, source};
 use crate::counts::Counting;
 use crate::nonsense::Nonsense;
 use crate::portmapper::{AskError, Way, ask};
+use crate::pulse::Pulse;
 use crate::transport::machine_name;
 use crate::url::{Proto, Url};
 
@@ -53,6 +54,7 @@ pub(super) async fn connect(url: &Url) -> Result<Nqnfs, ConnectError> {
         transfer_max,
         counting: Counting::default(),
         nonsense: Nonsense::new(server),
+        pulse: Pulse::default(),
         leases: Mutex::new(Leases::new(Margin::default())),
         seen: Mutex::default(),
         up,
