@@ -182,7 +182,7 @@ impl Account {
         starved.then_some(greatest.1)
     }
 
-    /// The highest total that a piece of this size may lead to.
+    /// The part of the limit that pieces of this size class may use.
     fn ceiling(&self, bytes: usize) -> usize {
         match Size::of(bytes) {
             Size::Small => self.limit,
