@@ -1,4 +1,4 @@
-//! NFS version 3 as a file system: each operation is one procedure, or the few that it takes to answer in full.
+//! NFS version 3 as a file system. Each operation is one procedure, or the few that a complete answer needs.
 
 mod attributes;
 mod directory;

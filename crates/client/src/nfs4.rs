@@ -3,8 +3,8 @@
 //!
 //! The state held at the origin (opens, locks, delegations) is in [`state`], and sessions and slots are in
 //! [`session`]. After a restart of the origin, [`recovery`] reclaims the state, invisibly to the layer above.
-//! After a restart of this process, [`durable`] and [`resume`] do that. Delegations are the leases of the layer
-//! above, and [`callback`] handles their recalls.
+//! After a restart of this process, [`durable`] and [`resume`] do that. Delegations are the leases of the
+//! layer above, and [`callback`] handles their recalls.
 //!
 //! This module assumes AUTH_SYS, and one server behind one address. It does not follow referrals or
 //! migration.

@@ -45,8 +45,9 @@ pub(super) struct Plan {
     /// caller's deadline, and only a `soft` mount gives it up. In that case the origin may keep state that
     /// this client does not know of, until the lease ends.
     run_to_completion: bool,
-    /// The least size of the reply, in bytes. If the session's reply cache does not take that much, the request
-    /// does not ask to cache the reply. A server refuses to execute a request whose reply it cannot cache.
+    /// The least size of the reply, in bytes. If the session's reply cache does not take that much, the
+    /// request does not ask to cache the reply. A server refuses to execute a request whose reply it cannot
+    /// cache.
     reply_bytes: u32,
     /// If the origin says DELAY for this long, the request fails with `Resource`.
     delays_max: Option<Duration>,
