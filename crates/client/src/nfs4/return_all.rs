@@ -1,7 +1,7 @@
 //! The end of the process: all state at the origin goes back to it, or is left to the next incarnation if
 //! there will be one.
 //!
-//! Many objects go back at once, as many as there are slots: with a round trip of 75 ms, a thousand opens one
+//! Many objects go back at once, as many as there are slots. With a round trip of 75 ms, a thousand opens one
 //! after the other would take more than a minute. Then the session is destroyed, and the client id with it.
 //! So the origin can free its records at once and need not wait for the end of the lease. An origin that says
 //! nothing is given up after one `SILENCE_MAX`. A slow one may continue up to `FAREWELL_MAX`.
