@@ -1,12 +1,13 @@
-//! NFS versions 4.1 and 4.2 as a file system: each operation is one compound, with all that is to be known afterwards
-//! in it.
+//! NFS versions 4.1 and 4.2 as a file system. Each operation is one compound, which also returns everything
+//! that the caller needs to know afterwards.
 //!
-//! What is held at the origin (opens, locks, delegations) is in [`state`]; sessions and slots are in [`session`];
-//! [`recovery`] gets it all back when the origin has restarted, below the interface; [`durable`] and [`resume`] when we
-//! have. Delegations are the layer's leases
-//! and [`callback`] its recalls.
+//! The state held at the origin (opens, locks, delegations) is in [`state`], and sessions and slots are in
+//! [`session`]. After a restart of the origin, [`recovery`] reclaims the state, invisibly to the layer above.
+//! After a restart of this process, [`durable`] and [`resume`] do that. Delegations are the leases of the
+//! layer above, and [`callback`] handles their recalls.
 //!
-//! Assumed: AUTH_SYS; one server behind one address; no referrals and no migration.
+//! This module assumes AUTH_SYS, and one server behind one address. It does not follow referrals or
+//! migration.
 
 mod attributes;
 mod callback;
@@ -78,7 +79,7 @@ pub struct Nfs4 {
     tasks: Vec<JoinHandle<()>>,
 }
 
-/// What the tasks share.
+/// The state that the tasks share.
 #[derive(Debug)]
 struct Nfs4Client {
     url: Url,
@@ -90,13 +91,13 @@ struct Nfs4Client {
     phase: watch::Sender<Phase>,
     state: RecordedState,
     back: Arc<Back>,
-    /// When the last request left whose SEQUENCE the server took.
+    /// When the latest request was sent whose SEQUENCE the server accepted.
     renewed: Mutex<Instant>,
-    /// `SEQ4_STATUS_*`, as said last.
+    /// The latest `SEQ4_STATUS_*` flags.
     flags: AtomicU32,
-    /// There is something to do for the keeper.
+    /// Wakes the keeper.
     upkeep: Notify,
-    /// What the mount taught; before it, nothing is asked.
+    /// What mounting learned. No operation runs before that.
     export: std::sync::OnceLock<Export>,
     types: Types,
     fsids: Fsids,
@@ -105,29 +106,30 @@ struct Nfs4Client {
     missing: AtomicU16,
     /// Does the origin delegate directories?
     backoff: DelegationBackoff,
-    /// The origin may have granted what nobody here heard of: an earlier life held something, or an answer was lost.
+    /// The origin may have granted state that this client does not know. An earlier incarnation held some, or
+    /// an answer was lost.
     strays: AtomicBool,
-    /// The origin knows the current state id: a READ may ride on an OPEN.
+    /// The origin supports the current state id, so a READ may piggyback on an OPEN.
     piggybacked_reads: AtomicBool,
-    /// The end gives everything back, although it is recorded.
+    /// Shutting down gives everything back, even if it is recorded.
     leaves_nothing: AtomicBool,
-    /// Those who ask hold what they hold by this client's layers, which can make room.
+    /// The layers above hold state for their own clients, and can free capacity.
     holds_for_others: AtomicBool,
-    /// When the record last heard that the lease was renewed.
+    /// When a renewal of the lease was last recorded.
     told_renewed: Mutex<Option<Instant>>,
-    /// When it was last said that something is on another server.
+    /// When a moved object was last logged.
     told_moved: Mutex<Option<Instant>>,
     /// A handle that names nothing.
     nowhere: Handle,
     weak: std::sync::Weak<Nfs4Client>,
 }
 
-/// What does not change about an export.
+/// Properties of an export that do not change.
 #[derive(Clone, Copy, Debug)]
 struct Export {
     root: Handle,
     lease_time: Duration,
-    /// Attributes that there are. Some servers fail a GETATTR that asks for one that they do not know.
+    /// Supported attributes. Some servers fail a GETATTR that asks for an unknown one.
     supported: Bitmap,
     /// Attributes that an exclusive create can set.
     exclusive: Bitmap,
@@ -135,7 +137,7 @@ struct Export {
     write_max: u32,
 }
 
-/// Where the session is.
+/// The phase of the session.
 #[derive(Clone, Debug)]
 enum Phase {
     Ready(Arc<Session>),
@@ -151,7 +153,7 @@ impl Drop for Nfs4 {
 }
 
 impl Nfs4 {
-    /// What was mounted; its options tell a cache above how long to believe what.
+    /// The mounted URL. Its options tell a cache above its attribute timeouts.
     pub fn url(&self) -> &Url {
         &self.inner.url
     }
@@ -161,7 +163,7 @@ impl Nfs4 {
         self.inner.server
     }
 
-    /// The minor version that is spoken.
+    /// The minor version in use.
     pub fn minor(&self) -> u32 {
         self.inner.minor
     }
@@ -171,12 +173,12 @@ impl Nfs4 {
         self.inner.export().root
     }
 
-    /// Compounds sent so far, by the operation that each was for.
+    /// Compounds sent so far, by their main operation.
     pub fn counts(&self) -> Counts<Operation> {
         self.inner.channel.compounds.snapshot()
     }
 
-    /// Operations sent so far, within compounds. Of these only the calls are counted.
+    /// Operations sent so far, within compounds. Only the calls are counted.
     pub fn operation_counts(&self) -> Counts<Operation> {
         self.inner.channel.operations.snapshot()
     }
@@ -189,25 +191,27 @@ impl Nfs4 {
     /// Mounts the export of a URL. Needs a Tokio runtime, on which the connections live.
     ///
     /// # Errors
-    /// One line that says what did not answer or would not, and what to do.
+    /// One line for the user: what failed, and what to do.
     pub async fn connect(url: &Url) -> Result<Nfs4, ConnectError> {
         Nfs4::connect_as(url, Incarnation::volatile(url)).await
     }
 
-    /// Mounts as this client, and takes over what its last life held, if that is known: see [`FileSystem::adopted`]. What
-    /// is not known the origin drops.
+    /// Mounts as this client, and takes over what its last incarnation held, as far as that is recorded: see
+    /// [`FileSystem::adopted`]. The origin drops the rest.
     pub async fn connect_as(url: &Url, incarnation: Incarnation) -> Result<Nfs4, ConnectError> {
         connect::connect(url, incarnation).await
     }
 
-    /// The callers that are holders are clients of ours, and the layers above know which of them can go without: an OPEN to
-    /// which the origin says DELAY for 5 s fails with `Resource`. Without this it is asked until the caller's deadline.
+    /// Says that the holders among the callers are clients of ours, and that the layers above know which of
+    /// them can give up state. If the origin says DELAY to an OPEN for 5 s, the OPEN then fails with
+    /// `Resource`. Otherwise it is retried until the caller's deadline.
     pub fn holds_for_others(&self) {
         self.inner.holds_for_others.store(true, Ordering::Relaxed);
     }
 
-    /// From now on, what is held is recorded in the file `path` before anybody relies on it, for the next life to take
-    /// over. Then [`FileSystem::shutdown`] gives nothing back, unless [`Nfs4::leave_nothing`] was said.
+    /// Records state in the file `path` from now on, before any caller relies on it, so that the next
+    /// incarnation can take it over. Then [`FileSystem::shutdown`] gives nothing back, unless
+    /// [`Nfs4::leave_nothing`] was called.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -217,7 +221,7 @@ impl Nfs4 {
 }
 
 impl Nfs4Client {
-    /// What the mount taught. Only the mount itself asks before it is known.
+    /// What mounting learned. Only the mount itself asks before that.
     fn export(&self) -> Export {
         self.export.get().copied().unwrap_or(Export {
             root: self.nowhere,
@@ -229,7 +233,7 @@ impl Nfs4Client {
         })
     }
 
-    /// Ourselves, for a task.
+    /// A reference to this client, for a task.
     fn myself(&self) -> Option<Arc<Nfs4Client>> {
         self.weak.upgrade()
     }

@@ -1,11 +1,13 @@
-//! NQNFS as a file system: v2's procedures with 64-bit sizes, and leases with terms (Macklem 1994).
+//! NQNFS as a file system: the procedures of version 2 with 64-bit sizes, and leases with terms (Macklem
+//! 1994).
 //!
-//! What may be believed, and until when, is kept by [`leases`], a machine without I/O; this is its shell. A lease is asked
-//! for with an open of the layer above and renewed here, so that to the layer above it lasts until it is recalled: by an
-//! EVICTED, or because it was not renewed in time. Without a layer above that can be called back there are none.
+//! [`leases`], a state machine without I/O, tracks what the client may rely on and until when. This module is
+//! its shell. A lease is asked for with an open of the layer above and renewed here. So to the layer above, a
+//! lease lasts until it is recalled: by an EVICTED, or because it could not be renewed in time. Without a
+//! layer above that listens for callbacks, there are no leases.
 //!
-//! The protocol has no opens, locks or commits: an open is a LOOKUP and an ACCESS that asks for the lease, what is denied to others and locked is
-//! between the layers above, and every WRITE is stable.
+//! The protocol has no opens, locks or commits. An open is a LOOKUP, and an ACCESS that asks for the lease.
+//! The layers above enforce share reservations and locks among themselves, and every WRITE is stable.
 
 mod calls;
 mod convert;
@@ -53,11 +55,11 @@ pub struct Nqnfs {
     url: Url,
     inner: Arc<NqnfsClient>,
     callbacks: Mutex<Option<Callbacks>>,
-    /// Renews leases and tells of those that end; ends with this.
+    /// Renews leases and reports those that end. Dropping this mount ends the task.
     keeper: JoinHandle<()>,
 }
 
-/// What calls, callbacks and the keeper share.
+/// The state that calls, callbacks and the keeper share.
 #[derive(Debug)]
 struct NqnfsClient {
     server: SocketAddr,
@@ -75,12 +77,12 @@ struct NqnfsClient {
     leases: Mutex<Leases>,
     seen: Mutex<Seen>,
     up: mpsc::Sender<Callback>,
-    /// Somebody above can be called back.
+    /// The layer above listens for callbacks.
     listening: AtomicBool,
     next_open: AtomicU64,
-    /// There is an earlier alarm than the one that is waited for.
+    /// Wakes the keeper when an earlier alarm is set.
     changed: Notify,
-    /// A VACATED was answered.
+    /// Notifies waiters that a VACATED was answered.
     vacated: Notify,
 }
 
@@ -94,12 +96,12 @@ impl Nqnfs {
     /// Mounts the export of a URL. Needs a Tokio runtime, on which the connection lives.
     ///
     /// # Errors
-    /// One line that says what did not answer or would not, and what to do.
+    /// One line for the user: what failed, and what to do.
     pub async fn connect(url: &Url) -> std::result::Result<Nqnfs, ConnectError> {
         mounting::connect(url).await
     }
 
-    /// What was mounted; its options tell a cache above how long to believe what.
+    /// The mounted URL. Its options tell a cache above its attribute timeouts.
     pub fn url(&self) -> &Url {
         &self.url
     }
@@ -109,12 +111,12 @@ impl Nqnfs {
         self.inner.server
     }
 
-    /// The handle that MOUNT gave.
+    /// The root handle from MOUNT.
     pub fn root_handle(&self) -> Handle {
         self.inner.root
     }
 
-    /// What has been asked of the server so far.
+    /// The calls made so far.
     pub fn counts(&self) -> Counts<nqnfs::Procedure> {
         self.inner.counting.snapshot()
     }
@@ -223,7 +225,7 @@ impl FileSystem for Nqnfs {
         Ok(Written { count, stability: Stability::FileSync, verifier: [0; 8], wcc })
     }
 
-    /// All that was written is stable.
+    /// Everything written is stable, so this only fetches attributes.
     async fn commit(&self, caller: &Caller, handle: &Handle, _offset: u64, _count: u32) -> Result<Commit> {
         let after = Some(self.getattr(caller, handle).await?);
         Ok(Commit { verifier: [0; 8], wcc: Wcc::seen(after) })
@@ -251,7 +253,7 @@ impl FileSystem for Nqnfs {
         if want == Want::None || !self.inner.is_listening() {
             return self.inner.make_directory(caller, directory, name, set).await;
         }
-        // To its end even if the asker goes away: a lease must not come to nobody.
+        // Run to completion even if the requester goes away: a granted lease must reach the layer above.
         let (inner, caller, directory) = (self.inner.clone(), caller.clone(), *directory);
         let (name, set) = (name.clone(), *set);
         vfs::run_to_completion(
@@ -344,7 +346,7 @@ impl FileSystem for Nqnfs {
 #[async_trait]
 impl Opens for Nqnfs {
     async fn open(&self, caller: &Caller, request: &OpenRequest) -> Result<Opened> {
-        // To its end even if the asker goes away: a lease must not come to nobody.
+        // Run to completion even if the requester goes away: a granted lease must reach the layer above.
         let (inner, caller, request) = (self.inner.clone(), caller.clone(), request.clone());
         vfs::run_to_completion(async move { inner.open(&caller, &request).await }).await
     }
@@ -357,7 +359,7 @@ impl Opens for Nqnfs {
         Ok(())
     }
 
-    /// The protocol has no locks: those above keep their clients apart among themselves.
+    /// The protocol has no locks. The layers above enforce them among their own clients.
     async fn lock(&self, _caller: &Caller, _open: OpenId, _request: &LockRequest) -> Result<Locked> {
         Ok(Locked::Granted)
     }
@@ -402,7 +404,7 @@ impl vfs::Leases for Nqnfs {
             let accessed = self.inner.ask_access(caller, directory, asked).await?;
             return Ok(Delegated { accessed, lease: None });
         }
-        // To its end even if the asker goes away: a lease must not come to nobody.
+        // Run to completion even if the requester goes away: a granted lease must reach the layer above.
         let (inner, caller, directory) = (self.inner.clone(), caller.clone(), *directory);
         vfs::run_to_completion(async move { inner.delegate(&caller, &directory, asked).await }).await
     }

@@ -119,7 +119,7 @@ impl Nfs3 {
         Ok(Part { listing, last_cookie })
     }
 
-    /// Name and cookie of an entry; `None` for `.` and `..`.
+    /// The name and cookie of an entry. `None` for `.` and `..`.
     fn name_of<C: Call>(&self, name: &[u8], cookie: u64) -> Result<Option<(Name, u64)>> {
         listing::name_of(name, cookie).map_err(|what| self.nonsense::<C>(what))
     }

@@ -1,4 +1,4 @@
-//! LOOKUP, READLINK, and the procedures that take names away or move them: REMOVE, RMDIR and RENAME.
+//! LOOKUP, READLINK, REMOVE, RMDIR and RENAME.
 
 use bytes::Bytes;
 use protocol::nfs3::{self, call};
@@ -22,7 +22,7 @@ impl Nfs3 {
 
     pub(super) async fn look_up_parent(&self, caller: &Caller, directory: &Handle) -> Result<Looked> {
         if *directory == self.root {
-            // What is above the root is nobody's business.
+            // Objects above the root of the export stay hidden.
             let attributes = Some(self.get_attributes(caller, directory).await?);
             return Ok(Looked {
                 node: Node { handle: *directory, attributes },
@@ -89,7 +89,7 @@ impl Nfs3 {
         }
     }
 
-    /// A handle that a name leads to, with its attributes, if they came.
+    /// The node of a handle that a name leads to, with its attributes if they came.
     pub(super) fn node<C: Call>(
         &self,
         handle: &nfs3::Handle,

@@ -9,9 +9,9 @@ use super::delegating::{Begun, NotCarriedOut, Piggybacking, WithLease, plain};
 use super::{Nfs4Client, convert};
 use crate::listing::{self, BYTES_MIN, EMPTY_MAX, Part, Place};
 
-/// Of each entry, if no more is wanted.
+/// Attributes of each entry if only names are wanted.
 const NAMES: Bitmap = Bitmap::of(&[Attr::RdattrError, Attr::Fileid, Attr::MountedOnFileid]);
-/// Of each entry, besides all attributes.
+/// Attributes of each entry besides those of the file.
 const PLUS: Bitmap = Bitmap::of(&[Attr::RdattrError, Attr::Filehandle, Attr::MountedOnFileid]);
 
 impl Nfs4Client {
@@ -24,8 +24,8 @@ impl Nfs4Client {
         plain(self.read_on(caller, directory, part, Piggybacking::Never).await)
     }
 
-    /// The same, and a delegation of the directory along with it. Only of a server that is known to have them: a listing
-    /// comes last in its compound.
+    /// As [`Nfs4Client::read_directory`], with a piggybacked delegation of the directory. It is asked for
+    /// only of a server that is known to grant them, because READDIR comes last in its compound.
     pub(super) async fn read_directory_delegated(
         &self,
         caller: &Caller,
@@ -92,10 +92,10 @@ impl Nfs4Client {
         Ok(WithLease { result, lease })
     }
 
-    /// An answer of a directory with these attributes.
+    /// Converts a listing of a directory with these attributes.
     fn part(&self, results: &mut Results, above: Attributes, plus: bool) -> Result<Part> {
         let ok = results.take::<op::Readdir>().map_err(|error| match error.status() {
-            // The verifier is of another listing.
+            // The verifier belongs to another listing.
             Some(Wire::NotSame) => Status::BadCookie.into(),
             _ => self.failed(&error),
         })?;
@@ -117,7 +117,7 @@ impl Nfs4Client {
         Ok(Part { listing, last_cookie })
     }
 
-    /// An entry off the wire; `None` for `.` and `..`, which version 4 does not have but some servers send.
+    /// Converts an entry. `None` for `.` and `..`, which version 4 does not have but some servers send.
     fn entry(&self, came: &WireEntry, plus: bool) -> Result<Option<Entry>> {
         let passed_on = listing::name_of(&came.name, came.cookie);
         let Some((name, cookie)) = passed_on.map_err(|what| self.nonsense(Operation::Readdir, what))? else {
@@ -129,7 +129,7 @@ impl Nfs4Client {
         Ok(Some(Entry { name, fileid, cookie, node }))
     }
 
-    /// What an entry is, unless the origin could not tell.
+    /// The node of an entry. `None` if the origin could not return its attributes.
     fn entry_node(&self, came: &Fattr) -> Result<Option<Node>> {
         let Some(handle) = came.filehandle.as_ref().and_then(convert::from_wire) else { return Ok(None) };
         if matches!(came.rdattr_error, Some(protocol::Reply::Fail(..))) || came.ftype.is_none() {

@@ -21,7 +21,8 @@ pub(super) fn lookup(name: &Name) -> ArgOp {
 }
 
 impl Nfs4Client {
-    /// A name in a directory, or the parent without one. The directory's attributes are those before the look.
+    /// Looks up a name in a directory, or the parent if `name` is `None`. The directory's attributes are
+    /// those from before the lookup.
     pub(super) async fn look_up(
         &self,
         caller: &Caller,
@@ -31,7 +32,7 @@ impl Nfs4Client {
         plain(self.look_up_once(caller, directory, name, Piggybacking::Never).await)
     }
 
-    /// A name in a directory, and a delegation of that along with it.
+    /// Looks up a name in a directory, with a piggybacked delegation of the directory.
     pub(super) async fn look_up_delegated(
         &self,
         caller: &Caller,
@@ -75,7 +76,7 @@ impl Nfs4Client {
         Ok(WithLease { result, lease: lease.or(last) })
     }
 
-    /// What a look in a directory with these attributes found.
+    /// Takes the result of a lookup in a directory with these attributes.
     fn looked(&self, results: &mut Results, above: Attributes, by_name: bool) -> Result<Looked> {
         if !above.is_dir() {
             return Err(Error::from(Status::NotDir).with(Some(above)));
@@ -89,7 +90,7 @@ impl Nfs4Client {
 
     pub(super) async fn look_up_parent(&self, caller: &Caller, directory: &Handle) -> Result<Looked> {
         if *directory == self.export().root {
-            // What is above the root is nobody's business.
+            // Objects above the root of the export stay hidden.
             let attributes = Some(self.get_attributes(caller, directory).await?);
             return Ok(Looked {
                 node: Node { handle: *directory, attributes },
@@ -104,14 +105,14 @@ impl Nfs4Client {
         Ok(looked)
     }
 
-    /// The results of GETFH and GETATTR.
+    /// Takes the results of GETFH and GETATTR.
     pub(super) fn take_node(&self, results: &mut Results, wanted: Option<FileType>) -> Result<Node> {
         let handle = self.take_handle(results)?;
         let attributes = self.take_attributes(results, &handle, wanted)?;
         Ok(Node { handle, attributes: Some(attributes) })
     }
 
-    /// The result of GETFH.
+    /// Takes the result of GETFH.
     pub(super) fn take_handle(&self, results: &mut Results) -> Result<Handle> {
         let object = self.take::<op::Getfh>(results)?.object;
         convert::from_wire(&object).ok_or_else(|| self.nonsense(Operation::Getfh, "an empty handle"))
@@ -136,7 +137,7 @@ impl Nfs4Client {
     }
 }
 
-/// VERIFY or NVERIFY that the current object is a directory: REMOVE does not care.
+/// VERIFY or NVERIFY that the current object is a directory, because REMOVE removes objects of any type.
 fn is_directory(wanted: bool) -> ArgOp {
     let obj_attributes = ArgFattr::from(Fattr { ftype: Some(Ftype::Dir), ..Fattr::default() });
     let args = VerifyArgs { obj_attributes };
@@ -144,7 +145,7 @@ fn is_directory(wanted: bool) -> ArgOp {
 }
 
 impl Nfs4 {
-    /// REMOVE of a directory, or of anything else.
+    /// Removes a directory if `is_dir`, and only other objects otherwise.
     pub(super) async fn remove_name(
         &self,
         caller: &Caller,

@@ -1,7 +1,7 @@
 //! CREATE, MKDIR and SYMLINK.
 //!
-//! v2's CREATE takes a file that is there, so that a guarded one is a LOOKUP first: two clients that make the same name at
-//! the same time may both believe that they made it.
+//! CREATE of version 2 accepts an existing file, so a guarded create begins with a LOOKUP. If two clients
+//! create the same name at the same time, both may believe that they created it.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use vfs::{
 
 use super::{NqnfsClient, convert, plain};
 
-/// What a new file gets if nothing is said.
+/// The mode of a new file if the caller gives none.
 const MODE: u32 = 0o644;
 
 impl NqnfsClient {
@@ -85,8 +85,8 @@ impl NqnfsClient {
         self.made(&ok)
     }
 
-    /// The same, with a lease on what is made: by that the server says that its maker has all rights there, and that it is
-    /// empty under the lease (docs/nqnfs.md).
+    /// The same, with a lease on the new directory. Granting it, the server says that the creator has all
+    /// rights there, and that the directory is empty under the lease (docs/nqnfs.md).
     pub(super) async fn make_leased_directory(
         self: &Arc<NqnfsClient>,
         caller: &Caller,
@@ -112,7 +112,7 @@ impl NqnfsClient {
         let args =
             SymlinkArgs { from: convert::place(directory, name)?, to, attributes: convert::sattr(set) };
         self.call::<call::Symlink, _, _>(caller, &plain(args)).await?;
-        // Its answer brings no handle.
+        // The answer has no handle.
         let node = self.look_up(caller, directory, name.as_bytes()).await?.node;
         Ok(Created { node, directory: Wcc::default(), lease: None })
     }
@@ -124,7 +124,7 @@ impl NqnfsClient {
     }
 }
 
-/// Those of a CREATE of a regular file.
+/// The arguments of a CREATE of a regular file.
 pub(super) fn arguments(directory: &Handle, name: &Name, set: &SetAttributes) -> Result<CreateArgs> {
     let mut attributes = convert::sattr(set);
     if set.mode.is_none() {

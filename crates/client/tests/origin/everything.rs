@@ -1,4 +1,5 @@
-//! What every origin can do whatever version it is spoken to in, once, with what the tests of each version share.
+//! Runs once everything that every origin supports in every version, and holds helpers that the tests of each
+//! version share.
 
 use bytes::Bytes;
 use vfs::{
@@ -8,7 +9,7 @@ use vfs::{
 
 use crate::scripted::name;
 
-/// An origin, and who asks it.
+/// An origin, and a caller.
 pub struct Bench<F> {
     pub fs: F,
     pub root: Handle,
@@ -70,7 +71,7 @@ impl<F: FileSystem> Bench<F> {
         }
     }
 
-    /// Makes, writes, reads, changes and removes a file of this name.
+    /// Creates, writes, reads, changes and removes a file of this name.
     pub async fn files(&self, file_name: &[u8]) {
         let Bench { fs, root, caller, none } = self;
         let mode = SetAttributes { mode: Some(0o640), ..*none };
@@ -100,8 +101,8 @@ impl<F: FileSystem> Bench<F> {
         self.exclusive(&mode).await;
     }
 
-    /// What was removed is gone. nfs-ganesha was seen once, of some sixty times, to say SERVERFAULT of it (why is not known: no
-    /// other call of ours was under way): that is no answer, and who asks again is told.
+    /// Checks that a removed file is gone. In one of about sixty runs, nfs-ganesha answered SERVERFAULT here.
+    /// The reason is unknown: no other call of ours was in flight. So repeat the call after SERVERFAULT.
     async fn is_gone(&self, file: &Handle) {
         let mut status = self.fs.getattr(&self.caller, file).await.unwrap_err().status;
         if status == Status::ServerFault {
@@ -129,7 +130,7 @@ impl<F: FileSystem> Bench<F> {
         );
     }
 
-    /// Names of all kinds, and a symbolic link to this.
+    /// Tests names of all kinds, and a symbolic link to this target.
     pub async fn names(&self, target: &[u8]) {
         let Bench { fs, root, caller, none } = self;
         let directory = fs.mkdir(caller, root, &name(b"d"), none, vfs::Want::None).await.unwrap().node.handle;
@@ -163,7 +164,7 @@ impl<F: FileSystem> Bench<F> {
         fs.rmdir(caller, root, &name(b"d")).await.unwrap();
     }
 
-    /// A directory of so many files, listed in parts and at once.
+    /// Lists a directory of this many files, in parts and at once.
     pub async fn directories(&self, files: usize) {
         let Bench { fs, root, caller, none } = self;
         let directory =
@@ -189,7 +190,7 @@ impl<F: FileSystem> Bench<F> {
         }
     }
 
-    /// Who may do what, and what there is.
+    /// Tests access rights, and space and limits.
     pub async fn rights(&self) {
         let Bench { fs, root, caller, none } = self;
         let mode = SetAttributes { mode: Some(0o640), uid: Some(1000), gid: Some(2000), ..*none };

@@ -1,4 +1,5 @@
-//! Versions 4.1 and 4.2 against nfs-ganesha, if it is installed: names, data, locks, and a restart in the middle.
+//! Tests of versions 4.1 and 4.2 against nfs-ganesha, if it is installed: names, data, locks, and a restart
+//! in the middle.
 
 use std::time::Duration;
 
@@ -95,7 +96,7 @@ async fn everything(bench: &Bench) {
     assert_eq!(bench.fs.counts().calls(Operation::DestroyClientid), 1);
 }
 
-/// What else is said of names that are not what they are taken for.
+/// Other errors for names of objects with an unexpected type.
 async fn wrong_names(bench: &Bench) {
     let Bench { fs, root, caller, none } = bench;
     let directory = fs.mkdir(caller, root, &name(b"d"), none, vfs::Want::None).await.unwrap().node.handle;
@@ -124,7 +125,7 @@ async fn opens(bench: &Bench) {
     fs.write(caller, &file, by, 0, Bytes::from_static(b"hello"), Stability::FileSync).await.unwrap();
     assert_eq!(fs.read(caller, &file, by, 0, 100).await.unwrap().data.to_bytes().unwrap(), "hello");
 
-    // The same owner: one open. Another: its own.
+    // The same owner has one open. Another owner has its own.
     let upgraded = bench.open(b"opened", "one", Share::READ).await;
     assert_eq!(upgraded.id, opened.id);
     let second = bench.open(b"opened", "two", Share::READ).await;
@@ -190,13 +191,13 @@ async fn locks(bench: &Bench) {
     assert_eq!(fs.lock(caller, two.id, &request(free)).await.unwrap(), Locked::Granted);
     fs.unlock(caller, one.id, &exclusive.owner, (0, u64::MAX)).await.unwrap();
     assert!(!fs.holds_locks(one.id, &exclusive.owner));
-    // A new lock of an owner whose state was freed.
+    // A new lock of an owner whose state id was freed.
     assert_eq!(fs.lock(caller, one.id, &shared).await.unwrap(), Locked::Granted);
     fs.close(caller, one.id).await.unwrap();
     fs.close(caller, two.id).await.unwrap();
 }
 
-/// What a server may have or not: what it has works, and what it has not it is not asked for twice.
+/// Optional features: a supported one works, and an unsupported one is not asked for twice.
 async fn extras(bench: &Bench) {
     let Bench { fs, root, caller, none } = bench;
     let create = Some((CreateHow::Unchecked, *none));
@@ -280,7 +281,7 @@ async fn opens_and_locks_outlive_the_server() {
     let read = fs.read(caller, &opened.handle, by, 0, 100).await.unwrap();
     assert_eq!(read.data.to_bytes().unwrap(), "before after");
 
-    // The lock is held still: another client sees it.
+    // The lock is still held: another client sees it.
     let other = mount(&ganesha, "vers=4.1").await;
     let theirs = lock("p9", LockKind::Exclusive, 0, 100);
     let in_the_way = other.fs.test(caller, &opened.handle, &theirs).await.unwrap().unwrap();

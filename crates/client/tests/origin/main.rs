@@ -1,4 +1,4 @@
-//! The client against origins: scripted ones, which do what real ones rarely do, and a real one.
+//! Tests of the client against origins: scripted ones, which do what real ones rarely do, and a real one.
 
 #![allow(clippy::unwrap_used, reason = "what a test cannot do without fails it")]
 

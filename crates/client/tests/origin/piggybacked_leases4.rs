@@ -1,5 +1,6 @@
-//! Delegations of directories that ride on a LOOKUP, OPEN or READDIR of a scripted origin of version 4.1: what is asked
-//! in which order, and that what they ride on is had whatever becomes of them.
+//! Tests of directory delegations that piggyback on a LOOKUP, OPEN or READDIR of a scripted origin of version
+//! 4.1. They check the order of operations, and that the main operation succeeds whatever becomes of the
+//! delegation.
 
 use protocol::nfs4::{self, ArgOp, Fattr, Ftype, GetattrOk, ReaddirOk, ResOp, Status};
 use vfs::{
@@ -14,10 +15,10 @@ use crate::scripted::{caller, handle};
 use crate::scripted4::{Origin4, Say, fattr, say};
 use crate::state4::{request, soon, until};
 
-/// The name of which there is nothing.
+/// A name that does not exist.
 const ABSENT: &[u8] = b"absent";
 
-/// An origin with directories, in which there is every name but one.
+/// An origin with directories that have every name but one.
 pub fn directory(given: Given) -> impl FnMut(&ArgOp, &[ArgOp]) -> Say + Send {
     let mut above = false;
     let mut grants = 0;
@@ -105,8 +106,8 @@ fn last(origin: &Origin4) -> Vec<&'static str> {
     origin.seen().pop().unwrap()
 }
 
-/// Behind what it rides on, as long as the origin may not know it; then in front, so that names that are not there
-/// bring it too.
+/// The delegation is asked for after the main operation while the origin may not support it. Afterwards it is
+/// asked for first, so that missing names bring it too.
 #[tokio::test]
 async fn it_rides_last_and_then_first() {
     let origin = Origin4::start(directory(granted)).await;
@@ -115,13 +116,13 @@ async fn it_rides_last_and_then_first() {
     let before = origin.seen().len();
     let lookup = ["PUTFH", "GETATTR", "LOOKUP", "GETFH", "GETATTR"];
     let piggybacked_last = [&lookup[..], &["PUTFH", "GET_DIR_DELEGATION", "GETATTR"]].concat();
-    // The compound ends before it is asked for.
+    // The compound ends before the request for the delegation.
     assert_eq!(look(&fs, ABSENT).await, (false, None));
     assert_eq!(last(&origin), piggybacked_last);
     let (there, lease) = look(&fs, b"file").await;
     assert_eq!(last(&origin), piggybacked_last);
     assert!(there);
-    // It is had: nothing more is asked for.
+    // The client has the delegation, so it asks for no other.
     assert_eq!(look(&fs, b"file").await, (true, None));
     assert_eq!(last(&origin), lookup);
     soon(fs.returned(&caller(), lease.unwrap().id)).await.unwrap();
@@ -157,7 +158,8 @@ async fn an_open_brings_it_of_an_origin_that_may_not_know_it() {
     assert_eq!(all[all.len() - 4..], ["RESTOREFH", "GETATTR", "GET_DIR_DELEGATION", "GETATTR"]);
 }
 
-/// Nothing is lost by asking in vain, and it is not done for ever; of one directory not twice within half a minute.
+/// A refusal costs nothing, and the client stops asking. It asks for one directory at most once in half a
+/// minute.
 #[tokio::test]
 async fn what_it_rides_on_is_had_without_it() {
     for (given, asked_max) in [(unknown as Given, 1), (unavailable, 16)] {
@@ -177,7 +179,8 @@ async fn what_it_rides_on_is_had_without_it() {
     }
 }
 
-/// One that knew it and fails for once: what rides behind was not carried out, and is sent again without it.
+/// An origin that supports the operation fails once. The operations after it were not executed, and are sent
+/// again without it.
 #[tokio::test]
 async fn one_that_fails_first_is_left_out() {
     let mut asked = 0;
@@ -198,7 +201,7 @@ async fn one_that_fails_first_is_left_out() {
     let known = soon(fs.delegate(&caller(), &handle(b"dir"), AccessMask::LOOKUP)).await.unwrap();
     soon(fs.returned(&caller(), known.lease.unwrap().id)).await.unwrap();
     let before = origin.seen().len();
-    // Each in a directory of its own: of one that was refused it is not asked again so soon.
+    // Use a directory of its own for each. A directory that was refused is not asked for again so soon.
     assert_eq!(look_in(&fs, b"dir 1", b"file").await, (true, None));
     let (opened, lease) = open_in(&fs, b"dir 2", b"file").await;
     assert!(opened.is_ok() && lease.is_none());
@@ -208,7 +211,7 @@ async fn one_that_fails_first_is_left_out() {
     assert_eq!(origin.seen().len(), before + 6, "each twice");
 }
 
-/// Who gives up waiting leaves no delegation behind that nobody knows of.
+/// A caller that gives up waiting leaves no unknown delegation behind.
 #[tokio::test]
 async fn what_nobody_waits_for_goes_back() {
     let answer = std::sync::Arc::new(tokio::sync::Notify::new());
