@@ -19,7 +19,7 @@ use crate::wire::{Client, ROOT, Served, lookup, open_to, open_to_all, putfh, ser
 const HOST: Ipv4Addr = Ipv4Addr::LOCALHOST;
 /// A peer that only another export admits.
 const NEIGHBOUR: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
-/// A peer that every export admits which admits the host.
+/// A peer that is admitted by every export that admits the host.
 const PEER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
 
 async fn served() -> Served {
