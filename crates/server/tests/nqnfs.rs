@@ -1,5 +1,5 @@
-//! NQNFS over sockets: our client and our server, TCP and UDP, with a layer above the client that returns what it is
-//! asked for.
+//! NQNFS over sockets: the project's client and server over TCP and UDP. A layer above the client returns
+//! recalled leases.
 #![allow(clippy::unwrap_used)] // a test ends at the first surprise
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -42,7 +42,7 @@ async fn serve() -> Served {
     Served { tree, server, _state: state }
 }
 
-/// A mount, and what it says to the layer above.
+/// A mount, and its callbacks to the layer above.
 struct Mount {
     fs: Arc<Nqnfs>,
     callbacks: Callbacks,
@@ -99,7 +99,7 @@ async fn what_is_written_under_a_lease_is_read_by_others(proto: &str) {
     let file = writer.fs.lookup(&me(), &root, &name("file"), vfs::Want::None).await.unwrap().node.handle;
     let lease = writer.open(file, Share::READ | Share::WRITE).await.expect("a lease");
     assert_eq!(lease.kind, LeaseKind::Write);
-    // The other reads: the writer is evicted, pushes what it has delayed, and vacates.
+    // The other client reads. The writer is evicted, writes its delayed data, and vacates.
     let reading = {
         let fs = reader.fs.clone();
         tokio::spawn(async move { fs.read(&me(), &file, StateidBasis::Anonymous, 0, 100).await.unwrap() })
@@ -114,10 +114,10 @@ async fn what_is_written_under_a_lease_is_read_by_others(proto: &str) {
     assert_eq!(&read.data.to_bytes().unwrap()[..], b"delayed");
     assert!(read.eof);
     assert_eq!(writer.fs.counts().calls(Procedure::Vacated), 1);
-    // It has just changed hands: nobody caches it, and nobody is told anything more.
+    // The file has just changed hands: no client may cache it, and no further recall is sent.
     assert_eq!(reader.open(file, Share::READ).await, None);
     assert!(reader.callbacks.try_recv().is_err());
-    // Another file may be read by both.
+    // Both clients may cache reads of another file.
     std::fs::write(served.tree.path().join("other"), b"other").unwrap();
     let other = reader.fs.lookup(&me(), &root, &name("other"), vfs::Want::None).await.unwrap().node.handle;
     let (one, two) = (reader.open(other, Share::READ).await, writer.open(other, Share::READ).await);
@@ -134,7 +134,7 @@ async fn what_is_written_under_a_lease_is_read_by_others_over_udp() {
     what_is_written_under_a_lease_is_read_by_others("udp").await;
 }
 
-/// Everything else that a file system can do.
+/// The other operations of a file system.
 #[tokio::test]
 async fn names_directories_and_attributes() {
     let served = serve().await;

@@ -1,4 +1,4 @@
-//! NFS v3 from our client through the front to a directory and back.
+//! NFS v3 from the project's client through the front to a directory and back.
 #![allow(clippy::unwrap_used)] // a test ends at the first surprise
 
 mod common;
@@ -48,7 +48,7 @@ async fn read_all(fs: &dyn FileSystem, handle: &Handle, chunk: u32) -> Vec<u8> {
     }
 }
 
-/// What a client does with files, over one transport.
+/// File operations of a client over one transport.
 async fn files_over(options: &str) {
     let served = serve(|_| {}).await;
     let fs = served.mount(options).await;

@@ -1,4 +1,4 @@
-//! Procedures that make, remove and move names (RFC 1813, sections 3.3.8 to 3.3.15).
+//! Procedures that create, remove and rename (RFC 1813, sections 3.3.8 to 3.3.15).
 
 use protocol::nfs3::{
     CreateArgs, CreateHow as WireHow, CreateOk, LinkArgs, LinkRes, MkdirArgs, MknodArgs, MknodData,

@@ -20,7 +20,8 @@ pub(in crate::nfs4) async fn answer(
     }
 }
 
-/// Most names are those of files: that is tried first. An origin of another kind says `Perm` of a directory.
+/// Most names are those of files, so this tries `remove` first. An origin of another kind returns `Perm`
+/// for a directory.
 async fn remove(Object { export, handle, caller }: &Object, name: &Name) -> vfs::Result<Wcc> {
     let failed = match export.fs.remove(caller, handle, name).await {
         Ok(wcc) => return Ok(wcc),
