@@ -11,7 +11,7 @@ use rustix::fs::SeekFrom;
 
 use crate::setting::{Setting, VERSIONS, may_mount};
 
-/// Large enough that reads of the file overlap with the rewrites.
+/// Size in bytes of a file that enters passthrough once the cache has it.
 const MUCH: usize = 640 << 10;
 
 /// Repeats some work until this is dropped, and collects the errors.
