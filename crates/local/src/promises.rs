@@ -29,10 +29,10 @@ use vfs::{Handle, Status};
 const BLOCK_BYTES: u64 = 4096;
 /// Limit of a promise in bytes.
 const PROMISE_MAX: u64 = 64 << 20;
-/// A promise takes this fraction of the free and unpromised space, so that even the last of many leases
-/// gets some.
+/// A promise takes the free and unpromised space divided by this, so that even the last of many leases gets
+/// some.
 const DIVISOR: u64 = 1024;
-/// All promises together take at most this fraction of the free space.
+/// All promises together take at most the free space divided by this.
 const PROMISED_DIVISOR: u64 = 8;
 /// How long writers wait at most for holders to write their promised data. It is shorter than the time for
 /// a recall: a holder that writes beyond its own promise while it is recalled waits as well.
