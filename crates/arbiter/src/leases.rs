@@ -5,9 +5,8 @@
 //! - Leases of different holders on one file never conflict: many may read, or one may write.
 //! - A lease is held only under a lease from below that permits as much; the lease from below is returned
 //!   last.
-//! - No lease is granted on a file while a change of it is in flight, or while a requester waits for the
-//!   return of leases on it. While a change is in flight whose file is not known yet, no lease is granted
-//!   at all.
+//! - No lease is granted on a file while a change of it is in flight or a requester waits for the return of
+//!   its leases. While a change is in flight whose file is not known yet, no lease is granted at all.
 //! - A recalled lease is returned or revoked by its deadline; one with a term ([`terms`]) when the term has
 //!   truly ended.
 //!

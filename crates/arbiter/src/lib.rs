@@ -1,7 +1,7 @@
 //! The arbiter decides conflicts between clients: a `vfs::FileSystem` over another one, below every front.
 //!
 //! For each operation the arbiter checks what other clients hold. The check for a conflict, the recall that
-//! resolves it, the grant, and the operation itself are one transition here; a front never calls the layer
+//! resolves it, the grant, and the operation itself are one transition here. A front never calls the layer
 //! below. Pure state machines keep what is held, and the asynchronous trait is the shell around them:
 //! - [`shares`]: opens and the access that they deny to others;
 //! - [`locks`]: byte-range locks and their waiters;

@@ -6,14 +6,15 @@
 //! 6.13). There the change attribute *is* ctime in nanoseconds, since each change by this server reads
 //! ctime first. A test at the discovery of a file system shows whether it has fine stamps.
 //!
-//! On other file systems all changes within one tick of the kernel's clock (1 to 10 ms) share a ctime, and
-//! the server counts its own changes:
+//! On other file systems all changes within one tick of the kernel's clock (1 to 10 ms) share a ctime.
+//! There the server counts its own changes:
 //!
 //! - While another change may get the same ctime, the file is at `ctime - RESERVE`, and each change by this
 //!   server adds one. The result stays below ctime and above all numbers of earlier ticks.
 //! - A number stays valid as long as the file is in use here. Once the file is forgotten (after an idle
-//!   minute or a restart), it is at ctime: higher than all numbers of that tick, so that no client takes an
-//!   earlier state for the last one. The price is that caches with the last state fetch it once more.
+//!   minute or a restart), it is at ctime, which is higher than all numbers of that tick. So no client
+//!   takes an earlier state for the last one. The price is that caches with the last state fetch it once
+//!   more.
 //!
 //! A file whose ctime is older than a tick when it is first seen is at ctime at once. Two cases remain. If
 //! the clock is set back, the number goes on growing only while the file stays in use. And two changes by
@@ -28,8 +29,8 @@ use rustix::io::Errno;
 
 use crate::attributes::Stat;
 
-/// Distance in nanoseconds between ctime and the start of the count: less than the shortest tick, and more
-/// than the number of changes possible in a tick.
+/// Distance in nanoseconds between ctime and the start of the count. It is less than the shortest tick, and
+/// more than the number of changes possible in a tick.
 const RESERVE: u64 = 900_000;
 /// Number of changes in the test for fine stamps: all of them fit into a tick.
 const PROBES: u32 = 8;

@@ -1,8 +1,8 @@
 //! COPY and CLONE (RFC 7862) between files of one file system, done by the kernel. Holes stay holes.
 //!
-//! A COPY stops after `TIME_MAX` and reports the bytes copied so far: it holds the lock of the target
-//! file, and an impatient client would send the request again. Between two file systems it fails with
-//! `Xdev` if the kernel cannot copy.
+//! A COPY stops after `TIME_MAX` and reports the bytes copied so far. It holds the lock of the target file,
+//! and an impatient client would send the request again. Between two file systems it fails with `Xdev` if
+//! the kernel cannot copy.
 
 use std::fs::File;
 use std::time::Duration;

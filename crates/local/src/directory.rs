@@ -77,7 +77,7 @@ fn entries(
 }
 
 /// Handle and attributes of an entry. `None` if the caller may not see them, if the entry is gone, or if
-/// another file system is mounted there (clients look it up when they enter it).
+/// another file system is mounted there. Clients look the latter up when they enter it.
 fn node(tree: &Tree, directory: &Node, listed: &OwnedFd, name: &Name) -> Option<vfs::Node> {
     let path = open_child(listed, name).ok()?;
     let found = tree.describe(directory, Some(name), &path).ok()?;

@@ -7,7 +7,8 @@
 //! | 3 | fsid 8, type 1, kernel handle | as 1, if the tags of two file systems collide |
 //!
 //! The tag names the file system (see [`crate::mounts`]). Handles of ext4 (12 bytes in all) and tmpfs (16)
-//! are at most 19 bytes long, so that they fit NFSv2 with a server's wrapping; none is longer than 51.
+//! are at most 19 bytes long, so that they fit NFSv2 with a server's wrapping. No handle is longer than 51
+//! bytes.
 //!
 //! A handle survives renames and restarts. It is stale once the inode is gone, even if another file gets
 //! the inode's number. The server checks whether a handle was ever given out: the kernel opens any file of

@@ -6,9 +6,10 @@
 //! - **Handles** survive restarts and renames, and become stale with the inode. A process without
 //!   `CAP_DAC_READ_SEARCH`, or a file system without handles, uses a table of names in [`Options::state`].
 //!   Such handles are found again as long as all renames go through this server.
-//! - **Rights** are decided by the kernel for the caller's user and groups, with the two exceptions of NFS
-//!   servers: the owner may read and write, and execute permission implies read. A process that is not root
-//!   serves its own user only. The kernel's `fs.protected_hardlinks` applies to callers as to local users.
+//! - **Rights** are decided by the kernel for the caller's user and groups. The two exceptions of NFS
+//!   servers apply: the owner may read and write, and execute permission implies read. A process that is
+//!   not root serves its own user only. The kernel's `fs.protected_hardlinks` applies to callers as to
+//!   local users.
 //! - **Weak cache consistency** data is atomic with regard to all operations through the same [`LocalFs`].
 //!   It cannot exclude other processes of this machine, nor a second [`LocalFs`] over the same files.
 //! - **Change** grows with every change through this server and never goes back, even after a restart,
@@ -29,7 +30,7 @@
 //! cannot be unmounted without force, and a file that a process of this machine removes keeps its space. A
 //! program that was just written can be run on this machine some seconds later.
 //!
-//! The directory should be on a file system of this machine: operations that run without a thread of their
+//! The directory should be on a file system of this machine. Operations that run without a thread of their
 //! own would block on a network file system. It needs Linux 5.8, `/proc`, and a tokio runtime. The first
 //! open of a directory starts threads that live as long as the process, and raises the process's limit of
 //! open files. Taking the callbacks installs a handler for `SIGIO`.

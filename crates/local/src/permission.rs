@@ -5,7 +5,7 @@
 //! tick of the file system's clock may share a ctime. So a decision is cached only if the ctime is nonracy:
 //! older than a tick.
 //!
-//! As in other NFS servers, the *owner* of a file may read and write it whatever its mode: a client may
+//! As in other NFS servers, the *owner* of a file may read and write it whatever its mode. A client may
 //! have opened it before the mode changed. And execute permission implies read permission: a client has to
 //! read a file in order to run it.
 

@@ -157,7 +157,7 @@ pub(crate) fn unshare_umask() -> Result<(), Errno> {
 /// Makes `length` bytes (zero: to the end) of a file share the blocks of another (`FICLONERANGE`).
 ///
 /// # Errors
-/// `OPNOTSUPP` if the file system does not share blocks, `XDEV` between two file systems, `INVAL` if the
+/// `OPNOTSUPP` if the file system does not share blocks, `XDEV` between two file systems. `INVAL` if the
 /// range does not end at a block boundary or at the end of both files.
 pub(crate) fn clone_range(
     from: &File,

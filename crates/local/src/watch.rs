@@ -1,6 +1,6 @@
 //! Watches on leased directories (fanotify(7)), which detect name changes by processes of this machine.
 //!
-//! The kernel does not block such a process: a watch reports a change that is already made, so the recall
+//! The kernel does not block such a process. A watch reports a change that is already made, so the recall
 //! of a directory lease comes a moment later. The process id of an event excludes this server's own
 //! changes. If watches are not available (a file system without handles, a kernel older than 5.13 without
 //! `CAP_SYS_ADMIN`), nothing is detected.

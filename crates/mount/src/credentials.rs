@@ -46,8 +46,8 @@ pub fn machine() -> Caller {
 /// Has this thread been killed, so that it only waits to end?
 ///
 /// This reads `status` only. `stat` and other files of `/proc` block while a process is in exec(2), until
-/// it has closed its close-on-exec files, and such a close may be the request in question. An answer must
-/// never wait for its requester.
+/// it has closed its close-on-exec files. Such a close may be the request in question. An answer must never
+/// wait for its requester.
 pub fn is_killed(pid: u32) -> bool {
     pid != 0 && status_of(pid).is_none_or(|status| is_ending(&status))
 }

@@ -81,7 +81,7 @@ pub struct NodeState {
     /// The value of `looks` when the kernel last appended at the true end of file.
     pub ends_known: u64,
     /// The processes that got locks on the file, by lock owner, with the open that they used last. An entry
-    /// stays until the owner gives up all its locks or that open is released: the kernel does not say which
+    /// stays until the owner gives up all its locks or that open is released. The kernel does not say which
     /// owners are open files (`F_OFD_SETLK`).
     pub lockers: HashMap<Owner, Locker>,
     /// Opens with locks of which a descriptor was closed, and when. Their RELEASE may be on its way.

@@ -4,7 +4,7 @@
 //! cache file. Its reads never reach this process. The kernel sets these rules:
 //! - All opens of a node use the page cache, or all use one and the same backing file.
 //! - An open cannot lose or replace its backing file.
-//! - It takes CAP_SYS_ADMIN, and a connection that agreed on it.
+//! - Passthrough needs CAP_SYS_ADMIN, and a connection on which INIT agreed on it.
 //!
 //! So the mount decides at the open. An open for writing, or of a changed file, cannot share the backing
 //! file of the node's other opens. Then the mount retires the node: the kernel looks the file up again and

@@ -7,7 +7,7 @@
 //!
 //! - A read lease has truly ended `clock_skew` after its term: the holder's clock may fall behind ours by
 //!   that much during a term.
-//! - For a write lease, in addition no write to the file may arrive for `write_slack` after that: a write
+//! - For a write lease, in addition no write to the file may arrive for `write_slack` after that. A write
 //!   under the lease may still be in flight. Also a worker must be free to process arriving calls
 //!   (`workers`): for its sender, a call that waits unread in a socket has arrived.
 //!
@@ -225,10 +225,10 @@ impl Leases {
 /// Interval of the checks of a lease that would have ended if a worker were free.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// Size in bytes of a lease with a term, with its entries in all tables of the arbiter and the state of its
-/// file, if it is the only lease on the file. Not included are the handle itself, which is stored once, and
-/// the tables' spare capacity. The paper's record has 64 bytes, in a kernel that also stores the handle
-/// elsewhere.
+/// Size in bytes of a lease with a term that is the only lease on its file. It includes the lease's entries
+/// in all tables of the arbiter and the state of the file. Not included are the handle itself, which is
+/// stored once, and the tables' spare capacity. The paper's record has 64 bytes, in a kernel that also
+/// stores the handle elsewhere.
 pub const RECORD_BYTES: usize = size_of::<(LeaseId, Grant)>()
     + size_of::<(Instant, LeaseId)>()
     + size_of::<(Key, super::file::File)>()

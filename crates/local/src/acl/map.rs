@@ -83,8 +83,8 @@ impl Who {
 /// Converts an NFSv4 list.
 ///
 /// # Errors
-/// `Inval` for audit and alarm entries, for an inheritable entry on a file or one that only some new objects
-/// inherit, and for a `who` that is not a number.
+/// `Inval` for audit and alarm entries, and for a `who` that is not a number. `Inval` also for an
+/// inheritable entry on a file, and for one that only some new objects inherit.
 pub(super) fn kept(acl: &Acl, is_dir: bool) -> Result<Kept, Status> {
     let (mut here, mut below) = (Vec::new(), Vec::new());
     for ace in &acl.0 {

@@ -13,11 +13,11 @@
 //!    sends a GETATTR. This GETATTR is answered when the kernel has dropped the names. Until then each
 //!    reply about the directory is valid only once.
 //!
-//! A process may send this GETATTR while it holds the directory's lock: it is about to create a file, and
-//! another creation came between its path walk and its lock. Then the kernel cannot drop the names while
-//! the GETATTR waits. So a GETATTR waits for [`PATIENCE`] only, unless a request in flight explains the
-//! lock. But a thread whose own change raised the doubt walks the path before it locks, so it waits until
-//! the kernel has dropped the names.
+//! A process that is about to create a file may send this GETATTR while it holds the directory's lock. This
+//! happens if another creation came between its path walk and its lock. Then the kernel cannot drop the
+//! names while the GETATTR waits. So a GETATTR waits for [`PATIENCE`] only, unless a request in flight
+//! explains the lock. But a thread whose own change raised the doubt walks the path before it locks, so it
+//! waits until the kernel has dropped the names.
 //!
 //! Without `default_permissions` (no `allow_other`) the kernel does not check modes, and the second step
 //! does not happen.

@@ -20,7 +20,7 @@ const TARGET_MAX_BYTES: usize = 4096;
 
 impl Front {
     /// LOOKUP. The kernel caches no negative entries. A point of coherence (see `docs/semantics.md`) ends
-    /// the lifetime of the negative entries in the layer below, and no notification could end them in the
+    /// the lifetime of the negative entries in the layer below. No notification could end them in the
     /// kernel in time. The kernel takes the directory's lock for a notification, and the creator of a lock
     /// file holds that lock until the reply to the creation.
     pub async fn lookup(self: &Arc<Front>, header: &Header, text: &[u8]) -> Outcome {

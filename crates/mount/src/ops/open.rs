@@ -2,9 +2,9 @@
 //!
 //! An open uses the name under which the file was last found, so that it opens the file that the name leads
 //! to **now**. It costs one GETATTR or OPEN of the layer below, and nothing under a lease. If the name
-//! leads to another file or to none, the reply is ESTALE: the kernel looks the path up again and opens what
-//! it finds (`reopen`). The kernel does not say by which name it came. So if a file was found under several
-//! names, the open checks each of them.
+//! leads to another file or to none, the reply is ESTALE. Then the kernel looks the path up again and opens
+//! what it finds (`reopen`). The kernel does not say by which name it came. So if a file was found under
+//! several names, the open checks each of them.
 //!
 //! The attributes at the open decide which caches stay valid. Pages of another state are dropped;
 //! attributes of another state are invalidated.
