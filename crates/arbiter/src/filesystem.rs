@@ -1,4 +1,4 @@
-//! The arbiter as a `FileSystem`: each operation is checked against what is held, then passed on.
+//! The arbiter as a `FileSystem`: it checks each operation against what is held, then passes it on.
 
 use std::time::Duration;
 

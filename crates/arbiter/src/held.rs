@@ -1,25 +1,25 @@
-//! What is held, for whoever looks after the server.
+//! Statistics and listings of what is held, for administrators.
 
 use std::time::Duration;
 
 use vfs::{Handle, HolderId, LeaseId, LeaseKind};
 
-/// What is held at one moment, in numbers, and what has happened so far.
+/// Numbers of what is held now, and counters since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Holdings {
     /// Opens.
     pub opens: usize,
-    /// Opens that deny something to others.
+    /// Opens that deny access to others.
     pub denying_opens: usize,
-    /// Ranges locked.
+    /// Locked ranges.
     pub locks: usize,
-    /// Denied locks that somebody waits for.
+    /// Denied locks with a waiter.
     pub lock_waiters: usize,
-    /// Read leases on files out.
+    /// Read leases held on files.
     pub read_leases: usize,
-    /// Write leases out.
+    /// Write leases held.
     pub write_leases: usize,
-    /// Leases on directories out.
+    /// Leases held on directories.
     pub directory_leases: usize,
     /// Leases granted so far.
     pub granted: u64,
@@ -29,7 +29,7 @@ pub struct Holdings {
     pub returned: u64,
     /// Leases revoked so far.
     pub revoked: u64,
-    /// Time from recall to return or revocation, all together.
+    /// Total time from recall to return or revocation.
     pub recall_time: Duration,
     /// The longest of these times.
     pub recall_time_max: Duration,
@@ -37,17 +37,17 @@ pub struct Holdings {
     pub questions: u64,
 }
 
-/// One lease that is out.
+/// A lease that is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeldLease {
-    /// Its name.
+    /// Its id.
     pub id: LeaseId,
-    /// Who has it.
+    /// Its holder.
     pub holder: HolderId,
-    /// On which file.
+    /// Its file.
     pub handle: Handle,
     /// What it allows.
     pub kind: LeaseKind,
-    /// For how long it has been recalled and not returned.
+    /// Time since its recall, if it was recalled and not returned.
     pub recalled: Option<Duration>,
 }

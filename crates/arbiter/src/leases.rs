@@ -1,18 +1,21 @@
-//! Which of our clients holds which lease, and under which lease of the layer below.
+//! The leases of clients, and the leases of the layer below that they depend on.
 //!
-//! A pure state machine: events come in as method calls with the time, effects go out through [`Leases::effects`]. What
-//! it keeps true:
-//! - leases of different holders on one file never conflict: many may read, or one may write;
-//! - none is out but under a lease from below that allows as much, which is given back only after them;
-//! - none is granted while a change by anybody is under way, or while somebody waits for leases to be returned;
-//! - a recalled lease is returned or revoked by its deadline; one with a term ([`terms`]) when that has truly ended.
+//! A pure state machine: events are method calls with the time; effects are read with [`Leases::effects`].
+//! Its invariants:
+//! - Leases of different holders on one file never conflict: many may read, or one may write.
+//! - A lease is held only under a lease from below that permits as much; the lease from below is returned
+//!   last.
+//! - No lease is granted on a file while a change of it is in flight or a requester waits for the return of
+//!   its leases. While a change is in flight whose file is not known yet, no lease is granted at all.
+//! - A recalled lease is returned or revoked by its deadline; one with a term ([`terms`]) when the term has
+//!   truly ended.
 //!
-//! A directory is a file here: a lease for reading on it is one on its names, and whoever makes, removes or renames one
-//! changes it.
+//! A directory is treated as a file. A read lease on it covers its names, and a request that creates,
+//! removes or renames a name changes it.
 //!
-//! What a lease from below says may cross the answer that grants it: a recall may come first, and we may have given the
-//! lease back while another open's answer that names it was under way. Both are settled when the opens that were under
-//! way at that time have landed ([`grants_in_flight`]).
+//! News about a lease from below may cross the reply that grants it. A recall may arrive first. Or the
+//! arbiter may have returned the lease while another open's reply that names it was in flight. Both cases
+//! are resolved when all opens in flight at that time have ended ([`grants_in_flight`]).
 
 mod file;
 mod files;
@@ -37,27 +40,27 @@ pub use grant::Wanted;
 pub use grants_in_flight::GrantInFlight;
 pub use terms::{Renewal, Termed, Terms};
 
-/// What is to be done, as a consequence of an event.
+/// The consequence of an event, to be carried out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Ask the holder for it.
+    /// Recall the lease from its holder.
     Recall(Recall),
-    /// Tell the holder that it has lost it.
+    /// Tell the holder that its lease is revoked.
     Revoked(LeaseId, Handle),
-    /// Ask a holder to keep no more than so many.
+    /// Ask a holder to keep at most this number of leases.
     RecallAny(HolderId, u32),
-    /// A lease on the file is gone: whoever waits for that may look again.
+    /// A lease on the file has ended: wake the requesters that wait for that.
     Gone(LeaseId, Handle),
-    /// Give a lease back to the layer below, then say [`Leases::gave_back`].
+    /// Return a lease to the layer below, then call [`Leases::gave_back`].
     GiveBack(LeaseId),
 }
 
-/// What somebody does with a file, as far as leases of others care.
+/// The use of a file by a request, as far as leases of other holders are concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
-    /// Opens it for reading, or reads.
+    /// An open for reading, or a read.
     Read,
-    /// Opens it for writing or with a denial, or changes anything about it.
+    /// An open for writing or with a denial, or any change.
     Change,
 }
 
@@ -67,7 +70,7 @@ impl Use {
     }
 }
 
-/// A lease that is out.
+/// A lease that is held.
 #[derive(Clone, Debug)]
 struct Grant {
     holder: HolderId,
@@ -76,16 +79,16 @@ struct Grant {
     until: Option<Instant>,
     /// The change attribute that it vouches for.
     change: u64,
-    /// The change attribute that others were last told of a file that the holder modifies.
+    /// The last change attribute reported to others for a file that the holder modifies.
     told: u64,
-    /// Orders leases by last use.
+    /// The order of the last use.
     used: u64,
     recalled: Option<Box<Recalled>>,
-    /// It is on a directory.
+    /// The lease is on a directory.
     directory: bool,
-    /// It has a term of its own, other than that of the lease below.
+    /// The lease has its own term, besides that of the lease below.
     term: Option<Term>,
-    /// Where it is in the queue of ends.
+    /// Its entry in the queue of ends.
     queued: Option<Instant>,
 }
 
@@ -96,7 +99,7 @@ struct Recalled {
 }
 
 impl Grant {
-    /// When it ends without anybody doing anything. The deadline of a recall does not end one with a term.
+    /// When it ends without any further event. The deadline of a recall does not end a lease with a term.
     fn ends(&self, terms: &Terms) -> Option<Instant> {
         let deadline =
             self.recalled.as_ref().map(|recalled| recalled.deadline).filter(|_| self.term.is_none());
@@ -104,18 +107,18 @@ impl Grant {
     }
 }
 
-/// How a lease ends.
+/// How a lease ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {
-    /// Its holder returned it.
+    /// The holder returned it.
     Returned,
-    /// Its time was over.
+    /// Its term ended.
     Lapsed,
-    /// It was not returned in time, or lost by the layer below.
+    /// The holder did not return it in time, or the layer below lost it.
     Revoked,
 }
 
-/// A write lease that another asks about.
+/// A write lease that another requester asks about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Writer {
     /// The lease.
@@ -124,43 +127,43 @@ pub struct Writer {
     pub change: u64,
 }
 
-/// One lease, for a listing.
+/// A lease, for a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// Its name.
+    /// Its id.
     pub id: LeaseId,
-    /// Who has it.
+    /// Its holder.
     pub holder: HolderId,
-    /// On which file.
+    /// Its file.
     pub handle: Handle,
     /// What it allows.
     pub kind: LeaseKind,
-    /// It was recalled then, and has not come back.
+    /// The time of its recall, if it was recalled and not returned.
     pub recalled: Option<Instant>,
 }
 
-/// What has happened so far.
+/// Counters since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Leases granted.
     pub granted: u64,
-    /// Of those with a term, renewed.
+    /// Renewals of leases with a term.
     pub renewed: u64,
-    /// Of those with a term, ended because nobody renewed them.
+    /// Leases with a term that ended because they were not renewed.
     pub expired: u64,
-    /// Recalled.
+    /// Leases recalled.
     pub recalled: u64,
-    /// Of the recalled ones, returned in time.
+    /// Recalled leases that were returned in time.
     pub returned: u64,
-    /// Revoked, because they were not, or because the layer below had lost what vouched for them.
+    /// Leases revoked: not returned in time, or lost by the layer below.
     pub revoked: u64,
-    /// From recall to return or revocation: all of them together.
+    /// Total time from recall to return or revocation.
     pub recall_time: Duration,
-    /// The longest of these.
+    /// The longest of these times.
     pub recall_time_max: Duration,
 }
 
-/// See the module.
+/// The state machine. See the module.
 #[derive(Debug)]
 pub struct Leases {
     delegations: Delegations,
@@ -170,27 +173,27 @@ pub struct Leases {
     terms: Terms,
     files: Files,
     grants: BTreeMap<LeaseId, Grant>,
-    /// Those not recalled, by last use.
+    /// Leases that are not recalled, in the order of their last use.
     idle: BTreeMap<u64, LeaseId>,
-    /// Those that end by themselves, by when.
+    /// Leases that end by themselves, in the order of their ends.
     ends: BTreeSet<(Instant, LeaseId)>,
     holders: HashMap<HolderId, usize>,
-    /// Files on which nothing is granted for a while, by when that ends.
+    /// Files in their quiet period, in the order of its end: no lease is granted on them.
     quiet_files: VecDeque<(Instant, Handle)>,
     grants_in_flight: GrantsInFlight,
-    /// Leases from below of which something was heard out of turn.
+    /// Leases from below with news that arrived out of order.
     seen: HashMap<LeaseId, Seen>,
     under_of: HashMap<LeaseId, Key>,
-    /// Changes under way to files not known yet, because they come by name.
+    /// Changes in flight by name, whose files are not known yet.
     nameless: usize,
-    /// Changes that have ended.
+    /// Number of changes that have ended.
     changes: u64,
     next: u64,
     writes: usize,
     directories: usize,
-    /// Leases out that have a term.
+    /// Number of leases with a term.
     termed: usize,
-    /// Changes under way.
+    /// Number of changes in flight.
     under_way: usize,
     asked_any: Option<Instant>,
     counts: Counts,
@@ -198,7 +201,7 @@ pub struct Leases {
 }
 
 impl Leases {
-    /// Nothing is out.
+    /// A state machine without leases.
     pub fn new(options: &Options) -> Leases {
         Leases {
             delegations: options.delegations,
@@ -228,12 +231,12 @@ impl Leases {
         }
     }
 
-    /// What is to be done, in this order.
+    /// The effects to carry out, in this order.
     pub fn effects(&mut self) -> Vec<Effect> {
         std::mem::take(&mut self.effects)
     }
 
-    /// Is nothing that others hold in the way of this use? What is, is recalled.
+    /// Does nothing that others hold conflict with this use? Conflicting leases are recalled.
     pub fn clear(&mut self, now: Instant, handle: &Handle, holder: Option<HolderId>, usage: Use) -> bool {
         let Some(file) = self.files.get(handle) else { return true };
         let in_way: Vec<LeaseId> = file
@@ -256,12 +259,12 @@ impl Leases {
         false
     }
 
-    /// Somebody waits until others have returned what is in the way: nothing new is granted on the file meanwhile.
+    /// A requester waits for the return of conflicting leases. Meanwhile no lease is granted on the file.
     pub fn claim(&mut self, handle: &Handle) {
         self.files.entry(handle).claims += 1;
     }
 
-    /// Waits no more.
+    /// The requester does not wait any more.
     pub fn unclaim(&mut self, now: Instant, handle: &Handle) {
         if let Some(file) = self.files.get_mut(handle) {
             file.claims = file.claims.saturating_sub(1);
@@ -269,13 +272,13 @@ impl Leases {
         self.forget_if_unused(now, handle);
     }
 
-    /// A change to the file begins; it is [`Leases::clear`].
+    /// A change of the file begins. The caller has checked [`Leases::clear`].
     pub fn begin_change(&mut self, handle: &Handle) {
         self.files.entry(handle).changing += 1;
         self.under_way += 1;
     }
 
-    /// It has ended.
+    /// A change of the file has ended.
     pub fn end_change(&mut self, now: Instant, handle: &Handle) {
         self.changes += 1;
         if let Some(file) = self.files.get_mut(handle) {
@@ -286,23 +289,23 @@ impl Leases {
         self.forget_if_unused(now, handle);
     }
 
-    /// A change to a file that only the layer below will know begins. Nothing is granted meanwhile.
+    /// A change begins whose file only the layer below knows. Meanwhile no lease is granted at all.
     pub fn begin_nameless_change(&mut self) {
         self.nameless += 1;
     }
 
-    /// It has ended, or its file is known.
+    /// Such a change has ended, or its file is known.
     pub fn end_nameless_change(&mut self) {
         self.changes += 1;
         self.nameless = self.nameless.saturating_sub(1);
     }
 
-    /// The holder returns a lease, recalled or not. One that is not out is no matter.
+    /// The holder returns a lease, recalled or not. An id that is not held is ignored.
     pub fn returned(&mut self, now: Instant, id: LeaseId) {
         self.end(now, id, Ending::Returned);
     }
 
-    /// Time goes on: revokes what is overdue.
+    /// Ends the leases and quiet periods whose time is over, and revokes overdue leases.
     pub fn expire(&mut self, now: Instant) {
         while let Some(&(at, id)) = self.ends.first() {
             if at > now {
@@ -334,14 +337,14 @@ impl Leases {
         }
     }
 
-    /// When [`Leases::expire`] has something to do.
+    /// When [`Leases::expire`] has work to do.
     pub fn next_expiry(&self) -> Option<Instant> {
         let ends = self.ends.first().map(|(at, _)| *at);
         let quiet = self.quiet_files.front().map(|(until, _)| *until);
         [ends, quiet].into_iter().flatten().min()
     }
 
-    /// The write lease of another holder than this one, if there is one on the file.
+    /// The write lease of a holder other than this one, if the file has one.
     pub fn writer(&self, now: Instant, handle: &Handle, holder: Option<HolderId>) -> Option<Writer> {
         let file = self.files.get(handle)?;
         file.grants.iter().find_map(|id| {
@@ -357,46 +360,48 @@ impl Leases {
         self.files.get(handle).is_some_and(|file| file.grants.iter().any(of_it))
     }
 
-    /// May the holder be asked about its file? Not if it is to return the lease: it has better things to do.
+    /// May the holder be asked about its file? Not while its lease is recalled: the return will bring the
+    /// data.
     pub fn may_be_asked(&self, id: LeaseId) -> bool {
-        // NQNFS has no way to ask.
+        // NQNFS has no such question.
         self.grants.get(&id).is_some_and(|grant| grant.recalled.is_none() && grant.term.is_none())
     }
 
-    /// A change attribute for a file that the holder of this lease has modified, where the layer below says `change`.
-    /// It differs from all that were told before (RFC 8881, section 10.4.3). `None` if the lease is not out.
+    /// A change attribute for a file that the holder of this lease has modified, where the layer below
+    /// reports `change`. It differs from all that were reported before (RFC 8881, section 10.4.3). `None`
+    /// if the lease is not held.
     pub fn modified(&mut self, id: LeaseId, change: u64) -> Option<u64> {
         let grant = self.grants.get_mut(&id)?;
         grant.told = grant.told.max(change).wrapping_add(1);
         Some(grant.told)
     }
 
-    /// Leases that are out.
+    /// Number of leases held.
     pub fn len(&self) -> usize {
         self.grants.len()
     }
 
-    /// None is out?
+    /// Are no leases held?
     pub fn is_empty(&self) -> bool {
         self.grants.is_empty()
     }
 
-    /// Write leases that are out.
+    /// Number of write leases held.
     pub fn writes(&self) -> usize {
         self.writes
     }
 
-    /// Leases on directories that are out.
+    /// Number of leases held on directories.
     pub fn directories(&self) -> usize {
         self.directories
     }
 
-    /// What has happened so far.
+    /// The counters since the start.
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// Leases behind this one in the order of their names, at most so many.
+    /// Leases after this one in the order of their ids, at most `limit`.
     pub fn list(&self, behind: Option<LeaseId>, limit: usize) -> Vec<Listed> {
         let from = behind.map_or(Bound::Unbounded, Bound::Excluded);
         let listed = self.grants.range((from, Bound::Unbounded)).map(|(id, grant)| Listed {
@@ -409,7 +414,7 @@ impl Leases {
         listed.take(limit).collect()
     }
 
-    /// Asks for a lease, or brings the deadline forward if it has been asked for.
+    /// Recalls a lease, or moves the deadline of its recall forward.
     fn recall(&mut self, now: Instant, id: LeaseId, deadline: Instant) {
         let Some(grant) = self.grants.get_mut(&id) else { return };
         let deadline = if grant.term.is_some() {
@@ -429,7 +434,7 @@ impl Leases {
         self.queue_end(id);
     }
 
-    /// A lease ends at another time than before.
+    /// The end of a lease has changed.
     fn queue_end(&mut self, id: LeaseId) {
         let ends = self.grants.get(&id).and_then(|grant| grant.ends(&self.terms));
         self.requeue(id, ends);
@@ -445,7 +450,7 @@ impl Leases {
         }
     }
 
-    /// A lease is out no more.
+    /// Ends a lease.
     fn end(&mut self, now: Instant, id: LeaseId, how: Ending) {
         let Some(grant) = self.grants.remove(&id) else { return };
         if let Some(queued) = grant.queued {
@@ -477,7 +482,7 @@ impl Leases {
         if let Some(file) = self.files.get_mut(&handle) {
             file.grants.retain(|other| *other != id);
             if file.quiet_until.is_some_and(|until| until > now) {
-                // It changes hands now.
+                // The quiet period starts again with the end of the conflict.
                 self.hush(now, &handle);
             }
         }
@@ -491,7 +496,7 @@ impl Leases {
         }
     }
 
-    /// Grants nothing on this file for a while.
+    /// Starts the quiet period of a file: no lease is granted for a while.
     fn hush(&mut self, now: Instant, handle: &Handle) {
         let until = now + self.quiet;
         let Some(file) = self.files.get_mut(handle) else { return };

@@ -1,15 +1,16 @@
-//! Who of our clients holds what: a `vfs::FileSystem` over another, under every front.
+//! The arbiter decides conflicts between clients: a `vfs::FileSystem` over another one, below every front.
 //!
-//! The arbiter is where an operation meets what other clients hold. The check for a conflict, the recall that settles
-//! it, the grant, and the operation itself are one transition here; fronts never reach below. What is held is kept by
-//! pure state machines, and the asynchronous trait is their shell:
-//! - [`shares`]: opens and what they deny to others;
-//! - [`locks`]: byte-range locks, and who waits for one;
-//! - [`leases`]: what was granted to whom under which lease of the layer below, recalls and revocation.
+//! For each operation the arbiter checks what other clients hold. The check for a conflict, the recall that
+//! resolves it, the grant, and the operation itself are one transition here. A front never calls the layer
+//! below. Pure state machines keep what is held, and the asynchronous trait is the shell around them:
+//! - [`shares`]: opens and the access that they deny to others;
+//! - [`locks`]: byte-range locks and their waiters;
+//! - [`leases`]: the leases of clients, the leases of the layer below that they depend on, recalls and
+//!   revocation.
 //!
-//! v2 and v3 clients hold nothing; they are anonymous, and what the others hold is recalled for them or held against
-//! them like for anybody else. Over a layer that has no opens of its own nothing is granted, and shares and locks are
-//! ours alone.
+//! NFSv2 and NFSv3 clients hold nothing; they are anonymous. The arbiter recalls the leases of other
+//! clients for them, and checks share reservations against them as against any client. Over a layer without
+//! opens, the arbiter grants no leases, and shares and locks exist only here.
 
 mod filesystem;
 pub mod held;
@@ -28,10 +29,10 @@ pub use options::{Delegations, Options};
 
 use shell::{Shell, Tasks};
 
-/// See the module.
+/// The arbiter over another file system. See the module.
 pub struct Arbiter {
     shell: Arc<Shell>,
-    /// What goes on without being asked; ends with the arbiter.
+    /// Background tasks; they end with the arbiter.
     tasks: Tasks,
 }
 
@@ -49,12 +50,12 @@ impl Arbiter {
         Arbiter { shell, tasks }
     }
 
-    /// What is held now, in numbers.
+    /// Numbers of what is held now.
     pub fn held(&self) -> Holdings {
         self.shell.held()
     }
 
-    /// Leases that are out, behind `behind` in the order of their names, at most `limit`.
+    /// The leases that are held, in the order of their ids, after `behind`, at most `limit`.
     pub fn leases(&self, behind: Option<LeaseId>, limit: usize) -> Vec<HeldLease> {
         self.shell.leases(behind, limit)
     }

@@ -1,8 +1,9 @@
-//! Byte-range locks (RFC 8881, section 9), by file and owner, and who waits for one.
+//! Byte-range locks (RFC 8881, section 9), by file and owner, and their waiters.
 //!
-//! A pure table. An owner's ranges split, merge, and change their kind as POSIX has it; a lock conflicts with those of
-//! other owners where either is exclusive. Owners are unique among all clients. A denied lock may leave a waiter, which
-//! is told once, when a release has made way; it then asks again, against whoever else does.
+//! A pure table. An owner's ranges split, merge, and change their kind as in POSIX. Locks of different
+//! owners conflict if either is exclusive. Owners are unique among all clients. A denied lock may leave a
+//! waiter. The waiter is notified once, when a release has removed the conflict. Then it asks again, in
+//! competition with other requesters.
 
 mod ranges;
 
@@ -14,38 +15,38 @@ use vfs::{Handle, HolderId, Lock, OpenId, Owner, Status};
 
 use ranges::{Range, Ranges};
 
-/// Ranges of one owner on one file at most.
+/// Limit of ranges of one owner on one file.
 const RANGES_PER_OWNER_MAX: usize = 16_384;
-/// Ranges in all.
+/// Limit of all ranges.
 const RANGES_MAX: usize = 1 << 20;
-/// Waiters for one file at most. Those beyond ask again by themselves, as every client does.
+/// Limit of waiters for one file. Further ones ask again by themselves, as every client does.
 const WAITERS_PER_FILE_MAX: usize = 1024;
-/// Waiters in all.
+/// Limit of all waiters.
 const WAITERS_MAX: usize = 1 << 16;
-/// For how long a waiter is remembered; one that is still interested has asked again.
+/// How long a waiter is remembered; one that still waits has asked again by then.
 const WAIT_MAX: Duration = Duration::from_secs(300);
 
-/// What comes of asking for a lock.
+/// The result of a lock request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is held.
+    /// The lock is held.
     Granted(Before),
-    /// This one is in the way.
+    /// This lock conflicts.
     Denied(Lock),
 }
 
-/// What the owner held of the range before, for [`Locks::undo`].
+/// The owner's locks in the range before, for [`Locks::undo`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Before(Ranges);
 
-/// Somebody who waits, told that the lock would be granted now.
+/// A notification to a waiter: its lock would be granted now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// Whose front is to be told.
+    /// The holder whose front gets the notification.
     pub holder: HolderId,
-    /// For what owner.
+    /// The lock-owner.
     pub owner: Owner,
-    /// On which file.
+    /// The file.
     pub handle: Handle,
 }
 
@@ -56,11 +57,11 @@ struct Waiter {
     since: Instant,
 }
 
-/// What one owner has of one file.
+/// The locks of one owner on one file.
 #[derive(Debug, Default)]
 struct Owned {
     ranges: Ranges,
-    /// The opens that it locked through.
+    /// The opens through which they were taken.
     through: Vec<OpenId>,
 }
 
@@ -79,7 +80,7 @@ impl File {
         Some(range.lock(owner))
     }
 
-    /// Who can have what they wait for, first come first; they wait no more.
+    /// Removes the waiters that can have their lock now, in the order of their requests.
     fn told(&mut self, now: Instant, handle: &Handle) -> Vec<Notice> {
         let mut told = Vec::new();
         let mut still = VecDeque::with_capacity(self.waiters.len());
@@ -98,7 +99,7 @@ impl File {
     }
 }
 
-/// All locks.
+/// The locks of all files.
 #[derive(Debug, Default)]
 pub struct Locks {
     files: HashMap<Handle, File>,
@@ -107,11 +108,12 @@ pub struct Locks {
 }
 
 impl Locks {
-    /// Takes a lock through an open, if no other owner's is in the way. The owner's own ranges change their kind.
+    /// Takes a lock through an open, if no other owner's lock conflicts. Ranges of the same owner change
+    /// their kind.
     ///
     /// # Errors
-    /// `Inval` for a range that is empty or goes beyond the largest offset; `Resource` if there are too many, `Delay` if
-    /// this owner has.
+    /// `Inval` for an empty range or one beyond the largest offset. `Resource` if there are too many
+    /// ranges, `Delay` if this owner has too many.
     pub fn lock(&mut self, handle: &Handle, open: OpenId, lock: &Lock) -> Result<Outcome, Status> {
         check_range(lock.offset, lock.length)?;
         if self.held >= RANGES_MAX {
@@ -138,7 +140,7 @@ impl Locks {
         Ok(Outcome::Granted(Before(before)))
     }
 
-    /// Makes a range what it was before a lock that the layer below refused.
+    /// Restores a range to its state before a lock that the layer below refused.
     pub fn undo(&mut self, now: Instant, handle: &Handle, lock: &Lock, before: &Before) -> Vec<Notice> {
         self.change(now, handle, &lock.owner, |ranges| {
             ranges.set(lock.offset, lock.end(), None);
@@ -148,7 +150,7 @@ impl Locks {
         })
     }
 
-    /// Gives up whatever an owner holds of a range, and says who can lock now.
+    /// Releases all locks of an owner in a range. Returns the waiters that can lock now.
     ///
     /// # Errors
     /// `Inval`, as for [`Locks::lock`].
@@ -164,7 +166,8 @@ impl Locks {
         Ok(self.change(now, handle, owner, |ranges| ranges.set(offset, end, None)))
     }
 
-    /// Gives up all locks on a file of owners that locked through an open that ends, and says who can lock now.
+    /// Releases all locks on a file by owners that locked through `open`, which ends. Returns the waiters
+    /// that can lock now.
     pub fn close(&mut self, now: Instant, handle: &Handle, open: OpenId) -> Vec<Notice> {
         let Some(file) = self.files.get(handle) else { return Vec::new() };
         let through = file.owners.iter().filter(|(_, owned)| owned.through.contains(&open));
@@ -175,7 +178,8 @@ impl Locks {
             .collect()
     }
 
-    /// Says who can lock now, after an owner has made its exclusive lock a shared one.
+    /// Returns the waiters that can lock now, after an owner has changed an exclusive lock into a shared
+    /// one.
     pub fn tell(&mut self, now: Instant, handle: &Handle) -> Vec<Notice> {
         let Some(file) = self.files.get_mut(handle) else { return Vec::new() };
         let waiters = file.waiters.len();
@@ -184,7 +188,7 @@ impl Locks {
         told
     }
 
-    /// The lock that would deny this one.
+    /// The lock that would conflict with this one.
     ///
     /// # Errors
     /// `Inval`, as for [`Locks::lock`].
@@ -193,19 +197,19 @@ impl Locks {
         Ok(self.files.get(handle).and_then(|file| file.conflict(lock)))
     }
 
-    /// Does the owner hold any lock of the file?
+    /// Does the owner hold any lock on the file?
     pub fn holds(&self, handle: &Handle, owner: &Owner) -> bool {
         self.files.get(handle).is_some_and(|file| file.owners.contains_key(owner))
     }
 
-    /// Were locks that are held taken through this open?
+    /// Were any held locks taken through this open?
     pub fn any_through(&self, handle: &Handle, open: OpenId) -> bool {
         self.files
             .get(handle)
             .is_some_and(|file| file.owners.values().any(|owned| owned.through.contains(&open)))
     }
 
-    /// Remembers that a holder waits for a lock that was denied. One who waits already keeps its place.
+    /// Remembers that a holder waits for a denied lock. A waiter that asks again keeps its place.
     pub fn wait(&mut self, now: Instant, handle: &Handle, holder: HolderId, lock: &Lock) {
         if self.waiting >= WAITERS_MAX {
             self.forget_old_waiters(now);
@@ -221,12 +225,12 @@ impl Locks {
         }
     }
 
-    /// Ranges held.
+    /// Number of locked ranges.
     pub fn len(&self) -> usize {
         self.held
     }
 
-    /// None held?
+    /// Are there no locks?
     pub fn is_empty(&self) -> bool {
         self.held == 0
     }

@@ -1,4 +1,4 @@
-//! How the arbiter behaves where the protocols leave it a choice.
+//! Behaviour of the arbiter where the protocols leave a choice.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,42 +8,43 @@ use vfs::{Clock, Recovery, SystemClock};
 
 use crate::leases::Terms;
 
-/// `delegations=`: when leases are granted to our clients.
+/// `delegations=`: when clients get leases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Delegations {
-    /// Where they are likely to last: not on files that changed hands recently.
+    /// If a lease is likely to last: not on files with a recent conflict.
     #[default]
     Auto,
-    /// Wherever they are allowed.
+    /// Whenever the rules permit.
     Always,
-    /// To nobody.
+    /// Never.
     Never,
 }
 
-/// See the module.
+/// The options. See the module.
 #[derive(Clone)]
 pub struct Options {
-    /// When to grant.
+    /// When to grant leases.
     pub delegations: Delegations,
-    /// Leases out at one time, at most. Each is about 500 bytes here, and some kilobytes at a client.
+    /// Limit of leases. Each takes about 500 bytes here, and some kilobytes at a client.
     pub leases_max: usize,
-    /// How long a holder may take to return a recalled lease before it is revoked. A front sets its lease time, so that
-    /// a client that is alive always has the time that it was promised.
+    /// Time for a holder to return a recalled lease before it is revoked. A front sets this to its lease
+    /// time, so that a live client always has the time that it was promised.
     pub recall_deadline: Duration,
-    /// How long an asker is held while a recall runs, before it is told `Delay`. Most recalls take one round trip and
-    /// the flushing of what was written; clients that are told `Delay` sleep for longer than that (Linux: 0.1 s doubling
-    /// up to 15 s for v4, 5 s for v3's JUKEBOX). It is below the 7.7 s in which a Linux client over UDP gives its
-    /// server up for the first time, and far below the 60 s of TCP.
+    /// How long a requester waits for a recall before it gets `Delay`. Most recalls take one round trip and
+    /// the flush of written data. A client that gets `Delay` sleeps longer than that (Linux: 0.1 s doubling
+    /// up to 15 s for v4, 5 s for JUKEBOX of v3). The value is below 7.7 s, when a Linux client over UDP
+    /// first considers its server dead, and far below the 60 s of TCP.
     pub patience: Duration,
-    /// For how long after a conflict nothing is granted on a file.
+    /// How long after a conflict no lease is granted on the file.
     pub quiet: Duration,
-    /// How long the holder of a write lease may take to say what it has made of a file (CB_GETATTR).
+    /// Time for the holder of a write lease to report its changes of a file (CB_GETATTR).
     pub getattr_deadline: Duration,
-    /// When leases with a term have ended.
+    /// Parameters of leases with a term.
     pub terms: Terms,
-    /// After a restart, until the leases with a term of the life before have ended: only holders' writes are let in.
+    /// After a restart, until the leases with a term from the incarnation before have ended: only writes of
+    /// their holders are admitted.
     pub recovery: Arc<Recovery>,
-    /// The time of day: `mtime` of a file that its holder has modified.
+    /// The time of day, for the `mtime` of a file that its holder has modified.
     pub clock: Arc<dyn Clock>,
 }
 

@@ -1,38 +1,39 @@
-//! Share reservations (RFC 8881, section 9.7): each open says what it does and what it denies.
+//! Share reservations (RFC 8881, section 9.7): each open states its access and the access that it denies to
+//! others.
 //!
-//! A pure table. Two opens of one file go together if neither does what the other denies. A second open by the same
-//! holder and owner is no other: it widens the first (section 9.11).
+//! A pure table. Two opens of one file are compatible if neither has an access that the other denies. A
+//! second open by the same holder and owner is not another open: it extends the first (section 9.11).
 
 use std::collections::HashMap;
 
 use vfs::{Handle, HolderId, OpenId, Owner, Share, Status};
 
-/// Opens of one file at most; a front's own bounds are lower.
+/// Limit of opens of one file; a front's own limits are lower.
 const OPENS_PER_FILE_MAX: usize = 65_536;
 
-/// What an open is to be.
+/// An open to be entered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Opening {
-    /// For whom, if its protocol has holders.
+    /// The holder, if its protocol has holders.
     pub holder: Option<HolderId>,
-    /// For which of its owners.
+    /// The open-owner.
     pub owner: Owner,
-    /// What it will do.
+    /// The requested access.
     pub access: Share,
-    /// What others may not do.
+    /// The access denied to others.
     pub deny: Share,
 }
 
-/// What holders other than one do with a file.
+/// The opens of a file by other holders.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Others {
-    /// They have it open.
+    /// There are any.
     pub open: bool,
-    /// They have it open for writing.
+    /// There are opens for writing.
     pub write: bool,
 }
 
-/// One open.
+/// An open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct HeldOpen {
     id: OpenId,
@@ -50,8 +51,8 @@ impl HeldOpen {
     }
 }
 
-/// The unions of every choice among the shares that an open was made and widened with: what a downgrade may name
-/// (RFC 8881, section 18.18.3). One bit for each of the sixteen.
+/// The unions of all subsets of the shares that an open was made and extended with. A downgrade may name
+/// any of these (RFC 8881, section 18.18.3). One bit for each of the sixteen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Combinations(u16);
 
@@ -71,14 +72,14 @@ impl Combinations {
         self.0 |= unions;
     }
 
-    /// Forgets what is more than this.
+    /// Removes the combinations that exceed this share.
     fn narrow(&mut self, access: Share, deny: Share) {
         let complete = Combinations::index(access, deny);
         self.0 &= (0..16).filter(|part| part & !complete == 0).fold(0, |all, part| all | 1 << part);
     }
 }
 
-/// All opens.
+/// The opens of all files.
 #[derive(Debug, Default)]
 pub struct Shares {
     files: HashMap<Handle, Vec<HeldOpen>>,
@@ -87,10 +88,12 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// Enters an open under `id`, or widens the one that its holder and owner have: gives the id that it has.
+    /// Enters an open under `id`, or extends the open of the same holder and owner. Returns the id of the
+    /// open.
     ///
     /// # Errors
-    /// `ShareDenied` if another open is in the way; `Inval` if it would do nothing; `Delay` if there are too many.
+    /// `ShareDenied` if another open conflicts; `Inval` if the access is empty; `Delay` if there are too
+    /// many opens.
     pub fn open(&mut self, handle: &Handle, id: OpenId, opening: Opening) -> Result<OpenId, Status> {
         self.check(handle, &opening)?;
         let held = self.files.entry(*handle).or_default();
@@ -113,7 +116,7 @@ impl Shares {
         Ok(mine.id)
     }
 
-    /// Could this open be entered now? What its own owner denies counts too (RFC 7530, section 9.9).
+    /// Could this open be entered now? Denials of the same owner count too (RFC 7530, section 9.9).
     ///
     /// # Errors
     /// As [`Shares::open`].
@@ -125,10 +128,10 @@ impl Shares {
         if denied { Err(Status::ShareDenied) } else { Ok(()) }
     }
 
-    /// Narrows an open to a union of shares that it was made and widened with.
+    /// Reduces an open to a union of shares that it was made and extended with.
     ///
     /// # Errors
-    /// `BadStateId` if there is no such open; `Inval` if it never had that.
+    /// `BadStateId` if there is no such open; `Inval` if it never had that share.
     pub fn downgrade(&mut self, id: OpenId, access: Share, deny: Share) -> Result<(), Status> {
         let handle = self.opens.get(&id).ok_or(Status::BadStateId)?;
         let held = self.files.get_mut(handle).ok_or(Status::ServerFault)?;
@@ -143,7 +146,7 @@ impl Shares {
         Ok(())
     }
 
-    /// Ends an open, and says of which file it was.
+    /// Ends an open. Returns its file.
     ///
     /// # Errors
     /// `BadStateId` if there is no such open.
@@ -161,7 +164,8 @@ impl Shares {
         Ok(handle)
     }
 
-    /// May somebody without an open use the file so? What `except` itself denies does not count: it has a lease.
+    /// May a requester without an open use the file like this? Denials of `except` do not count: that
+    /// holder has a lease.
     ///
     /// # Errors
     /// `ShareDenied` if an open denies it.
@@ -171,11 +175,11 @@ impl Shares {
         if denied { Err(Status::ShareDenied) } else { Ok(()) }
     }
 
-    /// May this open use this file so? One for writing may read too: clients read what they fill up to whole pages
-    /// (RFC 8881, section 18.22.4).
+    /// May this open use this file like this? An open for writing may also read: clients read in order to
+    /// complete pages (RFC 8881, section 18.22.4).
     ///
     /// # Errors
-    /// `BadStateId` if there is no such open of the file; `OpenMode` if it was not opened for that.
+    /// `BadStateId` if there is no such open of the file; `OpenMode` if its access does not include this.
     pub fn admit_open(&self, handle: &Handle, id: OpenId, share: Share) -> Result<(), Status> {
         match self.held(handle).iter().find(|open| open.id == id) {
             None => Err(Status::BadStateId),
@@ -184,13 +188,13 @@ impl Shares {
         }
     }
 
-    /// The file of an open, and what the open is.
+    /// The file and the share of an open.
     pub fn of(&self, id: OpenId) -> Option<(&Handle, &Opening)> {
         let handle = self.opens.get(&id)?;
         self.held(handle).iter().find(|open| open.id == id).map(|open| (handle, &open.opening))
     }
 
-    /// What others than this holder do with a file. Without a holder everybody is another.
+    /// The opens of a file by holders other than this one. Without a holder, all opens count.
     pub fn others(&self, handle: &Handle, holder: Option<HolderId>) -> Others {
         let others =
             self.held(handle).iter().filter(|open| holder.is_none() || open.opening.holder != holder);
@@ -200,7 +204,7 @@ impl Shares {
         })
     }
 
-    /// Has anybody this file open?
+    /// Does the file have any open?
     pub fn is_open(&self, handle: &Handle) -> bool {
         self.files.contains_key(handle)
     }
@@ -210,12 +214,12 @@ impl Shares {
         self.opens.len()
     }
 
-    /// None?
+    /// Are there no opens?
     pub fn is_empty(&self) -> bool {
         self.opens.is_empty()
     }
 
-    /// Number of opens that deny anything.
+    /// Number of opens that deny access.
     pub fn denying(&self) -> usize {
         self.denying
     }

@@ -1,8 +1,7 @@
-//! The shell of the state machines: one lock around them, what to do with their effects, and tasks for what goes on
-//! without being asked.
+//! The shell around the state machines: one lock, the execution of their effects, and background tasks.
 //!
-//! The lock is never held across a wait. A count of what matters to each kind of operation lies beside it, so that
-//! nothing is locked for an operation while nothing is held that could be in its way.
+//! The lock is never held across an await. Gauges beside it count what matters for each kind of operation.
+//! So an operation takes no lock if nothing is held that could conflict with it.
 
 mod admission;
 mod attributes;
@@ -34,29 +33,29 @@ pub(crate) use changes::Victims;
 pub(crate) use opens::Below;
 pub(crate) use tasks::Tasks;
 
-/// Callbacks under way to the front, before the rest waits here.
+/// Limit of callbacks queued for the front; further ones wait in `State::outbox`.
 const CALLBACKS_MAX: usize = 1024;
 
-/// What is held.
+/// All state behind the lock.
 pub(crate) struct State {
     pub(crate) shares: Shares,
     pub(crate) locks: Locks,
     pub(crate) leases: Leases,
-    /// What the opens of clients are at the layer below.
+    /// The opens at the layer below, for each open of a client.
     below: HashMap<OpenId, Vec<Below>>,
-    /// Who waits for leases on a file to be returned.
+    /// Wakes requesters that wait for the return of leases on a file.
     waiting: HashMap<Handle, Arc<Notify>>,
-    /// Names whose meaning is about to change, by directory.
+    /// Names that are being changed, by directory.
     names: HashSet<(Handle, Name)>,
-    /// Questions about write leases, by lease.
+    /// Questions to holders of write leases, by lease.
     asked: HashMap<LeaseId, Arc<Asked>>,
-    /// Callbacks that the front has not taken yet: at most some for each lease and each waiter for a lock.
+    /// Callbacks beyond the queue of the front: at most a few for each lease and each lock waiter.
     outbox: VecDeque<Callback>,
-    /// When the task that watches deadlines wakes next.
+    /// The next wakeup of the task that watches deadlines.
     alarm: Option<Instant>,
 }
 
-/// What is held, in numbers that can be looked at without the lock.
+/// Numbers of what is held, readable without the lock.
 #[derive(Default)]
 struct Gauges {
     file_leases: AtomicUsize,
@@ -66,7 +65,7 @@ struct Gauges {
     questions: AtomicU64,
 }
 
-/// See the module.
+/// The shell. See the module.
 pub(crate) struct Shell {
     pub(crate) below: Arc<dyn FileSystem>,
     options: Options,
@@ -75,16 +74,16 @@ pub(crate) struct Shell {
     next_open: AtomicU64,
     /// The layer below has no opens.
     stateless: AtomicBool,
-    /// Somebody can be called back, so that leases may be granted.
+    /// A front takes callbacks, so that leases may be granted.
     granting: AtomicBool,
     up: mpsc::Sender<Callback>,
     callbacks: Mutex<Option<Callbacks>>,
     /// A name may be changed again.
     names_freed: Notify,
     capacity: capacity::Capacity,
-    /// There is something in the outbox.
+    /// The outbox has callbacks.
     outbox_filled: Notify,
-    /// There is an earlier deadline than the one that is waited for.
+    /// The earliest deadline has changed.
     deadlines_changed: Notify,
 }
 
@@ -119,14 +118,14 @@ impl Shell {
         }
     }
 
-    /// The callbacks to the front, once. From then on leases are granted.
+    /// The callbacks for the front; `None` at all later calls. From then on leases are granted.
     pub(crate) fn callbacks(&self) -> Option<Callbacks> {
         let callbacks = self.callbacks.lock().take()?;
         self.granting.store(self.options.delegations != Delegations::Never, Ordering::Release);
         Some(callbacks)
     }
 
-    /// The front has a lease no more.
+    /// The front has returned a lease.
     pub(crate) fn returned(self: &Arc<Shell>, lease: LeaseId) {
         self.with(|state, now| state.leases.returned(now, lease));
     }
@@ -169,7 +168,7 @@ impl Shell {
         self.granting.load(Ordering::Acquire)
     }
 
-    /// Does something with what is held, and what follows from it.
+    /// Runs an event on the state, and carries out its effects.
     fn with<T>(self: &Arc<Shell>, event: impl FnOnce(&mut State, Instant) -> T) -> T {
         let mut state = self.state.lock();
         let now = Instant::now();
@@ -178,7 +177,7 @@ impl Shell {
         result
     }
 
-    /// Carries out the effects of what was done.
+    /// Carries out the effects of an event.
     fn settle(self: &Arc<Shell>, state: &mut MutexGuard<'_, State>, now: Instant) {
         loop {
             let effects = state.leases.effects();
@@ -221,7 +220,7 @@ impl Shell {
         }
     }
 
-    /// Gives a lease back to the layer below, whoever of ours goes away meanwhile.
+    /// Returns a lease to the layer below. This runs to completion even if the requester goes away.
     fn give_back(self: &Arc<Shell>, id: LeaseId) {
         let shell = self.clone();
         let give_back = async move {
@@ -234,7 +233,7 @@ impl Shell {
         detach(give_back);
     }
 
-    /// Calls the front back, after everything that it has been told before.
+    /// Sends a callback to the front, in the order of the calls.
     fn post(&self, state: &mut State, callback: Callback) {
         if !state.outbox.is_empty() {
             state.outbox.push_back(callback);
@@ -251,7 +250,7 @@ impl Shell {
     }
 }
 
-/// Runs to its end whatever becomes of the one who asked for it.
+/// Runs work to completion, independent of its requester.
 fn detach(work: impl Future<Output = ()> + Send + 'static) {
     if let Ok(runtime) = tokio::runtime::Handle::try_current() {
         drop(runtime.spawn(work));

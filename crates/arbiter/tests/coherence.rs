@@ -1,5 +1,5 @@
-//! Clients that do all kinds of things at once, in many orders: nothing changes under a lease of another, and what an
-//! open's lease vouches for is what there is.
+//! Clients with random concurrent operations, in many orders. Nothing changes under a lease of another
+//! client, and the change attribute of a lease is that of the file.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -23,7 +23,7 @@ use vfs::{
 const FILES: u64 = 3;
 const STEPS: u64 = 150;
 
-/// What the front knows of leases that have not come with an answer.
+/// The state of the front: recalls of leases that no reply has granted yet.
 #[derive(Default)]
 struct Front {
     recalled_early: HashSet<LeaseId>,
@@ -43,7 +43,7 @@ fn file(number: u64) -> String {
 }
 
 impl Client {
-    /// An open, and the lease that comes with it.
+    /// An OPEN, with the lease that it brings.
     async fn open(&mut self, number: u64, access: Share, truncate: bool, named: bool) -> Result<(), Status> {
         let request = match (named, truncate) {
             (true, false) => by_name(&self.me, &file(number), access),
@@ -58,7 +58,7 @@ impl Client {
         Ok(())
     }
 
-    /// A look at the directory, and the lease on its names that comes with it.
+    /// Asks for a lease on the directory.
     async fn delegate(&self) -> Result<(), Status> {
         let delegated = self.arbiter.delegate(&self.me, &handle(ROOT), AccessMask::LOOKUP).await;
         let delegated = delegated.map_err(|error| error.status)?;
@@ -117,7 +117,7 @@ impl Client {
                 11..13 if self.me.holder.is_some() => self.delegate().await,
                 what => self.change(what % 8, number).await,
             };
-            // `link` comes and goes; for a layer below that is slow patience may end.
+            // The operation `link` creates and removes its name; over a slow layer the patience may end.
             assert!(matches!(result, Ok(()) | Err(Status::NoEnt | Status::Delay)), "{result:?}");
         }
         for open in self.opens.drain(..) {
@@ -126,7 +126,7 @@ impl Client {
     }
 }
 
-/// The front of all of them: returns what is recalled, sooner or later, and answers for writers.
+/// The front of all clients: returns recalled leases, sooner or later, and answers questions for writers.
 async fn attend(
     arbiter: Arc<Arbiter>,
     below: Arc<Below>,
@@ -180,7 +180,7 @@ async fn run(seed: u64, leases_max: usize) -> (u64, u64) {
         };
         clients.spawn(client.run());
     }
-    // Recalls of the layer below come whenever they like.
+    // The layer below recalls leases at arbitrary times.
     for round in 0..10 {
         settle().await;
         let recalled = below.files.lock().leases.iter().next().map(|(file, id)| (*file, *id));

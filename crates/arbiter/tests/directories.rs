@@ -1,4 +1,5 @@
-//! Leases on directories: what recalls them, what does not, and what a creation costs the layer below.
+//! Leases on directories: which changes recall them, which do not, and the calls that a creation costs
+//! below.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -18,7 +19,7 @@ async fn delegate(stage: &Stage, caller: &Caller) -> Delegated {
     stage.arbiter.delegate(caller, &handle(ROOT), AccessMask::LOOKUP).await.unwrap()
 }
 
-/// Does one of the changes; whether it can be done here does not matter.
+/// Runs one of the changes; its success does not matter.
 async fn change(arbiter: &Arbiter, caller: &Caller, what: &str) {
     let (root, a, new, none) = (handle(ROOT), name("a"), name("new"), SetAttributes::default());
     let size = SetAttributes { size: Some(0), ..none };
@@ -135,7 +136,7 @@ async fn a_file_is_no_directory_and_never_is_always_never() {
     assert_eq!(stage.below.count("delegate"), 0);
 }
 
-/// The attributes that come with a lease are those of the moment in which it begins.
+/// The attributes that come with a lease are those at its start.
 #[tokio::test(start_paused = true)]
 async fn what_was_changed_while_the_lease_was_on_its_way_is_seen() {
     let stage = Stage::new(options());
@@ -200,7 +201,7 @@ async fn a_recall_from_below_goes_up_and_the_return_comes_down() {
     assert_eq!((stage.below.count("returned"), stage.below.lease_on(&handle(ROOT))), (1, None));
 }
 
-/// NQNFS: one with a term, without an open.
+/// NQNFS: a lease with a term, without an open.
 #[tokio::test(start_paused = true)]
 async fn one_with_a_term_is_renewed_and_ends_by_itself() {
     let mut stage = Stage::new(options());
@@ -220,8 +221,8 @@ async fn one_with_a_term_is_renewed_and_ends_by_itself() {
     assert!(began.elapsed() >= term && began.elapsed() < term + Duration::from_secs(4));
 }
 
-/// A creation that would truncate what is there must know what that is; one of what is probably not there is tried first
-/// so that it fails if it is.
+/// A creation that may truncate an existing file must look it up first. If the name probably does not
+/// exist, a guarded create is tried first.
 #[tokio::test(start_paused = true)]
 async fn a_new_file_costs_one_call_and_a_file_that_is_there_is_recalled_before_it_is_cut() {
     let mut stage = Stage::new(options());

@@ -1,4 +1,5 @@
-//! Leases between clients: what is recalled by what, who waits for how long, and what is granted to begin with.
+//! Leases between clients: which use recalls which lease, how long requesters wait, and which leases are
+//! granted.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -54,7 +55,7 @@ async fn attributes_of_an_open_that_waited_are_from_after_the_wait() {
         arbiter.open(&client(2), &request(&client(2), &file, Share::READ)).await
     });
     stage.recall().await;
-    // The holder flushes what it has.
+    // The holder flushes its data.
     stage
         .arbiter
         .write(&client(1), &file, StateidBasis::Anonymous, 0, vec![0; 77].into(), Stability::FileSync)
@@ -77,7 +78,7 @@ async fn a_holder_that_never_answers_is_revoked_at_the_deadline() {
     assert!(matches!(stage.callback().await, Callback::Revoked { id, .. } if id == lease.id));
     let held = stage.arbiter.held();
     assert_eq!((held.revoked, held.write_leases, held.recall_time_max.as_secs()), (1, 0, 20));
-    // It comes back too late, and nothing happens.
+    // The late return has no effect.
     stage.give_back(lease.id).await;
     assert_eq!(stage.arbiter.held().returned, 0);
 }
@@ -102,8 +103,8 @@ async fn an_asker_whose_patience_ends_is_told_to_come_again_while_the_recall_goe
     assert_eq!(stage.below.count("write"), 1);
 }
 
-/// After a restart of a server that gave out leases with a term: what was written under them comes first, whoever else has
-/// what open.
+/// After a restart of a server that granted leases with a term: writes under these leases come first,
+/// whatever other clients have open.
 #[tokio::test(start_paused = true)]
 async fn while_leases_of_before_may_be_out_their_holders_write_and_nobody_else() {
     let seconds = Duration::from_secs;
@@ -112,7 +113,7 @@ async fn while_leases_of_before_may_be_out_their_holders_write_and_nobody_else()
     let stage = Stage::new(Options { recovery, ..options() });
     let file = stage.below.add("a");
     let (v4, nqnfs) = (client(1), client(vfs::HolderId::TERMED | 1));
-    // It had this open before, and keeps it.
+    // The client had this open before the restart, and reclaims it.
     let reclaim = vfs::OpenRequest { reclaim: true, want: vfs::Want::None, ..request(&v4, &file, RW) };
     let reclaimed = stage.arbiter.open(&v4, &reclaim).await.unwrap();
     let by = StateidBasis::Open(reclaimed.id);
@@ -133,7 +134,7 @@ async fn while_leases_of_before_may_be_out_their_holders_write_and_nobody_else()
     assert_eq!((stage.below.count("write"), stage.below.count("setattr")), (0, 0));
     sleep_until(start + seconds(62)).await;
     write(&*stage.arbiter, &nqnfs, &file).await.unwrap();
-    // That was the last of it: then a moment more for one that is on its way.
+    // That was the last such write. The recovery lasts a moment longer, for a write that may be in flight.
     sleep_until(start + seconds(67)).await;
     assert_eq!(write_open().await.unwrap_err().status, Status::Delay);
     sleep_until(start + seconds(68)).await;
@@ -161,7 +162,7 @@ async fn what_a_holder_does_never_recalls_its_own_lease() {
     assert_eq!(stage.arbiter.held().write_leases, 1);
 }
 
-/// Each of these by somebody else recalls a read lease, and takes effect only after it was returned.
+/// Each of these changes by another client recalls a read lease, and takes effect only after its return.
 #[tokio::test(start_paused = true)]
 async fn every_change_recalls_a_read_lease_first() {
     let changes = [
@@ -302,7 +303,7 @@ async fn a_thousand_files_share_ten_leases() {
         stage.arbiter.close(&me, opened.id).await.unwrap();
         let held = stage.arbiter.held();
         assert!(held.read_leases <= 10);
-        // Of every other two, the holder returns one at once.
+        // The holder returns each recalled lease at once.
         while let Ok(callback) = tokio::time::timeout(Duration::from_micros(1), stage.callback()).await {
             match callback {
                 Callback::Recall(recall) => {
@@ -337,7 +338,7 @@ async fn a_change_that_an_open_overtakes_is_in_the_attributes_that_its_lease_vou
         arbiter.open(&client(1), &request(&client(1), &file, Share::READ)).await
     });
     settle().await;
-    // The open has read the attributes, and its answer is on its way when the change takes effect.
+    // The open has read the attributes, and its reply is in flight when the change takes effect.
     writes.add_permits(1);
     writer.await.unwrap().unwrap();
     opens.add_permits(1);
@@ -411,8 +412,9 @@ async fn an_asker_that_goes_away_leaves_nothing_behind() {
     assert!(stage.below.files.lock().opens.is_empty() && stage.below.files.lock().leases.is_empty());
 }
 
-/// The holder of a write lease renames another file over the name while somebody waits to open it. The holder drops
-/// its unsent bytes of the replaced file with the last link. The open is of the file that the name leads to now.
+/// The holder of a write lease renames another file over the name while another client waits to open it.
+/// The holder drops its unsent data of the replaced file with the last link. The open gets the file that
+/// the name leads to now.
 #[tokio::test(start_paused = true)]
 async fn an_open_that_waited_is_of_what_the_name_leads_to_then() {
     let mut stage = Stage::new(options());

@@ -1,13 +1,15 @@
-//! The lease protocol of NQNFS, proven before it is trusted: every order of events within small bounds.
+//! The lease protocol of NQNFS in a model checker: every order of events within small bounds.
 //!
-//! One file, two clients, a server, and a network that loses, delays, reorders and repeats. Clocks of clients fall behind;
-//! either side crashes. The file may have to be made first, with the lease on it in the same call, and clients leave with one
-//! VACATED of everything and come back. While what the protocol assumes holds, no client ever sees a value older than the last that was
-//! acknowledged to a writer. When a bound of the server is set below what it must cover, the checker finds the order of
-//! events in which one does.
+//! The model has one file, two clients, a server, and a network that loses, delays, reorders and repeats
+//! messages. Clocks of clients fall behind, and either side crashes. In some runs the file must be created
+//! first, with a lease in the same call. Clients may leave with one VACATED for all leases, and come back.
+//! While the assumptions of the protocol hold, no client sees a value older than the last one acknowledged
+//! to a writer. If a bound of the server is smaller than what it must cover, the checker finds an order of
+//! events that violates this.
 //!
-//! Assumed of the network, as section 5 of the paper does: what is sent arrives within `delay` or never; a write that is
-//! sent again as long as it is not answered arrives within `delay` of when it was first sent, and so does its answer.
+//! The assumptions about the network are those of section 5 of the paper. A message arrives within `delay`
+//! or never. A write is repeated until it is answered. It arrives within `delay` of its first transmission,
+//! and its reply takes no longer.
 
 #[path = "nqnfs/model.rs"]
 mod model;
@@ -15,14 +17,14 @@ mod model;
 use model::{Bounds, Protocol};
 use stateright::{Checker, Model};
 
-/// All states within the bounds; panics with the order of events that breaks a promise.
+/// Explores all states within the bounds. Panics with the order of events that violates a property.
 fn proven(bounds: Bounds) -> usize {
     let checker = Protocol(bounds).checker().threads(2).spawn_bfs().join();
     checker.assert_properties();
     checker.unique_state_count()
 }
 
-/// The promise is broken, and the checker shows how.
+/// The bounds violate the property. Returns the number of events until the violation.
 fn broken(bounds: Bounds) -> usize {
     let checker = Protocol(bounds).checker().threads(2).spawn_bfs().join();
     let path = checker.discovery(model::FRESH);
@@ -68,13 +70,15 @@ fn a_restart_that_does_not_wait_for_writes_breaks_it() {
     broken(Bounds { server_crashes: 1, recovery_slack: 0, ..Bounds::default() });
 }
 
-/// Found here first: VACATED is the one message of the protocol that must not be carried out twice.
+/// The checker found this first: VACATED is the only message of the protocol that must not be executed
+/// twice.
 #[test]
 fn a_vacated_that_is_carried_out_twice_breaks_it() {
     broken(Bounds { vacated_once: false, ticks: 3, asks: [2, 2], writes: 1, ..Bounds::default() });
 }
 
-/// Found here first: what was read before a write of the reader's own must not be cached after it.
+/// The checker found this first: data read before a write of the same client must not be cached after the
+/// write.
 #[test]
 fn an_answer_from_before_an_own_write_breaks_it() {
     broken(Bounds { own_writes_count: false, ticks: 3, asks: [2, 1], writes: 1, ..Bounds::default() });
@@ -87,7 +91,8 @@ fn nor_when_the_file_is_made_with_the_lease_on_it() {
     proven(Bounds { server_crashes: 1, writes: 1, ticks: 6, ..made });
 }
 
-/// The answer may be as old as it likes: what was evicted since it was asked for may have been what it made.
+/// The reply to a CREATE may be old. An eviction since the request may have been of the file that it
+/// created.
 #[test]
 fn a_lease_on_what_was_made_that_outlives_its_eviction_breaks_it() {
     broken(Bounds { created: true, evictions_count: false, ..Bounds::default() });
@@ -102,7 +107,8 @@ fn nor_when_clients_leave_with_one_vacated_of_everything_and_come_back() {
     proven(Bounds { ticks: 7, asks: [1, 1], ..leaving });
 }
 
-/// Found here: VACATED of everything that comes late gives up what the next life of the client has, if it has the same name.
+/// The checker found this: a late VACATED for all leases gives up the leases of the client's next
+/// incarnation, if that has the same name.
 #[test]
 fn who_comes_back_under_the_same_name_breaks_it() {
     broken(Bounds { departures: [1, 0], own_names: false, asks: [2, 1], ..Bounds::default() });

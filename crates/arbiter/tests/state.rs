@@ -1,4 +1,4 @@
-//! Opens, locks, what the layer below says, and what a writer is asked.
+//! Opens, locks, callbacks of the layer below, and questions to writers.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -19,7 +19,7 @@ use vfs::{
     Stability, StateidBasis, Status, Times, Timestamp,
 };
 
-/// A front that cannot call anybody back, as v2 and v3 are.
+/// A front without callbacks, as for v2 and v3.
 fn quiet() -> Options {
     Options { delegations: arbiter::Delegations::Never, ..options() }
 }
@@ -55,7 +55,7 @@ async fn an_open_that_others_deny_is_closed_below_again() {
     assert_eq!(denied.unwrap_err().status, Status::ShareDenied);
     settle().await;
     assert_eq!((stage.below.count("open"), stage.below.count("close")), (2, 1));
-    // What is known to be denied is not asked below.
+    // An open that is known to be denied is not sent to the layer below.
     assert_eq!(open(&stage, &client(2), &file, RW).await.unwrap_err().status, Status::ShareDenied);
     assert_eq!(stage.below.count("open"), 2);
     let write = |me| {
@@ -188,7 +188,7 @@ async fn a_waiter_is_told_when_a_lock_is_released() {
     assert_eq!(stage.arbiter.test(&two, &file, &wanted.lock).await.unwrap(), Some(held.lock));
     stage.arbiter.unlock(&one, a, &owner(&one), (0, 2)).await.unwrap();
     stage.is_silent().await;
-    // A shared lock makes way for another.
+    // Changing an exclusive lock into a shared one admits another shared lock.
     stage.arbiter.lock(&one, a, &lock(&one, Shared, 2, 8)).await.unwrap();
     match stage.callback().await {
         Callback::NotifyLock { holder, owner: of, handle } => {
@@ -253,7 +253,7 @@ async fn a_lock_that_is_denied_below_is_not_held_here() {
     stage.arbiter.lock(&me, id, &lock(&me, Shared, 0, 10)).await.unwrap();
     let exclusive = lock(&me, Exclusive, 5, 10);
     assert_eq!(stage.arbiter.lock(&me, id, &exclusive).await.unwrap(), Locked::Denied(foreign.clone()));
-    // The shared lock from before is as it was.
+    // The earlier shared lock is unchanged.
     assert_eq!(
         stage.arbiter.lock(&other, elsewhere, &lock(&other, Shared, 0, 20)).await.unwrap(),
         Locked::Granted
@@ -323,7 +323,7 @@ async fn what_the_layer_below_has_lost_our_clients_have_lost() {
     stage.below.say(Callback::Revoked { id, handle: file }).await;
     assert!(matches!(stage.callback().await, Callback::Revoked { id, .. } if id == lease.id));
     assert_eq!(stage.arbiter.held().write_leases, 0);
-    // One that nobody has is no matter.
+    // A revocation of an unknown lease is ignored.
     stage.below.say(Callback::Revoked { id: LeaseId(12345), handle: file }).await;
     stage.is_silent().await;
 }
@@ -354,7 +354,7 @@ async fn a_lease_from_below_goes_back_when_nobody_has_the_file() {
     assert_eq!(stage.below.count("returned"), 1);
 }
 
-/// What the holder of a write lease has made of a file that had ten bytes.
+/// The holder's answer about a file that had ten bytes.
 fn made(size: u64, times: Option<Times>) -> DelayedAttributes {
     DelayedAttributes { modified: size != 10, size, times }
 }
@@ -370,8 +370,9 @@ async fn times_that_only_the_writer_knows_are_told() {
     let before = known.ctime;
     let older = Timestamp::from_nanos(before.as_nanos() - 1);
     let later = known.ctime.plus(Duration::from_nanos(1));
-    // One that has changed times itself; one that only repeats what it was told; and one that does not know yet what
-    // has arrived of its own, and does when it is asked once more.
+    // Four holders: one has changed the times itself. One only repeats the times that it was sent. One does
+    // not know yet that its own data has arrived, but does at the second question. The last does not even
+    // then.
     for (told, shown) in
         [(&[later][..], true), (&[before], false), (&[older, later], true), (&[older; 2], false)]
     {
@@ -407,7 +408,7 @@ async fn a_writer_is_asked_and_its_answer_told() {
     assert!(told[1].0 > told[0].0 && told[2].0 > told[1].0 && told[1].1 > told[0].1);
     let accessed = stage.arbiter.access(&anonymous(), &file, vfs::AccessMask::READ).await.unwrap();
     assert_eq!(accessed.attributes, None, "nobody asks for those that only come along");
-    // Its own attributes are its own affair; and so is a name that others look up, but not for them.
+    // A holder's own GETATTR asks no question. A LOOKUP by another client does.
     stage.arbiter.getattr(&client(1), &file).await.unwrap();
     stage.is_silent().await;
     let waiter = stage.start(|arbiter| async move {
@@ -446,7 +447,8 @@ async fn many_who_ask_at_a_time_share_a_question() {
     waiters.extend((0..20).map(|_| stage.start(ask)));
     settle().await;
     first.answer.send(made(1, None)).unwrap();
-    // The others came after the first question had left: what they are told was asked later.
+    // The other requesters came after the first question was sent, so their answer must come from a later
+    // question.
     stage.query().await.answer.send(made(2, None)).unwrap();
     let mut sizes = Vec::new();
     for waiter in waiters {

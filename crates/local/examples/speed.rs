@@ -1,4 +1,5 @@
-//! Rough speed of the back end alone, one caller at a time: `cargo run --release -p local --example speed [DIRECTORY]`.
+//! Approximate speed of the back end alone, with one caller at a time. To run it:
+//! `cargo run --release -p local --example speed [DIRECTORY]`.
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // a tool for developers
 
 use std::future::Future;
@@ -36,7 +37,7 @@ async fn main() {
     for number in 0..1000 {
         std::fs::write(directory.join(format!("many-{number}")), "").unwrap();
     }
-    std::thread::sleep(Duration::from_millis(50)); // lets rights be remembered
+    std::thread::sleep(Duration::from_millis(50)); // so that access decisions are cached
     for (user, caller) in [("root", Caller::unix(0, 0, &[])), ("user", Caller::unix(1000, 1000, &[4, 5]))] {
         if user == "user" && !LocalFs::serves_all_users() {
             continue;

@@ -1,8 +1,10 @@
-//! Access control lists: those of NFSv4 (RFC 8881, section 6) as the POSIX lists that Linux's file systems keep.
+//! Access control lists: NFSv4 lists (RFC 8881, section 6), stored as the POSIX lists of Linux's file
+//! systems.
 //!
-//! A POSIX list says less: read, write and execute, for owner, group, named users and groups, and everybody else. What
-//! is given is mapped so that nobody gets more than it says; what is kept is told so that setting it again keeps it. The
-//! kernel judges by the list, and keeps it and the mode together. Users and groups are numbers, as owners are.
+//! A POSIX list is less expressive: read, write and execute, for owner, group, named users and groups, and
+//! all others. The mapping from NFSv4 never grants more than the given list. The mapping to NFSv4 is such
+//! that setting the result again restores the POSIX list. The kernel checks access by the POSIX list, and
+//! keeps it consistent with the mode. Users and groups are numbers, as in the owner attributes.
 
 mod map;
 mod posix;
@@ -21,12 +23,12 @@ use crate::xattr::path;
 use posix::Posix;
 
 const ACCESS: &str = "system.posix_acl_access";
-/// What is made in a directory starts with this.
+/// The initial list of objects created in a directory.
 const DEFAULT: &str = "system.posix_acl_default";
-/// Linux's bound for the value of an extended attribute.
+/// Linux's limit for the value of an extended attribute.
 const VALUE_MAX: usize = 64 << 10;
 
-/// The list of a file; where none is kept, what the mode says.
+/// The list of a file; if it has none, the list that is equivalent to its mode.
 pub(crate) fn get(tree: &Tree, node: &Node) -> Result<Acl, Status> {
     let stat = tree.stat(node)?;
     let access = match node.file_type {
@@ -41,7 +43,7 @@ pub(crate) fn get(tree: &Tree, node: &Node) -> Result<Acl, Status> {
     Ok(map::told(&access, default.as_ref(), node.is_dir()))
 }
 
-/// Sets it.
+/// Sets the list.
 pub(crate) fn set(tree: &Tree, node: &Node, acl: &Acl, held: HeldLocks) -> Result<Wcc, Status> {
     let before = tree.stat(node)?;
     if node.file_type == FileType::Symlink {
@@ -64,7 +66,7 @@ pub(crate) fn set(tree: &Tree, node: &Node, acl: &Acl, held: HeldLocks) -> Resul
     Ok(wcc)
 }
 
-/// Has the file system of this file any?
+/// Does the file system of this file support lists?
 pub(crate) fn are_known(file: impl AsFd) -> bool {
     rustix::fs::getxattr_query(path(file), ACCESS) != Err(Errno::OPNOTSUPP)
 }

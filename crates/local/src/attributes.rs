@@ -1,4 +1,4 @@
-//! What the kernel says of a file, in the words of NFS.
+//! File attributes: from statx(2) to NFS.
 
 use std::os::fd::AsFd;
 
@@ -6,7 +6,7 @@ use rustix::fs::{AtFlags, Statx, StatxFlags, StatxTimestamp};
 use rustix::io::Errno;
 use vfs::{Attributes, Device, FileType, Fsid, Timestamp, WccAttributes};
 
-/// One `statx` of a file.
+/// The result of one `statx`.
 #[derive(Clone, Copy)]
 pub(crate) struct Stat {
     statx: Statx,
@@ -14,7 +14,7 @@ pub(crate) struct Stat {
 }
 
 impl Stat {
-    /// Asks for what `file` is now. Needs no permission.
+    /// The attributes of `file` now. Needs no permission.
     pub(crate) fn of(file: impl AsFd) -> Result<Stat, Errno> {
         let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME | StatxFlags::MNT_ID;
         let statx = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, wanted)?;
@@ -55,12 +55,12 @@ impl Stat {
         }
     }
 
-    /// The change attribute: ctime in nanoseconds, unless [`Stat::with_change`] said more.
+    /// The change attribute: ctime in nanoseconds, unless [`Stat::with_change`] has replaced it.
     pub(crate) fn change(&self) -> u64 {
         self.change
     }
 
-    /// The same with the number that [`crate::change_attribute`] gives for it.
+    /// The same with the change attribute from [`crate::change_attribute`].
     pub(crate) fn with_change(self, change: u64) -> Stat {
         Stat { change, ..self }
     }
@@ -81,7 +81,7 @@ impl Stat {
         timestamp(self.statx.stx_ctime)
     }
 
-    /// Seconds of last access and last change of the data, where an exclusive create keeps its verifier.
+    /// Seconds of atime and mtime, where an exclusive create stores its verifier.
     pub(crate) fn seconds(&self) -> (i64, i64) {
         (self.statx.stx_atime.tv_sec, self.statx.stx_mtime.tv_sec)
     }
@@ -107,20 +107,20 @@ impl Stat {
         self.statx.stx_ino
     }
 
-    /// The device that the file system calls itself, which is good while it is mounted.
+    /// The device number of the file system, valid while it is mounted.
     pub(crate) fn device(&self) -> (u32, u32) {
         (self.statx.stx_dev_major, self.statx.stx_dev_minor)
     }
 
-    /// The mount it was reached through; `None` before Linux 5.8.
+    /// The mount through which it was reached; `None` before Linux 5.8.
     pub(crate) fn mount_id(&self) -> Option<u64> {
         StatxFlags::from_bits_retain(self.statx.stx_mask)
             .contains(StatxFlags::MNT_ID)
             .then_some(self.statx.stx_mnt_id)
     }
 
-    /// When the inode was made, in nanoseconds: what tells it from a later one of the same number. 0 if the file
-    /// system does not keep it.
+    /// Creation time of the inode in nanoseconds. It distinguishes the inode from a later one with the same
+    /// number. 0 if the file system does not store it.
     pub(crate) fn birth(&self) -> u64 {
         if StatxFlags::from_bits_retain(self.statx.stx_mask).contains(StatxFlags::BTIME) {
             timestamp(self.statx.stx_btime).as_nanos() as u64

@@ -1,8 +1,8 @@
-//! What changes files and names that are there: SETATTR, REMOVE, RMDIR and RENAME.
+//! Operations that change existing files and names: SETATTR, REMOVE, RMDIR and RENAME.
 //!
-//! All run with the caller's identity worn and the files locked. A SETATTR of several attributes is several system
-//! calls, in an order in which each is allowed if all are: size, owner, mode, times. If one fails, those before it
-//! stay.
+//! All run with the caller's identity and the files locked. A SETATTR of several attributes makes several
+//! system calls. Their order makes each permitted if all are: size, owner, mode, times. If one fails, the
+//! earlier ones stay.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -22,12 +22,12 @@ use crate::opens::DataRight;
 use crate::ranges::Out;
 use crate::tree::{Described, Tree};
 
-/// Why a change did not come about.
+/// Why a change was not made.
 #[derive(Debug)]
 pub(crate) enum Stop {
     /// It needs this lock too.
     Blocked(Stripe),
-    /// It has to wait for what is on its way to clients. Nothing has been changed.
+    /// It must wait for ranges that replies have not sent yet. Nothing has been changed.
     Out(Out),
     /// It failed.
     Failed(Status),
@@ -51,7 +51,7 @@ impl From<Out> for Stop {
     }
 }
 
-/// Sets attributes, if the guard holds.
+/// Sets attributes, if `guard` matches ctime.
 pub(crate) fn set_attributes(
     tree: &Tree,
     (principal, right): (&Principal, DataRight),
@@ -95,7 +95,7 @@ fn apply(
     Ok(set_times(&node.path, set).map(drop)?)
 }
 
-/// Sets the size of a file that others may be reading.
+/// Sets the size of a file that other clients may be reading.
 pub(crate) fn cut_or_extend(tree: &Tree, node: &Node, stat: &Stat, size: u64) -> Result<(), Stop> {
     let file = tree.writing(node)?;
     let _cut = (size < stat.size()).then(|| node.ranges.cut()).transpose()?;
@@ -113,12 +113,12 @@ pub(crate) fn set_size(file: BorrowedFd<'_>, size: u64) -> Result<(), Status> {
 
 pub(crate) fn set_owner(file: &OwnedFd, set: &SetAttributes) -> Result<(), Status> {
     if set.uid == Some(u32::MAX) || set.gid == Some(u32::MAX) {
-        return Err(Status::Inval); // the kernel takes it for "leave as it is"
+        return Err(Status::Inval); // the kernel reads this id as "leave unchanged"
     }
     chown(file, set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw))
 }
 
-/// Sets the mode; that of a symbolic link means nothing and is left.
+/// Sets the mode. A symbolic link has no meaningful mode, so it is left alone.
 pub(crate) fn set_mode(tree: &Tree, node: &Node, mode: u32) -> Result<(), Status> {
     if node.file_type == FileType::Symlink {
         return Ok(());
@@ -126,7 +126,7 @@ pub(crate) fn set_mode(tree: &Tree, node: &Node, mode: u32) -> Result<(), Status
     tree.proc.chmod(&node.path, Mode::from_raw_mode(mode & 0o7777)).map_err(errno::status)
 }
 
-/// Sets the times that are to be set. True if there are any.
+/// Sets the given times. True if there are any.
 pub(crate) fn set_times(file: &OwnedFd, set: &SetAttributes) -> Result<bool, Status> {
     if set.atime.is_none() && set.mtime.is_none() {
         return Ok(false);
@@ -147,7 +147,7 @@ fn timespec(time: Option<SetTime>) -> Result<Timespec, Status> {
     })
 }
 
-/// Removes a name; that of a directory if `flags` say so.
+/// Removes a name; with `AtFlags::REMOVEDIR` that of a directory.
 pub(crate) fn remove(
     tree: &Tree,
     directory: &Node,
@@ -158,7 +158,7 @@ pub(crate) fn remove(
     let before = tree.stat_directory(directory)?;
     let (victim, path) = peek_locked(tree, directory, name, &mut held)?;
     rustix::fs::unlinkat(&directory.path, name.as_bytes(), flags).map_err(|errno| match errno {
-        Errno::EXIST => Status::NotEmpty, // how some file systems say it
+        Errno::EXIST => Status::NotEmpty, // some file systems return EXIST
         other => errno::status(other),
     })?;
     tree.changed_beside(&victim);
@@ -177,7 +177,7 @@ pub(crate) struct End<'a> {
     pub(crate) name: &'a Name,
 }
 
-/// Renames, and replaces what is there.
+/// Renames, and replaces an existing target.
 pub(crate) fn rename(tree: &Tree, from: End<'_>, to: End<'_>, mut held: HeldLocks) -> Result<Renamed, Stop> {
     let before = (tree.stat_directory(from.directory)?, tree.stat_directory(to.directory)?);
     if from.directory.mount.fsid != to.directory.mount.fsid {
@@ -207,7 +207,7 @@ pub(crate) fn rename(tree: &Tree, from: End<'_>, to: End<'_>, mut held: HeldLock
     Ok(renamed)
 }
 
-/// Takes note of where the names lead now. (Of two names of one file, a RENAME leaves both.)
+/// Records the new places of the files. (A RENAME between two names of one file changes nothing.)
 fn follow(
     tree: &Tree,
     from: End<'_>,

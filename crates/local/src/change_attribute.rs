@@ -1,21 +1,24 @@
-//! The change attribute: a number that grows with every change of a file made through us, also across restarts.
+//! The change attribute: a number that grows with each change of a file through this server, even across
+//! restarts.
 //!
-//! It is made of ctime, because nothing else of a file survives us. Where the file system stamps every change that
-//! somebody looked before with a time of its own (*fine* stamps: Linux 6.13 and later on most of them), it *is* ctime
-//! in nanoseconds: every change of ours looks before it changes. Whether that is so is tried out when a file system is
-//! met.
+//! It is derived from ctime, since nothing else about a file survives the process. Some file systems give
+//! each change a new ctime if the last one was read before (*fine* stamps, on most file systems since Linux
+//! 6.13). There the change attribute *is* ctime in nanoseconds, since each change by this server reads
+//! ctime first. A test at the discovery of a file system shows whether it has fine stamps.
 //!
-//! Elsewhere all changes within one tick of the kernel's clock (1 to 10 ms) share a ctime, and ours are counted:
+//! On other file systems all changes within one tick of the kernel's clock (1 to 10 ms) share a ctime.
+//! There the server counts its own changes:
 //!
-//! - as long as another change may come with the same ctime, the file is at `ctime - RESERVE`, and each change of ours
-//!   adds one. That stays below ctime itself and above all that belongs to earlier ticks;
-//! - what was given stays given for as long as the file is in use here. Once it is forgotten (idle for a minute, a
-//!   restart), the file is at ctime: higher than all that was given in that tick, so that nobody takes an earlier state
-//!   for the last one. Caches that hold the last state fetch it once more; that is the price.
+//! - While another change may get the same ctime, the file is at `ctime - RESERVE`, and each change by this
+//!   server adds one. The result stays below ctime and above all numbers of earlier ticks.
+//! - A number stays valid as long as the file is in use here. Once the file is forgotten (after an idle
+//!   minute or a restart), it is at ctime, which is higher than all numbers of that tick. So no client
+//!   takes an earlier state for the last one. The price is that caches with the last state fetch it once
+//!   more.
 //!
-//! A file whose ctime is older than a tick when it is first seen is at ctime at once. What this cannot outlive: a clock
-//! that is set back (while the file stays in use the number goes on growing), and two changes by *other* processes of
-//! this machine within one tick.
+//! A file whose ctime is older than a tick when it is first seen is at ctime at once. Two cases remain. If
+//! the clock is set back, the number goes on growing only while the file stays in use. And two changes by
+//! *other* processes of this machine within one tick may share a number.
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,13 +29,13 @@ use rustix::io::Errno;
 
 use crate::attributes::Stat;
 
-/// How far below ctime counting starts, in nanoseconds: less than the shortest tick, and more than the changes that a
-/// tick has time for.
+/// Distance in nanoseconds between ctime and the start of the count. It is less than the shortest tick, and
+/// more than the number of changes possible in a tick.
 const RESERVE: u64 = 900_000;
-/// Changes that are tried to tell the kind of stamps: all of them fit a tick.
+/// Number of changes in the test for fine stamps: all of them fit into a tick.
 const PROBES: u32 = 8;
 
-/// What was given last for one file whose file system has no fine stamps.
+/// The last number of one file, on a file system without fine stamps.
 #[derive(Debug, Default)]
 pub(crate) struct ChangeCounter(Mutex<Option<Given>>);
 
@@ -42,7 +45,7 @@ struct Given {
     change: u64,
 }
 
-/// The highest number that was given for any file that is forgotten now.
+/// The highest number of any forgotten file.
 #[derive(Debug, Default)]
 pub(crate) struct Forgotten(AtomicU64);
 
@@ -52,7 +55,7 @@ impl ChangeCounter {
         ChangeCounter(Mutex::new(Some(given)))
     }
 
-    /// The number of a file that was just looked at.
+    /// The number of a file that was just read.
     pub(crate) fn look(&self, ctime: u64, nonracy: bool, forgotten: &Forgotten) -> u64 {
         let mut given = self.0.lock();
         match *given {
@@ -61,7 +64,7 @@ impl ChangeCounter {
         }
     }
 
-    /// The number of a file that was just changed by us.
+    /// The number of a file that this server has just changed.
     pub(crate) fn changed(&self, ctime: u64, forgotten: &Forgotten) -> u64 {
         let mut given = self.0.lock();
         let last = given.map_or_else(|| forgotten.highest(), |given| given.change);
@@ -69,7 +72,7 @@ impl ChangeCounter {
         given.insert(Given { ctime, change }).change
     }
 
-    /// The file is forgotten.
+    /// Records the number of a file that is about to be forgotten.
     pub(crate) fn forget(&self, forgotten: &Forgotten) {
         if let Some(given) = *self.0.lock() {
             forgotten.0.fetch_max(given.change, Ordering::Relaxed);
@@ -92,19 +95,20 @@ fn start(ctime: u64) -> u64 {
     ctime.saturating_sub(RESERVE)
 }
 
-/// What a ctime gives that was not seen before.
+/// The number for a ctime that was not seen before.
 fn looked(before: Option<Given>, ctime: u64, nonracy: bool, forgotten: u64) -> Given {
     let least = match (before, nonracy) {
         (Some(before), _) => before.change.saturating_add(1),
         (None, true) => 0,
-        // It may have been counted further before it was forgotten.
+        // Before it was forgotten, the file may have been counted further.
         (None, false) => forgotten.saturating_add(1),
     };
     let change = if nonracy { ctime } else { start(ctime) };
     Given { ctime, change: change.max(least) }
 }
 
-/// Does this file system give each change that was looked before a ctime of its own? Tried with a file that has no name.
+/// Does this file system give each change a new ctime, if the last one was read before? Tested with a file
+/// without a name.
 pub(crate) fn has_fine_stamps(directory: BorrowedFd<'_>) -> bool {
     probe(directory).unwrap_or(false)
 }
@@ -143,8 +147,9 @@ mod tests {
     }
 
     proptest! {
-        /// A file system with a clock that ticks, against a count of what was done to the file: a number never means two
-        /// states, and it never goes back, whatever is forgotten in between. (A restart takes longer than a tick.)
+        /// A file system with a ticking clock, compared with a count of the changes. A number never means
+        /// two states and never goes back, whatever is forgotten in between. (A restart takes longer than a
+        /// tick.)
         #[test]
         fn a_number_means_one_state_and_never_goes_back(steps in prop::collection::vec(
             prop_oneof![
@@ -160,7 +165,7 @@ mod tests {
                 let seen = match step {
                     Step::Change => {
                         state += 1;
-                        // As every change does, it looks first.
+                        // Each change reads the number first.
                         counter.look(ctime, now > ctime, &forgotten);
                         ctime = now;
                         Some(counter.changed(ctime, &forgotten))

@@ -1,8 +1,8 @@
 //! COPY and CLONE (RFC 7862) between files of one file system, done by the kernel. Holes stay holes.
 //!
-//! A COPY gives up after a while with what it has done: it holds the lock of the file it copies to, and a client that
-//! has waited for longer than it likes would send it again. Between two file systems it is `Xdev` where the kernel
-//! finds no way.
+//! A COPY stops after `TIME_MAX` and reports the bytes copied so far. It holds the lock of the target file,
+//! and an impatient client would send the request again. Between two file systems it fails with `Xdev` if
+//! the kernel cannot copy.
 
 use std::fs::File;
 use std::time::Duration;
@@ -20,19 +20,19 @@ use crate::opens::DataRight;
 use crate::tree::Tree;
 use crate::{errno, sys};
 
-/// A COPY ends soon after this.
+/// A COPY stops soon after this time.
 const TIME_MAX: Duration = Duration::from_secs(1);
-/// What is asked of the kernel at a time.
+/// Bytes to copy with one system call.
 const STEP_BYTES: usize = 8 << 20;
 
-/// One side.
+/// One side of a copy.
 pub(crate) struct End<'a> {
     pub(crate) node: &'a Node,
     pub(crate) right: DataRight,
     pub(crate) offset: u64,
 }
 
-/// Copies `count` bytes (zero: to the end), or fewer.
+/// Copies `count` bytes (zero: up to the end), or fewer.
 pub(crate) fn copy(
     tree: &Tree,
     principal: &Principal,
@@ -48,7 +48,7 @@ pub(crate) fn copy(
     }
     let _in_flight = tree.leases.may_grow(principal, to.node, &before, &(to.offset..to.offset + count))?;
     let (reading, writing) = (tree.reading(from.node)?, tree.writing(to.node)?);
-    // Taken first, as for a WRITE.
+    // Read first, as for a WRITE.
     let verifier = tree.verifier();
     let started = Instant::now();
     let mut done = 0;
@@ -80,21 +80,21 @@ pub(crate) fn copy(
     Ok(Copied { count: done, stability: Stability::Unstable, verifier, wcc })
 }
 
-/// How long the hole is that begins at `at`, and how much data follows it, of `count` bytes. The descriptor is shared, but
-/// nobody else uses its position.
+/// The length of the hole at `at`, and of the data after it, within `count` bytes. The descriptor is
+/// shared, but no other code uses its position.
 fn extent(file: &File, at: u64, count: u64) -> (u64, u64) {
     let end = at + count;
     let data = match rustix::fs::seek(file, SeekFrom::Data(at)) {
         Ok(data) => data.min(end),
         Err(Errno::NXIO) => end,
-        // Not every file system tells.
+        // Not every file system supports this.
         Err(_) => return (0, count),
     };
     let hole = rustix::fs::seek(file, SeekFrom::Hole(data)).map_or(end, |hole| hole.clamp(data, end));
     (data - at, hole - data)
 }
 
-/// Makes a range a hole, also where the file ends before it.
+/// Turns a range into a hole. Extends the file if it ends before the end of the range.
 fn make_hole(file: &File, offset: u64, length: u64) -> Result<(), Errno> {
     let size = rustix::fs::fstat(file)?.st_size as u64;
     let end = offset + length;
@@ -137,7 +137,7 @@ fn stat_both(
     Ok((source, target))
 }
 
-/// How many bytes that is, all of which must be there.
+/// The length of a range, all of which must be within the file.
 fn range(source: &Stat, offset: u64, count: u64) -> Result<u64, Status> {
     let left = source.size().checked_sub(offset).ok_or(Status::Inval)?;
     match count {

@@ -1,9 +1,9 @@
-//! Descriptors of files in use, by handle: what makes a GETATTR one system call.
+//! Descriptors of files in use, by handle. With them a GETATTR is one system call.
 //!
-//! A [`Node`] keeps an `O_PATH` descriptor, and, once data was asked for, one open for reading and one for writing. The
-//! cache of nodes is sharded and bounded, and evicts with one second chance (CLOCK). What is idle is closed by the
-//! [`crate::sweeper`]: a descriptor keeps a removed file's space and a mount busy, and one for writing keeps a program
-//! from being run.
+//! A [`Node`] keeps an `O_PATH` descriptor, and after the first data access one for reading and one for
+//! writing. The cache of nodes is sharded and bounded, and evicts with one second chance (CLOCK). The
+//! [`crate::sweeper`] closes idle descriptors: an open descriptor keeps a mount busy and the space of a
+//! removed file allocated. One for writing prevents the execution of a program.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -27,14 +27,14 @@ use crate::permission::Grants;
 use crate::ranges::Ranges;
 
 const SHARDS: usize = 16;
-/// Nodes that one operation closes at most, because others need their descriptors.
+/// Nodes that one operation closes at most to free descriptors.
 const EVICTED_AT_ONCE: usize = 4;
 
-/// Descriptors of a node that is open, or idle: its own, one for reading, and one for writing.
+/// Descriptors of an open or idle node: its own, one for reading, and one for writing.
 pub(crate) const PER_NODE: usize = 3;
-/// Of a file that is leased and not open: its own, and that of its guard.
+/// Descriptors of a leased file that is not open: its own, and that of its guard.
 pub(crate) const PER_LEASED_FILE: usize = 2;
-/// Of a directory that is leased.
+/// Descriptors of a leased directory.
 const PER_LEASED_DIRECTORY: usize = 1;
 
 /// A file in use.
@@ -42,20 +42,20 @@ pub(crate) struct Node {
     pub(crate) handle: Handle,
     pub(crate) mount: Arc<Mount>,
     pub(crate) file_type: FileType,
-    /// `O_PATH`: names the inode, whatever happens to its names.
+    /// `O_PATH`: names the inode, even if it is renamed or removed.
     pub(crate) path: OwnedFd,
     pub(crate) data: Mutex<OpenFiles>,
     pub(crate) grants: Mutex<Grants>,
     pub(crate) ranges: Arc<Ranges>,
     pub(crate) change: ChangeCounter,
-    /// How many opens and leases there are of it. Only changed with the lock of its shard.
+    /// Number of opens and of leases. Only changed under the lock of its shard.
     opens: AtomicUsize,
     leases: AtomicUsize,
     /// Time of last use, in ticks of the sweeper.
     used: AtomicU32,
 }
 
-/// What a node is kept for.
+/// Why a node is kept.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Use {
     /// An open, which also keeps a file without a name.
@@ -64,16 +64,16 @@ pub(crate) enum Use {
     Lease,
 }
 
-/// Descriptors for data, opened when first needed.
+/// Descriptors for data, opened at the first use.
 #[derive(Default)]
 pub(crate) struct OpenFiles {
     pub(crate) reading: Option<Arc<File>>,
     pub(crate) writing: Option<Arc<File>>,
-    /// When `writing` was last asked for, in ticks of the sweeper.
+    /// When `writing` was last used, in ticks of the sweeper.
     pub(crate) wrote: u32,
-    /// Then both are its descriptor.
+    /// With a guard, both descriptors are the guard's.
     pub(crate) guard: Option<Guard>,
-    /// There was a guard, and it had to be given up.
+    /// A guard was lost.
     pub(crate) guard_lost: bool,
 }
 
@@ -98,7 +98,7 @@ impl Node {
         self.file_type == FileType::Directory
     }
 
-    /// Has anybody an open of it?
+    /// Does any client have it open?
     pub(crate) fn is_open(&self) -> bool {
         self.opens.load(Ordering::Relaxed) > 0
     }
@@ -115,7 +115,7 @@ impl Node {
         }
     }
 
-    /// Descriptors that it may need for what it is kept for.
+    /// Descriptors that it may need for its opens and leases.
     fn cost(&self) -> usize {
         match self.file_type {
             _ if self.is_open() => PER_NODE,
@@ -126,26 +126,26 @@ impl Node {
     }
 }
 
-/// The cache.
+/// The cache of nodes.
 pub(crate) struct Descriptors {
     shards: Vec<Mutex<Shard>>,
     hasher: RandomState,
     bounds: Bounds,
-    /// Files with opens and leases, which are kept beyond those that are idle, and the descriptors that they may need.
+    /// Nodes with opens or leases, in addition to idle ones, and the descriptors that they may need.
     kept: AtomicUsize,
     spent: AtomicUsize,
     pub(crate) forgotten: Forgotten,
     now: AtomicU32,
 }
 
-/// The most that there may be.
+/// Limits of the cache.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
-    /// Nodes that are idle; fewer, where what is kept needs their descriptors.
+    /// Idle nodes; fewer if kept nodes need the descriptors.
     pub(crate) idle: usize,
     /// Nodes that are kept.
     pub(crate) kept: usize,
-    /// Descriptors of them.
+    /// Descriptors of kept nodes.
     pub(crate) spent: usize,
     /// Descriptors of all nodes.
     pub(crate) descriptors: usize,
@@ -157,21 +157,21 @@ struct Shard {
     slots: Vec<Option<Slot>>,
     free: Vec<usize>,
     hand: usize,
-    /// Nodes with opens and leases: neither counted nor evicted.
+    /// Nodes with opens or leases: excluded from the limit of idle nodes and from eviction.
     kept: usize,
 }
 
 struct Slot {
     node: Arc<Node>,
-    /// Used since the hand last came by.
+    /// Used since the hand last passed it.
     again: AtomicBool,
 }
 
-/// Room for one more file that is kept, until it is taken with [`Descriptors::pin`] or dropped.
+/// Capacity for one more kept file, until it is used by [`Descriptors::pin`] or dropped.
 pub(crate) struct Capacity<'d>(&'d Descriptors);
 
 impl Capacity<'_> {
-    /// Takes as many of its descriptors.
+    /// Uses `cost` of its descriptors and releases the rest.
     fn take(self, cost: usize) {
         self.0.spent.fetch_sub(PER_NODE.saturating_sub(cost), Ordering::Relaxed);
         std::mem::forget(self);
@@ -186,7 +186,7 @@ impl Drop for Capacity<'_> {
 }
 
 impl Descriptors {
-    /// A cache within these bounds, the one for what is idle being rough.
+    /// A cache with these limits; the limit of idle nodes is approximate.
     pub(crate) fn new(bounds: Bounds) -> Descriptors {
         Descriptors {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
@@ -207,7 +207,7 @@ impl Descriptors {
         Some(slot.node.clone())
     }
 
-    /// Adds a node, unless one with its handle is there; gives the one that is there afterwards.
+    /// Adds a node. If the cache has one with this handle, returns that one instead.
     pub(crate) fn insert(&self, node: Node) -> Arc<Node> {
         let mut shard = self.shard(&node.handle).lock();
         if let Some(slot) = shard.index.get(&node.handle).and_then(|&at| shard.slots.get(at)?.as_ref()) {
@@ -218,17 +218,18 @@ impl Descriptors {
         let node = Arc::new(node);
         shard.add(node.clone());
         drop(shard);
-        drop(evicted); // its descriptors are closed without the lock
+        drop(evicted); // closes its descriptors without the lock
         node
     }
 
-    /// How many idle nodes a shard has place for, beside what is kept: one at least.
+    /// Limit of idle nodes in a shard, as the kept nodes permit: at least one.
     fn idle_per_shard(&self) -> usize {
         let left = self.bounds.descriptors.saturating_sub(self.spent.load(Ordering::Relaxed));
         (left / PER_NODE).min(self.bounds.idle).div_ceil(SHARDS).max(1)
     }
 
-    /// Takes idle nodes beyond so many out of a shard, a few at a time. They are to be dropped without its lock.
+    /// Removes idle nodes beyond the limit from a shard, a few at a time. The caller drops them without the
+    /// lock.
     fn evict(&self, shard: &mut Shard, idle_max: usize) -> Vec<Arc<Node>> {
         let mut evicted = Vec::new();
         while shard.index.len().saturating_sub(shard.kept) > idle_max && evicted.len() < EVICTED_AT_ONCE {
@@ -239,18 +240,19 @@ impl Descriptors {
         evicted
     }
 
-    /// Room for one more file that is kept, for whoever must not fail once he has begun. `None` if too much is kept.
+    /// Reserves capacity for one more kept file, for a caller that must not fail later. `None` if too many
+    /// are kept.
     pub(crate) fn capacity(&self) -> Option<Capacity<'_>> {
         self.reserve(1, PER_NODE).then(|| Capacity(self))
     }
 
-    /// Is no more left than a sixteenth of the room?
+    /// Is less than a sixteenth of the capacity left?
     pub(crate) fn is_nearly_full(&self) -> bool {
         let is_most = |of: &AtomicUsize, max: usize| of.load(Ordering::Relaxed) >= max - max / 16;
         is_most(&self.kept, self.bounds.kept) || is_most(&self.spent, self.bounds.spent)
     }
 
-    /// Counts so much as kept, if it is within the bounds.
+    /// Counts nodes and descriptors as kept, if the limits permit.
     fn reserve(&self, nodes: usize, cost: usize) -> bool {
         let add = |to: &AtomicUsize, more: usize, max: usize| {
             let within = |now: usize| Some(now + more).filter(|sum| *sum <= max);
@@ -266,8 +268,9 @@ impl Descriptors {
         fits
     }
 
-    /// Keeps a node, in this room or in what there is, and gives the one that is kept: where it was forgotten meanwhile,
-    /// another may be. However often it is pinned, it takes room once. `None` if too much is kept.
+    /// Keeps a node, from reserved capacity or from what is free. Returns the kept node: if the node was
+    /// forgotten meanwhile, the cache may have another one. A node takes capacity once, however often it is
+    /// pinned. `None` if too many are kept.
     pub(crate) fn pin(
         &self,
         node: &Arc<Node>,
@@ -306,7 +309,7 @@ impl Descriptors {
         Some(kept)
     }
 
-    /// Lets go of what [`Descriptors::pin`] gave.
+    /// Undoes a [`Descriptors::pin`].
     pub(crate) fn unpin(&self, node: &Node, what: Use) {
         let mut shard = self.shard(&node.handle).lock();
         let before = node.cost();
@@ -319,7 +322,7 @@ impl Descriptors {
         }
     }
 
-    /// Closes what is kept of a file, unless it is open.
+    /// Closes the descriptors of a file, unless it is open.
     pub(crate) fn forget(&self, handle: &Handle) {
         let mut shard = self.shard(handle).lock();
         if shard.get(handle).is_some_and(|node| node.is_open()) {
@@ -330,7 +333,8 @@ impl Descriptors {
         drop(forgotten);
     }
 
-    /// Time goes on: closes what was not used for so many ticks, and descriptors for writing much sooner.
+    /// Advances the clock: closes nodes that were unused for `idle_max` ticks, and descriptors for writing
+    /// much sooner.
     pub(crate) fn tick(&self, idle_max: u32, idle_writing_max: u32) {
         let reopens = identity::is_privileged();
         let now = self.now.fetch_add(1, Ordering::Relaxed) + 1;
@@ -346,7 +350,7 @@ impl Descriptors {
                     closing.extend(shard.remove(&node.handle));
                     continue;
                 }
-                // Without privileges, what an open allowed could not be opened again.
+                // Without privileges, the file of an open could not be opened again.
                 if node.is_open() && !reopens {
                     continue;
                 }
@@ -365,12 +369,12 @@ impl Descriptors {
         }
     }
 
-    /// The tick of the sweeper.
+    /// The current tick of the sweeper.
     pub(crate) fn now(&self) -> u32 {
         self.now.load(Ordering::Relaxed)
     }
 
-    /// Closes everything.
+    /// Closes all descriptors.
     pub(crate) fn clear(&self) {
         for shard in &self.shards {
             drop(std::mem::take(&mut *shard.lock()));
@@ -406,7 +410,7 @@ impl Shard {
     }
 
     fn evict(&mut self) -> Option<Arc<Node>> {
-        // Two rounds see every slot after its second chance was used up.
+        // Two rounds visit every slot after its second chance is used up.
         for _ in 0..2 * self.slots.len() {
             self.hand = (self.hand + 1) % self.slots.len();
             let Some(slot) = &self.slots[self.hand] else { continue };
@@ -419,8 +423,8 @@ impl Shard {
     }
 }
 
-/// `/proc/self/fd`, through which an `O_PATH` descriptor is opened for data: the kernel then checks the permissions of
-/// the inode itself, and of no path.
+/// `/proc/self/fd`: opens an `O_PATH` descriptor for data. The kernel then checks the permissions of the
+/// inode, not those of a path.
 pub(crate) struct Proc(OwnedFd);
 
 impl Proc {
@@ -429,7 +433,8 @@ impl Proc {
         rustix::fs::open(c"/proc/self/fd", flags, Mode::empty()).map(Proc)
     }
 
-    /// Opens a file once more. Never waits for a writer of a pipe or a lease, and takes no terminal.
+    /// Reopens a file. Never waits for a writer of a pipe or for a lease, and never takes a controlling
+    /// terminal.
     pub(crate) fn open(&self, file: impl AsFd, flags: OFlags) -> Result<OwnedFd, Errno> {
         let flags = flags | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         rustix::fs::openat(&self.0, name(file), flags, Mode::empty())
@@ -440,12 +445,12 @@ impl Proc {
         rustix::fs::chmodat(&self.0, name(file), mode, rustix::fs::AtFlags::empty())
     }
 
-    /// Makes another name for a file.
+    /// Creates another name for a file.
     pub(crate) fn link(&self, file: impl AsFd, directory: impl AsFd, to: &[u8]) -> Result<(), Errno> {
         rustix::fs::linkat(&self.0, name(file), directory, to, rustix::fs::AtFlags::SYMLINK_FOLLOW)
     }
 
-    /// Where a file is, as far as the kernel knows.
+    /// The path of a file, as far as the kernel knows.
     pub(crate) fn path_of(&self, file: impl AsFd) -> Result<PathBuf, Errno> {
         use std::os::unix::ffi::OsStringExt;
         let path = rustix::fs::readlinkat(&self.0, name(file), Vec::new())?;
@@ -518,7 +523,7 @@ mod tests {
             assert!(descriptors.pin(node, Use::Lease, None).is_some());
         }
         assert_eq!((spent(), descriptors.idle_per_shard()), (12, 2));
-        // One that is leased takes the third when it is opened; a room, if there is one, goes back.
+        // A leased file takes the third descriptor when it is opened; unused capacity is released.
         let capacity = descriptors.capacity();
         assert!(capacity.is_some() && descriptors.capacity().is_none());
         assert!(descriptors.pin(&nodes[0], Use::Open, capacity).is_some());

@@ -1,8 +1,8 @@
 //! READDIR: part of a directory, from a cookie on.
 //!
-//! A cookie is the kernel's own position behind an entry (`d_off`), which Linux file systems keep good across changes
-//! of the directory, and the persistent ones across restarts, because NFS needs that. So no verifier is needed: ours
-//! is always zero, and a changing one would only break listings of directories that change.
+//! A cookie is the kernel's own position after an entry (`d_off`). Linux file systems keep it valid across
+//! changes of the directory, and persistent ones across restarts, because NFS needs that. So no verifier is
+//! needed: ours is always zero. A changing verifier would only break listings of directories that change.
 
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
@@ -15,16 +15,16 @@ use crate::descriptors::Node;
 use crate::errno;
 use crate::tree::{Tree, open_child};
 
-/// About what an encoded entry takes beside its name, in READDIR and READDIRPLUS.
+/// Approximate size of an encoded entry without its name, in READDIR and READDIRPLUS.
 const ENTRY_BYTES: u32 = 24;
 const ENTRY_PLUS_BYTES: u32 = 200;
-/// Most bytes of entries in one answer.
+/// Limit of entries in one reply, in bytes.
 const BYTES_MAX: u32 = 1 << 20;
-/// What is asked of the kernel at a time.
+/// Bytes to ask the kernel for at a time.
 const BUFFER_BYTES_MIN: usize = 4 << 10;
 const BUFFER_BYTES_MAX: usize = 32 << 10;
 
-/// Reads on from a cookie, with the rights that the thread wears.
+/// Reads from a cookie on, with the identity of the thread.
 pub(crate) fn read(tree: &Tree, directory: &Node, part: ReadDir) -> Result<Listing, Status> {
     let stat = tree.stat_directory(directory)?;
     let listed =
@@ -38,7 +38,7 @@ pub(crate) fn read(tree: &Tree, directory: &Node, part: ReadDir) -> Result<Listi
         entries,
         verifier: [0; 8],
         eof,
-        // Taken before the entries: whoever compares it later sees any change since.
+        // Read before the entries: a later comparison detects any change since.
         directory: Some(stat.attributes(directory.mount.fsid)),
         directory_lease: None,
     })
@@ -51,7 +51,8 @@ fn entries(
     budget: u32,
     plus: bool,
 ) -> Result<(Vec<Entry>, bool), Status> {
-    // Names take less room in the kernel's form than attributes do in ours: asking for more would be thrown away.
+    // A name takes less space in the kernel's format than an entry in ours. A larger buffer would be
+    // wasted.
     let size = (budget as usize).clamp(BUFFER_BYTES_MIN, BUFFER_BYTES_MAX);
     let mut buffer = vec![MaybeUninit::uninit(); size];
     let mut stream = RawDir::new(listed, &mut buffer);
@@ -63,7 +64,7 @@ fn entries(
             Err(Errno::NOENT) => return Err(Status::Stale), // the directory was removed
             Err(errno) => return Err(errno::status(errno)),
         };
-        // `.`, `..` and what no client could name.
+        // Skips `.`, `..` and names that no client could use.
         let Ok(name) = Name::new(next.file_name().to_bytes()) else { continue };
         let each = if plus { ENTRY_PLUS_BYTES } else { ENTRY_BYTES };
         bytes += each + name.as_bytes().len() as u32;
@@ -76,8 +77,8 @@ fn entries(
     Ok((entries, true))
 }
 
-/// Handle and attributes of an entry; `None` if the caller may not know, if it has gone meanwhile, or if another file
-/// system is mounted there (clients look that up when they go there).
+/// Handle and attributes of an entry. `None` if the caller may not see them, if the entry is gone, or if
+/// another file system is mounted there. Clients look the latter up when they enter it.
 fn node(tree: &Tree, directory: &Node, listed: &OwnedFd, name: &Name) -> Option<vfs::Node> {
     let path = open_child(listed, name).ok()?;
     let found = tree.describe(directory, Some(name), &path).ok()?;
@@ -85,7 +86,8 @@ fn node(tree: &Tree, directory: &Node, listed: &OwnedFd, name: &Name) -> Option<
     same.then(|| vfs::Node { handle: found.handle, attributes: Some(found.attributes()) })
 }
 
-/// The cookie for a position. Those of the fronts are avoided by counting down from the top, where no position is.
+/// The cookie for a position. It avoids the cookies of the fronts: these positions are counted down from
+/// the top, where no position is.
 fn cookie(position: u64) -> u64 {
     if position < Entry::FIRST_COOKIE { u64::MAX - position } else { position }
 }

@@ -1,12 +1,12 @@
-//! The one place where an error of the kernel becomes a status of the interface.
+//! The one translation from errors of the kernel to statuses of the interface.
 
 use rustix::io::Errno;
 use vfs::Status;
 
-/// What NFS calls this error.
+/// The status for an error.
 ///
-/// `Delay` is for what passes by itself: another's file lease being broken, a table that is full, memory. A busy
-/// mount point and the text of a running program are `Access`, as there is no better name in v2 and v3.
+/// `Delay` is for temporary conditions: another process's lease that is being broken, a full table, a lack
+/// of memory. A busy mount point and a running program map to `Access`, as v2 and v3 have no better status.
 pub(crate) fn status(errno: Errno) -> Status {
     match errno {
         Errno::PERM => Status::Perm,

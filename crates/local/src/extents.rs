@@ -1,4 +1,4 @@
-//! SEEK, ALLOCATE and DEALLOCATE (RFC 7862): holes, and space that is there before data is.
+//! SEEK, ALLOCATE and DEALLOCATE (RFC 7862): holes, and space that is reserved before data is written.
 
 use rustix::fs::{FallocateFlags, SeekFrom};
 use vfs::{Extent, Principal, Sought, Status, Wcc};
@@ -13,7 +13,7 @@ use crate::tree::Tree;
 /// No file system has larger blocks.
 const BLOCK_BYTES_MAX: u64 = 1 << 20;
 
-/// Where the next data or hole begins. The descriptor is shared, but nobody else uses its position.
+/// The start of the next data or hole. The descriptor is shared, but no other code uses its position.
 pub(crate) fn seek(
     tree: &Tree,
     (principal, right): (&Principal, DataRight),
@@ -36,16 +36,16 @@ pub(crate) fn seek(
     Ok(Sought { offset, eof: offset >= stat.size(), attributes })
 }
 
-/// What becomes of a range.
+/// The change of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reservation {
-    /// Space for it.
+    /// Space is reserved for it.
     Allocate,
-    /// None: it becomes a hole.
+    /// Its space is released: it becomes a hole.
     Deallocate,
 }
 
-/// Reserves the space of a range, or gives it up.
+/// Reserves or releases the space of a range.
 pub(crate) fn reserve(
     tree: &Tree,
     (principal, right): (&Principal, DataRight),
@@ -64,7 +64,8 @@ pub(crate) fn reserve(
             let end = offset.checked_add(length).filter(|&end| i64::try_from(end).is_ok());
             (FallocateFlags::empty(), end.ok_or(Status::FBig)?)
         }
-        // Behind the last block there is nothing to give up; and asking beyond what a file can be is an error.
+        // After the last block there is nothing to release, and a range beyond the largest file is an
+        // error.
         Reservation::Deallocate => {
             let last = before.size().saturating_add(BLOCK_BYTES_MAX - 1) / BLOCK_BYTES_MAX * BLOCK_BYTES_MAX;
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
@@ -80,7 +81,7 @@ pub(crate) fn reserve(
     };
     let file = tree.writing(node)?;
     let done = rustix::fs::fallocate(&*file, flags, offset, length).map_err(errno::status);
-    // One that failed in the middle has changed something too.
+    // A call that failed in the middle may have changed the file too.
     let wcc = Wcc::around(before.wcc(), tree.changed(node));
     done?;
     drop(held);

@@ -1,5 +1,5 @@
-//! The operations, each with its place to run: what rarely waits is answered by the asking task itself, the rest by a
-//! worker that wears the caller's identity.
+//! The operations, and where each runs: the requesting task answers those that rarely wait; a worker with
+//! the caller's identity runs the others.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ use crate::opens::DataRight;
 use crate::tree::Tree;
 use crate::{LocalFs, acl, copy, directory, errno, lookup, workers, xattr};
 
-/// With locks of so many files, a change no longer insists on more.
+/// With locks of this many files, a change goes on without further ones.
 const LOCKS_MAX: usize = 8;
 
 impl LocalFs {
@@ -54,7 +54,7 @@ impl LocalFs {
         workers::run(caller.principal.clone(), move || job(&tree, &principal)).await
     }
 
-    /// Runs a change on a worker, with the locks of `files` and of those that it finds it needs.
+    /// Runs a change on a worker, with the locks of `files` and of further files that the job needs.
     async fn change<T: Send + 'static>(
         &self,
         caller: &Caller,
@@ -73,13 +73,13 @@ impl LocalFs {
                 Ok(done) => return Ok(done),
                 Err(Stop::Failed(status)) => return Err(status),
                 Err(Stop::Blocked(stripe)) => stripes.push(stripe),
-                // Neither a worker nor a lock is held while it waits.
+                // No worker and no lock is held during this wait.
                 Err(Stop::Out(out)) => cleared.push(out.clear().await),
             }
         }
     }
 
-    /// A failure, with what the object asked is now.
+    /// A failure, with the present attributes of the object.
     fn failed(&self, node: &Node, status: Status) -> Error {
         Error::from(status).with(self.tree.attributes(node))
     }
@@ -131,7 +131,8 @@ impl LocalFs {
         .await
     }
 
-    /// A resent OPEN finds its name there: if that is what it would have made, it did, and is answered so.
+    /// A resent OPEN finds that its name exists. If the file is the one that the OPEN would create, the
+    /// first transmission has created it, and the OPEN succeeds.
     async fn open_made_before(
         &self,
         caller: &Caller,
@@ -140,7 +141,7 @@ impl LocalFs {
     ) -> Result<Opened> {
         let failed = self.failed(directory, Status::Exist);
         let (Some(name), Some((how, set))) = (&request.name, &request.create) else { return Err(failed) };
-        // Which is told by its verifier.
+        // The verifier detects a resent exclusive create.
         if matches!(how, CreateHow::Exclusive(_)) {
             return Err(failed);
         }
@@ -165,7 +166,7 @@ impl LocalFs {
         done.map_err(|status| self.failed(&node, status))
     }
 
-    /// Runs what moves data between two files, with that which changes locked.
+    /// Runs a job that moves data between two files, with the target locked.
     async fn between<T: Send + 'static>(
         &self,
         caller: &Caller,
@@ -352,7 +353,7 @@ impl FileSystem for LocalFs {
         how: CreateHow,
         set: &SetAttributes,
     ) -> Result<Created> {
-        // One that is exclusive is told by its verifier, if it comes again.
+        // The verifier detects a resent exclusive create.
         let resent = caller.resent && !matches!(how, CreateHow::Exclusive(_));
         let caller = Caller { resent, ..caller.clone() };
         let made = Made::Node { file_type: FileType::Regular, set };
@@ -460,8 +461,8 @@ impl FileSystem for LocalFs {
         done.map_err(|status| self.failed(&node, status))
     }
 
-    /// What is available is so without what is set aside for the superuser, whoever asks: as statfs(2) and Linux's server
-    /// have it.
+    /// Available bytes exclude those reserved for the superuser, for any caller, as in statfs(2) and
+    /// Linux's server.
     async fn fsstat(&self, _caller: &Caller, handle: &Handle) -> Result<FsStat> {
         let node = self.node(handle).await?;
         self.tree.stat(&node)?;
@@ -482,8 +483,8 @@ impl FileSystem for LocalFs {
         let node = self.node(handle).await?;
         self.tree.stat(&node)?;
         let space = rustix::fs::fstatvfs(node.path.as_fd()).map_err(errno::status)?;
-        // File systems stamp times with the kernel's coarse clock. (Newer kernels tell changes apart that somebody
-        // looked between, but promise nothing for two files.)
+        // File systems take timestamps from the kernel's coarse clock. (Newer kernels distinguish two
+        // changes of a file if its attributes were read in between, but promise nothing for two files.)
         let tick = rustix::time::clock_getres(ClockId::RealtimeCoarse);
         let features = node.mount.features();
         Ok(FsLimits {
@@ -530,7 +531,7 @@ impl Opens for LocalFs {
         Ok(opening::close(&self.tree, open)?)
     }
 
-    /// Locks among our clients are settled above; processes of this machine do not see them.
+    /// The layer above decides about locks among clients; processes of this machine do not see them.
     async fn lock(&self, _caller: &Caller, open: OpenId, _request: &LockRequest) -> Result<Locked> {
         self.tree.opens.get(open)?;
         Ok(Locked::Granted)
@@ -546,7 +547,7 @@ impl Opens for LocalFs {
         Ok(None)
     }
 
-    /// Nothing can be done about it here: is there room by now?
+    /// This layer cannot free anything; it reports whether there is capacity by now.
     async fn free_capacity(&self, caller: &Caller) -> bool {
         self.tree.opens.capacity(&self.tree.descriptors, caller.holder, None).is_ok()
     }

@@ -1,16 +1,18 @@
-//! Leases of the kernel (fcntl(2), `F_SETLEASE`) on files of ours: how processes of this machine are noticed.
+//! Guards: leases of the kernel (fcntl(2), `F_SETLEASE`) on exported files, which detect processes of this
+//! machine.
 //!
-//! While a *write* guard is held, no process opens the file, and while a *read* guard is held, none opens it for
-//! writing or truncates it, before we have let go: the kernel holds it back, for `lease-break-time` at most. What is
-//! **not** noticed is all that needs no open file: renames, links and removals, changes of mode, owner and times, and
-//! extended attributes. Nor are processes that opened the file before; then no guard is to be had.
+//! While this server holds a *write* guard, the kernel blocks every other open of the file. While it holds
+//! a *read* guard, the kernel blocks opens for writing and truncations. It blocks them until the guard is
+//! released, for `lease-break-time` at most. Operations without an open file are **not** detected: renames,
+//! links and removals, changes of mode, owner and times, and extended attributes. Nor are processes that
+//! opened the file before; in that case no guard is granted.
 //!
-//! The kernel does not tell our own opens from others'. A write guard needs its descriptor to be the only one, a read
-//! guard that none is for writing. So a guarded file has one descriptor, which reads and writes share; that of a read
-//! guard makes place for one of a write guard when something is to be written. (A range on its way to a client keeps
-//! a descriptor alive; as long as it does, there may be no guard.)
+//! The kernel does not distinguish the server's own opens. A write guard requires that its descriptor is
+//! the only one, a read guard that none is for writing. So a guarded file has one descriptor for reads and
+//! writes. For a write, the descriptor of a read guard is replaced by one of a write guard. (A range that a
+//! reply has not sent yet keeps a descriptor open; until then there may be no guard.)
 //!
-//! Guards need the owner's uid or `CAP_LEASE`, and a file system that knows them.
+//! Guards need the owner's uid or `CAP_LEASE`, and a file system that supports them.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -31,30 +33,30 @@ pub(crate) struct Guard {
     kind: KernelLease,
 }
 
-/// What came of asking for a guard.
+/// The result of taking a guard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Guarding {
-    /// It is held.
+    /// The guard is held.
     Held,
     /// A process has the file open.
     InUse,
-    /// Not on this file, or not by this process.
+    /// This file supports no guard, or this process may not take one.
     Unavailable,
 }
 
-/// What the kernel says of a guard.
+/// The state of a guard, as the kernel reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
-    /// Nobody waits.
+    /// No process waits.
     Nothing,
-    /// Somebody waits to read.
+    /// A process waits to read.
     Read,
-    /// Somebody waits to write; or the guard is gone.
+    /// A process waits to write, or the guard is gone.
     Write,
 }
 
 impl Tree {
-    /// Guards a file so that it may be leased. Keeps what is held if that is enough, else gives it up.
+    /// Takes a guard so that a file may be leased. Keeps a sufficient guard, else releases it first.
     pub(crate) fn guard(&self, node: &Node, kind: LeaseKind) -> Guarding {
         let kind = if kind == LeaseKind::Write { KernelLease::Write } else { KernelLease::Read };
         let mut data = node.data.lock();
@@ -72,7 +74,8 @@ impl Tree {
         }
     }
 
-    /// Opens a guarded file for writing. If a process is in the way of a write guard, there is none afterwards.
+    /// Opens a guarded file for writing. If a process prevents a write guard, the file has no guard
+    /// afterwards.
     pub(crate) fn open_guarded_for_writing(
         &self,
         node: &Node,
@@ -106,7 +109,7 @@ impl Tree {
 }
 
 impl Node {
-    /// What the kernel wants of us.
+    /// The access that the kernel wants this guard to permit.
     pub(crate) fn wanted(&self) -> Wanted {
         let data = self.data.lock();
         let Some(guard) = &data.guard else {
@@ -119,7 +122,7 @@ impl Node {
         }
     }
 
-    /// Lets processes of this machine at the file.
+    /// Releases the guard, so that processes of this machine can use the file.
     pub(crate) fn unguard(&self) {
         let mut data = self.data.lock();
         data.unguard();
@@ -143,10 +146,10 @@ impl OpenFiles {
         }
     }
 
-    /// Gives up the guard, and all descriptors with it: they would be in the way of the next one.
+    /// Releases the guard and all descriptors, which would prevent the next guard.
     fn unguard(&mut self) {
         if let Some(guard) = self.guard.take() {
-            // Not left to the last reference to the descriptor: a range on its way may have one.
+            // Explicitly: a range that a reply has not sent yet may hold a reference to the descriptor.
             let _ = identity::as_self(|| sys::set_lease(guard.file.as_fd(), KernelLease::None));
         }
         self.reading = None;

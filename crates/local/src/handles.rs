@@ -1,17 +1,18 @@
-//! What a client's handle of a local file is made of.
+//! The format of handles of local files.
 //!
 //! | kind | bytes | names |
 //! |---|---|---|
-//! | 1 | tag 2, type 1, kernel handle | a file by the kernel's own handle, which carries inode and generation |
-//! | 2 | tag 2, inode 8, birth 8 | a file through the [`table`] of names, where the kernel's way is closed |
-//! | 3 | fsid 8, type 1, kernel handle | as 1, where the tags of two file systems collide |
+//! | 1 | tag 2, type 1, kernel handle | a file by the kernel's own handle (inode and generation) |
+//! | 2 | tag 2, inode 8, birth 8 | a file through the [`table`] of names, without kernel handles |
+//! | 3 | fsid 8, type 1, kernel handle | as 1, if the tags of two file systems collide |
 //!
-//! The tag names the file system (see [`crate::mounts`]). Handles of ext4 (12 bytes in all) and tmpfs (16) stay within
-//! 19 bytes, so that they fit NFSv2 with a server's wrapping; none is longer than 51.
+//! The tag names the file system (see [`crate::mounts`]). Handles of ext4 (12 bytes in all) and tmpfs (16)
+//! are at most 19 bytes long, so that they fit NFSv2 with a server's wrapping. No handle is longer than 51
+//! bytes.
 //!
-//! A handle is good after renames and restarts, and stale once the inode is gone, also if its number was given to
-//! another file. Whether a handle was ever given out is checked by the server: the kernel opens any file of the file
-//! system by a handle that fits.
+//! A handle survives renames and restarts. It is stale once the inode is gone, even if another file gets
+//! the inode's number. The server checks whether a handle was ever given out: the kernel opens any file of
+//! the file system by a valid handle.
 
 pub(crate) mod table;
 
@@ -23,10 +24,10 @@ const KERNEL: u8 = 1;
 const TABLE: u8 = 2;
 const KERNEL_LONG: u8 = 3;
 
-/// The longest kernel handle that fits behind a full fsid.
+/// The longest kernel handle that fits after a full fsid.
 const LONG_MAX: usize = 51 - 1 - 8 - 1;
 
-/// A handle taken apart.
+/// A parsed handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Parsed {
     /// The kernel's handle, in the file system with this tag.
@@ -37,19 +38,19 @@ pub(crate) enum Parsed {
     Table(Key),
 }
 
-/// What the table knows a file by.
+/// The key of a file in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Key {
     /// The file system.
     pub(crate) tag: u16,
     /// Number of the inode.
     pub(crate) inode: u64,
-    /// When the inode was made, in nanoseconds; tells it from others of the same number.
+    /// Creation time of the inode in nanoseconds; distinguishes it from others with the same number.
     pub(crate) birth: u64,
 }
 
 impl Parsed {
-    /// Takes a handle apart; `None` if none of ours looks so.
+    /// Parses a handle; `None` if it is not one of this format.
     pub(crate) fn parse(handle: &Handle) -> Option<Parsed> {
         let (&kind, rest) = handle.as_bytes().split_first()?;
         match kind {
@@ -71,7 +72,7 @@ impl Parsed {
         }
     }
 
-    /// Puts a handle together; `None` if the kernel's is too long.
+    /// Builds a handle; `None` if the kernel's is too long.
     pub(crate) fn handle(&self) -> Option<Handle> {
         let mut bytes = Vec::with_capacity(51);
         match self {

@@ -1,13 +1,13 @@
-//! Whose rights a thread uses: every operation runs with the caller's user, group and supplementary groups.
+//! The identity of a thread: each operation runs with the caller's user, group and supplementary groups.
 //!
-//! Linux keeps these per thread. A process that is root puts on the caller's with raw `setfsuid`, `setfsgid` and
-//! `setgroups`, which touch the calling thread only; with `fsuid` away from 0 the kernel also takes away the
-//! capabilities that override file permissions, and gives them back on return. A change of identity costs some
-//! microseconds, so what is worn already is not put on again: the threads of [`crate::workers`], where nothing else
-//! runs, keep the last one.
+//! Linux keeps these per thread. A root process takes the caller's identity with raw `setfsuid`, `setfsgid`
+//! and `setgroups`, which change the calling thread only. While `fsuid` is not 0, the kernel also removes
+//! the capabilities that override file permissions, and restores them afterwards. A change of identity
+//! costs some microseconds. So an identity is not set twice: the threads of [`crate::workers`], which run
+//! nothing else, keep the last one.
 //!
-//! A process that is not root cannot change: it serves callers of its own uid, with its own groups, and refuses all
-//! others with `Access`.
+//! A process that is not root cannot change its identity. It serves callers of its own uid with its own
+//! groups, and refuses all others with `Access`.
 
 use std::cell::RefCell;
 use std::marker::PhantomData;
@@ -19,10 +19,10 @@ use vfs::{Credential, Principal, Status};
 
 use crate::sys;
 
-/// What the process itself is.
+/// The identity of the process.
 struct Own {
     credential: Arc<Credential>,
-    /// May put on other identities, and loses its privileges by doing so.
+    /// It may take other identities, and loses its privileges while it does.
     privileged: bool,
 }
 
@@ -39,7 +39,7 @@ fn own() -> &'static Own {
     })
 }
 
-/// Only a process that is root *and* whose capabilities follow `fsuid` is allowed to serve others: with
+/// A process may serve others only if it is root *and* its capabilities follow `fsuid`. With
 /// `SECBIT_NO_SETUID_FIXUP`, a caller would keep root's overrides.
 fn may_change(uid: u32) -> bool {
     let needed = CapabilitySet::SETUID | CapabilitySet::SETGID;
@@ -49,12 +49,12 @@ fn may_change(uid: u32) -> bool {
     uid == 0 && has && follows
 }
 
-/// Can this process serve other users than its own?
+/// Can this process serve users other than its own?
 pub(crate) fn is_privileged() -> bool {
     own().privileged
 }
 
-/// What a thread wears. `None` is the process's own identity.
+/// The identity of a thread. `None` is the process's own.
 #[derive(Default)]
 struct Thread {
     worn: Option<Arc<Credential>>,
@@ -66,19 +66,19 @@ thread_local! {
     static THREAD: RefCell<Thread> = RefCell::default();
 }
 
-/// Lets the calling thread keep the identity of its last operation. For threads that do nothing else.
+/// Lets the calling thread keep the identity of its last operation. Only for threads that run nothing else.
 pub(crate) fn keep_on_this_thread() {
     THREAD.with_borrow_mut(|thread| thread.keeps = true);
 }
 
-/// As long as it lives, the thread wears what was asked; then again what it wore before.
+/// While this value lives, the thread has the requested identity; on drop it gets back the one before.
 pub(crate) struct Worn {
     before: Option<Arc<Credential>>,
-    /// It belongs to one thread.
+    /// The identity belongs to one thread.
     not_send: PhantomData<*const ()>,
 }
 
-/// Puts on the identity of `principal`.
+/// Takes the identity of `principal`.
 ///
 /// # Errors
 /// `Access` if this process cannot.
@@ -92,7 +92,7 @@ pub(crate) fn wear(principal: &Principal) -> Result<Worn, Status> {
     })
 }
 
-/// Could [`wear`] succeed? Costs nothing.
+/// Could [`wear`] succeed? Makes no system call.
 pub(crate) fn may_wear(principal: &Principal) -> Result<(), Status> {
     what_to_wear(principal).map(drop)
 }
@@ -106,7 +106,7 @@ fn what_to_wear(principal: &Principal) -> Result<Option<&Arc<Credential>>, Statu
     }
 }
 
-/// Is the caller root, as far as files are concerned?
+/// Is the caller root for the file system?
 pub(crate) fn is_root(principal: &Principal) -> bool {
     match principal {
         Principal::Machine => own().credential.uid == 0,
@@ -114,7 +114,7 @@ pub(crate) fn is_root(principal: &Principal) -> bool {
     }
 }
 
-/// Does something with the process's own rights, and goes back to the caller's.
+/// Runs `job` with the process's own identity, then restores the caller's.
 pub(crate) fn as_self<T>(job: impl FnOnce() -> T) -> Result<T, Status> {
     let _own = wear(&Principal::Machine)?;
     Ok(job())
@@ -128,7 +128,7 @@ impl Drop for Worn {
                 return;
             }
             if thread.change_to(self.before.take()).is_err() {
-                // Whatever ran next would run with somebody else's rights.
+                // The next operation would run with another caller's rights.
                 std::process::abort();
             }
         });
@@ -151,7 +151,8 @@ impl Thread {
     }
 }
 
-/// Changes what differs; the user last, so that a failure never leaves a caller with more than it had.
+/// Changes the ids that differ; the user last, so that a failure never leaves a caller with more rights
+/// than it had.
 fn put_on(from: &Credential, to: &Credential) -> Result<(), Errno> {
     if from.groups != to.groups {
         sys::set_thread_groups(&to.groups)?;
@@ -179,7 +180,7 @@ mod tests {
         Principal::Unix(Arc::new(Credential { uid, gid: uid, groups: vec![uid + 1] }))
     }
 
-    /// Fields of `/proc/thread-self/status`: the file-system uid, and the groups.
+    /// The file-system uid and the groups, from `/proc/thread-self/status`.
     fn kernel_says() -> (u32, String) {
         let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
         let line = |name: &str| status.lines().find(|line| line.starts_with(name)).unwrap().to_owned();

@@ -1,8 +1,8 @@
 //! READ, WRITE and COMMIT.
 //!
-//! A small read whose pages are in memory is answered at once (`RWF_NOWAIT`); a large one is a range of the file, for
-//! `sendfile`. Unstable writes are in the page cache until COMMIT; if the disk then fails, the write verifier changes,
-//! because Linux tells of a lost page once and forgets it.
+//! A small read of cached pages is answered at once (`RWF_NOWAIT`). A large one is answered with a range of
+//! the file, for `sendfile`. Unstable writes are in the page cache until COMMIT. If the disk then fails,
+//! the write verifier changes, because Linux reports a lost page only once.
 
 use std::fs::File;
 use std::io::IoSliceMut;
@@ -20,9 +20,9 @@ use crate::opens::DataRight;
 use crate::tree::Tree;
 use crate::{errno, identity};
 
-/// Most bytes in one READ or WRITE.
+/// Limit of one READ or WRITE in bytes.
 pub(crate) const TRANSFER_MAX: u32 = 1 << 20;
-/// From here on a READ is answered with a range of the file instead of bytes.
+/// From this size in bytes, a READ is answered with a range of the file.
 const RANGE_MIN: u32 = 64 << 10;
 
 /// May a read wait for the disk?
@@ -35,7 +35,7 @@ pub(crate) enum Wait {
 }
 
 impl Tree {
-    /// The file open for reading, which is shared: permission was checked before.
+    /// The shared descriptor for reading. The caller has checked permission.
     pub(crate) fn reading(&self, node: &Node) -> Result<Arc<File>, Status> {
         let mut data = node.data.lock();
         if let Some(file) = &data.reading {
@@ -45,7 +45,7 @@ impl Tree {
         Ok(data.reading.insert(file).clone())
     }
 
-    /// The file open for writing, which is shared: permission was checked before.
+    /// The shared descriptor for writing. The caller has checked permission.
     pub(crate) fn writing(&self, node: &Node) -> Result<Arc<File>, Status> {
         let mut data = node.data.lock();
         data.wrote = self.descriptors.now();
@@ -61,8 +61,9 @@ impl Tree {
         Ok(data.writing.insert(file).clone())
     }
 
-    /// With our own rights, because the owner's and the executing caller's exceptions are ours and not the kernel's;
-    /// with those of the caller where ours are less (a file system that trusts no root).
+    /// Opens with the process's own rights: the exceptions for the owner and the executing user are this
+    /// server's, not the kernel's. If the process has fewer rights than the caller (a file system that
+    /// squashes root), opens with the caller's.
     fn open_data(&self, node: &Node, flags: OFlags) -> Result<Arc<File>, Status> {
         let ours = identity::as_self(|| self.proc.open(&node.path, flags))?;
         let opened = match ours {
@@ -73,7 +74,7 @@ impl Tree {
     }
 }
 
-/// Reads; `None` if that would have to wait and must not.
+/// Reads. `None` if the read would have to wait and must not.
 pub(crate) fn read(
     tree: &Tree,
     (principal, right): (&Principal, DataRight),
@@ -81,7 +82,7 @@ pub(crate) fn read(
     (offset, count): (u64, u32),
     wait: Wait,
 ) -> Result<Option<Read>, Status> {
-    // Taken before the data: whoever compares it later sees any change since.
+    // Read before the data: a later comparison detects any change since.
     let stat = stat_regular(tree, node)?;
     right.check_read(&tree.opens, node, principal, &stat)?;
     let attributes = Some(stat.attributes(node.mount.fsid));
@@ -95,14 +96,14 @@ pub(crate) fn read(
     if length >= RANGE_MIN
         && let Some(pin) = node.ranges.pin()
     {
-        // Looked at again under the pin: from here on no cut of ours comes in between.
+        // Checked again under the pin: from now on this server does not truncate the file.
         let size = tree.stat(node)?.size();
         if size >= offset + u64::from(length) {
             let data = Data::File(FileRange { file, offset, length, pin: Some(Arc::new(pin)) });
             return Ok(Some(Read { data, eof, attributes }));
         }
     }
-    // A large read that may not be a range is a rare one; what it takes to copy it is not for the asking task.
+    // A large read without a range is rare. Its copy takes too long for the requesting task.
     let wait = match wait {
         Wait::No if length >= RANGE_MIN => return Ok(None),
         Wait::No if node.mount.in_memory => Wait::Yes,
@@ -113,13 +114,13 @@ pub(crate) fn read(
     if wait == Wait::No && filled != Ok(buffer.len()) {
         return Ok(None);
     }
-    // Fewer if somebody cut the file shorter in between.
+    // Shorter if the file was truncated in between.
     buffer.truncate(filled.map_err(errno::status)?);
     let eof = eof || buffer.len() < length as usize;
     Ok(Some(Read { data: Data::Bytes(buffer.into()), eof, attributes }))
 }
 
-/// Fills the buffer as far as the file goes; without waiting, as far as memory goes.
+/// Fills the buffer up to the end of the file; without waiting, up to the end of the cached pages.
 fn fill(file: &File, buffer: &mut [u8], offset: u64, wait: Wait) -> Result<usize, Errno> {
     let flags = if wait == Wait::No { ReadWriteFlags::NOWAIT } else { ReadWriteFlags::empty() };
     let mut filled = 0;
@@ -136,7 +137,8 @@ fn fill(file: &File, buffer: &mut [u8], offset: u64, wait: Wait) -> Result<usize
     Ok(filled)
 }
 
-/// Writes, with the caller's identity worn: set-id bits fall, and reserves and quotas hold, as for the caller.
+/// Writes with the caller's identity. So the kernel clears set-id bits and applies reserves and quotas as
+/// for the caller.
 pub(crate) fn write(
     tree: &Tree,
     (principal, right): (&Principal, DataRight),
@@ -153,7 +155,7 @@ pub(crate) fn write(
     let data = &data[..data.len().min(TRANSFER_MAX as usize)];
     let _in_flight = tree.leases.may_grow(principal, node, &before, &(offset..offset + data.len() as u64))?;
     let file = tree.writing(node)?;
-    // Taken first: if this very data is lost before the answer is out, COMMIT must not show the same one.
+    // Read first: if this data is lost before the reply, COMMIT must not return the same verifier.
     let verifier = tree.verifier();
     let count = write_all(&file, data, offset).map_err(errno::status)?;
     let wcc = Wcc::around(before.wcc(), tree.changed(node));
@@ -167,7 +169,7 @@ pub(crate) fn write(
     Ok(Written { count: count as u32, stability, verifier, wcc })
 }
 
-/// Writes as much as fits; an error counts only if nothing did.
+/// Writes as much as fits. Returns an error only if nothing was written.
 fn write_all(file: &File, data: &[u8], offset: u64) -> Result<usize, Errno> {
     let mut done = 0;
     while done < data.len() {
@@ -182,7 +184,7 @@ fn write_all(file: &File, data: &[u8], offset: u64) -> Result<usize, Errno> {
     Ok(done)
 }
 
-/// Makes unstable writes durable: those of the whole file, whatever the range.
+/// Makes all unstable writes of the file durable, whatever the range.
 pub(crate) fn commit(
     tree: &Tree,
     (principal, right): (&Principal, DataRight),
@@ -196,7 +198,7 @@ pub(crate) fn commit(
         None => tree.reading(node)?,
     };
     rustix::fs::fdatasync(&*file).map_err(|errno| lost(tree, errno))?;
-    // A COMMIT changes nothing that clients compare, so one look is before and after.
+    // A COMMIT changes no attribute that clients compare, so one stat serves as before and after.
     let wcc = Wcc::around(stat.wcc(), Some(stat.attributes(node.mount.fsid)));
     Ok(Commit { verifier: tree.verifier(), wcc })
 }

@@ -1,17 +1,21 @@
-//! What this layer, the authority over its files, promises the one above: that it hears of other users of a file first.
+//! Leases on local files: this layer promises the layer above that it reports other users of a file before
+//! they proceed.
 //!
-//! A file that is opened gets a lease, one at a time, kept until it comes back. Among *our* clients the layer above
-//! arbitrates; what is recalled from here is because of a process of this machine, which the kernel holds back while
-//! we hold a [`crate::guard`], or because there are too many leases. Where no guard is to be had at all (a file system
-//! without them, a process that is neither root nor the owner), a lease says nothing of such processes; where one is
-//! refused because a process has the file open, there is no lease, or one for reading.
+//! An open grants a lease, one for each file, kept until it is returned. The layer above arbitrates among
+//! clients. This layer recalls a lease for one of two reasons: a process of this machine wants the file, or
+//! there are too many leases. The kernel blocks such a process while a [`crate::guard`] is held. Without
+//! guards (the file system has none, or the process is neither root nor the owner), a lease promises
+//! nothing about such processes. If the kernel refuses a guard because a process has the file open, the
+//! open gets no lease, or a read lease.
 //!
-//! A directory is leased without a guard: the kernel has none for directories. It is watched instead ([`crate::watch`]), and
-//! recalled when a process of this machine has changed a name in it or its own; and looked at now and then, whether it is
-//! there still. When the watches fail, all are recalled: what was missed is not known.
+//! A directory lease has no guard, since the kernel has none for directories. Instead the directory is
+//! watched ([`crate::watch`]). The lease is recalled when a process of this machine has changed the
+//! directory, or a name in it. A periodic check detects removed directories. If the watches fail, all
+//! directory leases are recalled, since missed changes are unknown.
 //!
-//! Leases are granted once somebody has taken the stream of callbacks. The kernel tells of a waiting process with
-//! `SIGIO`: a task then looks through all guards. For no other reason does it: what is recalled from here is in a queue.
+//! Leases are granted once a consumer has taken the stream of callbacks. The kernel announces a blocked
+//! process with `SIGIO`; a task then checks all guards. It does so only after `SIGIO` or the loss of a
+//! guard: other recalls are in a queue.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
@@ -36,25 +40,26 @@ use crate::sys::KernelHandle;
 use crate::tree::Tree;
 use crate::watch::{Events, Seen, Watches};
 
-/// Callbacks that wait to be taken.
+/// Limit of callbacks that wait for the consumer.
 const CALLBACKS_MAX: usize = 256;
-/// Leases that are on their way back when the bound is near; fewer, where an eighth of the bound is less.
+/// When fewer entries than this are free, each new lease recalls an old one. The limit is an eighth of all
+/// entries, if that is less.
 const RESERVE_MAX: usize = 256;
-/// Time to give back a lease that is one too many, or whose guard was lost.
+/// Time for the return of a lease that no process of this machine waits for.
 const RECALL_MAX: Duration = Duration::from_secs(30);
 
-/// How often leased directories are looked at, whether they are there still: the kernel tells of a removal only in the
-/// directory above, as long as we have one open.
+/// How often leased directories are checked for removal. While this process has a directory open, the
+/// kernel reports its removal only to watches of the parent.
 const LOOK: Duration = Duration::from_secs(2);
-/// After an error of the watches.
+/// Pause after an error of the watches.
 const EVENTS_PAUSE: Duration = Duration::from_secs(1);
 
-/// How long a directory is not leased that a process of this machine has changed.
+/// How long a directory gets no lease after a process of this machine has changed it.
 const RESTLESS: Duration = Duration::from_secs(30);
-/// So many of them are remembered.
+/// Limit of such directories that are remembered.
 const RESTLESS_MAX: usize = 256;
 
-/// Ids are unique in the process.
+/// The last lease id. Ids are unique in the process.
 static LAST_ID: AtomicU64 = AtomicU64::new(0);
 
 /// All leases of one exported directory.
@@ -62,15 +67,15 @@ pub(crate) struct Leases {
     state: Mutex<State>,
     most: usize,
     descriptors: Arc<Descriptors>,
-    /// Of directories, if there are any.
+    /// The watches of directories, if the kernel provides them.
     watches: OnceLock<Watches>,
-    /// Space that is set aside for holders.
+    /// Space that is reserved for holders.
     pub(crate) promises: Promises,
-    /// Something is to be recalled, or it is all over.
+    /// Wakes the task: a recall is due, or this value was dropped.
     attention: Arc<Notify>,
-    /// Guards may be gone or in somebody's way.
+    /// A guard may be lost or may block a process.
     look: AtomicBool,
-    /// How long the kernel leaves us to let go, less a reserve.
+    /// Time until the kernel breaks a lease, less a reserve.
     break_max: Duration,
     taken: Mutex<bool>,
 }
@@ -79,15 +84,16 @@ pub(crate) struct Leases {
 struct State {
     by_id: HashMap<LeaseId, Granted>,
     by_file: HashMap<Handle, LeaseId>,
-    /// By last use.
+    /// Leases in the order of their last use.
     by_use: BTreeMap<u64, LeaseId>,
-    /// Those with a recall.
+    /// Leases with a recall.
     asked: BTreeSet<LeaseId>,
-    /// Counts grants, to tell which lease was of use for longest ago.
+    /// Counts grants; gives the order of use.
     clock: u64,
-    /// Directories that processes of this machine changed lately, and until when they are not leased.
+    /// Directories that processes of this machine changed recently, with the end of the time without
+    /// leases.
     restless: VecDeque<(Instant, Handle)>,
-    /// Somebody hears callbacks.
+    /// The callbacks have a consumer.
     heard: bool,
 }
 
@@ -96,7 +102,7 @@ struct Granted {
     kind: LeaseKind,
     used: u64,
     recall: Option<Pending>,
-    /// Of a directory: what events call it.
+    /// For a directory: its handle in the events of the watch.
     watched: Option<KernelHandle>,
 }
 
@@ -108,7 +114,7 @@ struct Pending {
 }
 
 impl State {
-    /// Asks for a lease, unless it is asked for already.
+    /// Records a recall, unless the lease has one already.
     fn ask(&mut self, id: LeaseId, recall: Pending) {
         if let Some(granted) = self.by_id.get_mut(&id) {
             granted.recall.get_or_insert(recall);
@@ -134,7 +140,7 @@ impl Leases {
         }
     }
 
-    /// The stream of callbacks, once. Must be called in a tokio runtime.
+    /// The stream of callbacks; `None` at all later calls. Must be called in a tokio runtime.
     pub(crate) fn callbacks(self: &Arc<Leases>) -> Option<Callbacks> {
         let mut taken = self.taken.lock();
         if *taken || tokio::runtime::Handle::try_current().is_err() {
@@ -152,7 +158,7 @@ impl Leases {
         Some(stream)
     }
 
-    /// What is seen of directories, if anything can be.
+    /// Creates the watches and returns their events, if the kernel provides them.
     fn watch_directories(&self) -> Option<Events> {
         let watches = Watches::new().inspect_err(|cause| {
             tracing::info!("processes of this machine that change names are not noticed: {cause}");
@@ -162,7 +168,7 @@ impl Leases {
         Some(events)
     }
 
-    /// Somebody else changed directories.
+    /// Recalls leases on directories that other processes changed.
     fn seen(&self, seen: &[Seen]) {
         let mut state = self.state.lock();
         let changed = |watched: KernelHandle| {
@@ -178,12 +184,12 @@ impl Leases {
         state.restless.drain(..excess);
     }
 
-    /// Are directories leased that may be removed?
+    /// Are there leased directories, which may be removed?
     fn watches_any(&self) -> bool {
         self.state.lock().by_id.values().any(|granted| granted.watched.is_some())
     }
 
-    /// Recalls leases on directories that are no more.
+    /// Recalls leases on removed directories.
     fn look_for_removed(&self) {
         let mut state = self.state.lock();
         let is_removed = |granted: &Granted| {
@@ -196,7 +202,7 @@ impl Leases {
         removed.into_iter().for_each(|id| state.ask(id, Pending::all(RECALL_MAX)));
     }
 
-    /// Grants or confirms the lease that goes with an open. Its `change` is to be filled in.
+    /// Grants or confirms the lease of an open. The caller fills in `change`.
     pub(crate) fn grant(&self, tree: &Tree, node: &Arc<Node>, access: Share, want: Want) -> Option<Lease> {
         let wanted = match want {
             Want::None => return None,
@@ -231,7 +237,8 @@ impl Leases {
         Some(Lease { id, kind: granted.kind, until: None, change: 0, space_limit })
     }
 
-    /// Sets space aside for whoever is going to write a file: up to which size of it. A sparse file may need more than that.
+    /// Reserves space for the next writer of a file. Returns the size up to which space is reserved; 0 for
+    /// a sparse file, which may need more than that.
     fn promise(&self, node: &Node) -> u64 {
         let stat = Stat::of(&node.path).ok().filter(|stat| stat.used() >= stat.size());
         let available = available(node, false).ok();
@@ -239,11 +246,12 @@ impl Leases {
         self.promises.make(node.mount.fsid, &node.handle, stat.size(), available)
     }
 
-    /// A file is about to have data in `range`, in bytes. A hole that it leaves behind its end takes no space; in a file
-    /// that has holes any WRITE may take some. Counts it until the result is dropped: after the WRITE.
+    /// A file is about to get data in `range`, in bytes. A hole between the old end and `range` takes no
+    /// space. In a file with holes, any WRITE may take space. The bytes count as in flight until the result
+    /// is dropped, after the WRITE.
     ///
     /// # Errors
-    /// DELAY, until others have written what was promised to them.
+    /// DELAY, until holders have written the data that space was promised for.
     pub(crate) fn may_grow(
         &self,
         principal: &Principal,
@@ -277,7 +285,7 @@ impl Leases {
         Err(Status::Delay)
     }
 
-    /// Grants or confirms a lease on a directory, for reading. Its `change` is to be filled in.
+    /// Grants or confirms a read lease on a directory. The caller fills in `change`.
     pub(crate) fn grant_directory(&self, node: &Arc<Node>) -> Option<Lease> {
         let mut state = self.state.lock();
         let now = Instant::now();
@@ -290,13 +298,13 @@ impl Leases {
         granted.kind = LeaseKind::Read;
         if let Some(watches) = self.watches.get().filter(|_| granted.watched.is_none()) {
             granted.watched = watches.begin(node.path.as_fd());
-            // It may be the first that is to be looked at.
+            // It may be the first directory that needs the periodic check.
             self.attention.notify_one();
         }
         Some(Lease { id, kind: LeaseKind::Read, until: None, change: 0, space_limit: Lease::NO_SPACE_LIMIT })
     }
 
-    /// The entry of a file, which is used now; a new one, if there is none and there is room.
+    /// The entry of a file, marked as used now. Adds one if there is none and the capacity allows it.
     fn entry(&self, state: &mut State, node: &Arc<Node>) -> Option<LeaseId> {
         state.clock += 1;
         let clock = state.clock;
@@ -309,7 +317,8 @@ impl Leases {
         Some(id)
     }
 
-    /// Makes an entry for a file, if there is room; near the bound, asks for the one back that was useful longest ago.
+    /// Adds an entry for a file if the capacity allows it. Near the limit, recalls the least recently used
+    /// lease.
     fn admit(&self, state: &mut State, node: &Arc<Node>) -> Option<LeaseId> {
         if state.by_id.len() >= self.most - (self.most / 8).min(RESERVE_MAX) {
             let unasked = |id: &&LeaseId| !state.asked.contains(id);
@@ -331,7 +340,7 @@ impl Leases {
         Some(id)
     }
 
-    /// A lease comes back, or what is left of it is kept.
+    /// The holder returns a lease, or downgrades it to a read lease if the recall permits that.
     pub(crate) fn returned(&self, tree: &Tree, id: LeaseId) {
         let mut state = self.state.lock();
         let Some(granted) = state.by_id.get_mut(&id) else { return };
@@ -353,7 +362,7 @@ impl Leases {
         }
     }
 
-    /// A file is gone: so is its lease.
+    /// A file is gone, and its lease with it.
     pub(crate) fn gone(&self, handle: &Handle) {
         let mut state = self.state.lock();
         if let Some(id) = state.by_file.get(handle).copied() {
@@ -361,13 +370,13 @@ impl Leases {
         }
     }
 
-    /// A guard was lost on the way.
+    /// A guard was lost: the task checks the guards.
     pub(crate) fn look_again(&self) {
         self.look.store(true, Ordering::Release);
         self.attention.notify_one();
     }
 
-    /// Ends all leases: nobody hears of them any more.
+    /// Ends all leases: the callbacks have no consumer any more.
     pub(crate) fn end_all(&self) {
         let mut state = self.state.lock();
         state.heard = false;
@@ -391,7 +400,7 @@ impl Leases {
         }
     }
 
-    /// What is to be said now, and when to look again at the latest.
+    /// The callbacks that are due now, and the time of the next check.
     fn due(&self, now: Instant) -> (Vec<Callback>, Option<Instant>) {
         let mut callbacks = Vec::new();
         let mut state = self.state.lock();
@@ -422,7 +431,7 @@ impl Leases {
         (callbacks, next)
     }
 
-    /// Asks for the leases whose guards are in the way of processes of this machine, or gone.
+    /// Recalls the leases whose guards block processes of this machine or are lost.
     fn look_at_guards(&self, state: &mut State) {
         let wanted = state.by_id.iter().filter(|(_, granted)| granted.recall.is_none());
         let wanted: Vec<_> = wanted.map(|(id, granted)| (*id, granted.node.wanted())).collect();
@@ -437,7 +446,7 @@ impl Leases {
     }
 }
 
-/// Bytes that are free on the file system of a file; `reserved` for the superuser too.
+/// Free bytes on the file system of a file; with `reserved`, including those reserved for the superuser.
 fn available(node: &Node, reserved: bool) -> Result<u64, Status> {
     let space = rustix::fs::fstatvfs(node.path.as_fd()).map_err(errno::status)?;
     let blocks = if reserved { space.f_bfree } else { space.f_bavail };
@@ -456,7 +465,7 @@ impl Pending {
     }
 }
 
-/// Sends callbacks, when the kernel or anybody here has a reason for some.
+/// Sends callbacks when the kernel or this layer has a reason for them.
 async fn watch(
     leases: Weak<Leases>,
     attention: Arc<Notify>,
@@ -468,7 +477,7 @@ async fn watch(
         let Some((due, next)) = leases.upgrade().map(|leases| leases.due(Instant::now())) else { return };
         for callback in due {
             if callbacks.send(callback).await.is_err() {
-                break; // noticed below
+                break; // the select below notices it
             }
         }
         let wait = async {
@@ -519,7 +528,8 @@ async fn watch(
     }
 }
 
-/// Makes a guard that is in the way of readers one that is not. False if somebody may have written in between.
+/// Replaces a guard that blocks readers by one that does not. False if a process may have written in
+/// between.
 fn exchange_guard(tree: &Tree, node: &Node) -> bool {
     let look = || Stat::of(&node.path).map(|stat| (stat.ctime(), stat.size()));
     let before = look();
@@ -527,7 +537,7 @@ fn exchange_guard(tree: &Tree, node: &Node) -> bool {
     tree.guard(node, LeaseKind::Read) == Guarding::Held && before.is_ok() && before == look()
 }
 
-/// The strongest lease that a guard, or its absence, allows.
+/// The strongest lease that the guard permits. A missing guard mechanism permits any.
 fn take_guard(tree: &Tree, node: &Node, access: Share, wanted: LeaseKind) -> Option<LeaseKind> {
     match tree.guard(node, wanted) {
         Guarding::Held | Guarding::Unavailable => return Some(wanted),

@@ -1,35 +1,39 @@
 //! A directory of this machine as a [`vfs::FileSystem`].
 //!
-//! [`LocalFs`] answers for the files below one directory: by the kernel's own file handles, with the rights of each
-//! caller, and with nothing acknowledged that is not durable. What it promises, and what it cannot:
+//! [`LocalFs`] serves the files below one directory. It uses the kernel's own file handles and the rights
+//! of each caller, and acknowledges no change that is not durable. Its guarantees and their limits:
 //!
-//! - **Handles** survive restarts and renames, and are stale when the inode is gone. A process without
-//!   `CAP_DAC_READ_SEARCH`, or a file system without handles, gets them through a table of names, kept in
-//!   [`Options::state`]; those are found again as long as names change through us.
-//! - **Rights** are the kernel's own decision for the caller's user and groups, with the two exceptions that NFS
-//!   servers make (the owner reads and writes; who executes reads). A process that is not root serves its own user alone.
-//!   The kernel's `fs.protected_hardlinks` applies to callers as to local users.
-//! - **Weak cache consistency** data is atomic with regard to all operations through the same [`LocalFs`]. Processes of
-//!   this machine that change the same files cannot be excluded, nor a second [`LocalFs`] over them.
-//! - **Change** grows with every change made through us and never goes back, also across restarts, unless the clock is
-//!   set back. It is ctime, or made from it: see `change_attribute`.
-//! - **Opens** keep what was allowed when they were made, and keep a file that loses its last name for everybody who
-//!   has its handle. Share reservations and locks among clients are the business of the layer above; processes of this
-//!   machine see neither.
-//! - **Leases** are granted on regular files once somebody takes the callbacks. A process of this machine that opens or
-//!   truncates a leased file waits for the lease to come back, where the kernel's own leases work for us (as root or
-//!   owner, on file systems that have them). Its renames, links, removals and changes of attributes are not noticed.
-//! - **Extended attributes** are those of `user.`; there are no access control lists.
-//! - **Durability**: with [`Options::sync`] every change of metadata is on the disk before it is acknowledged; data is
-//!   when its stability says so, or after COMMIT.
+//! - **Handles** survive restarts and renames, and become stale with the inode. A process without
+//!   `CAP_DAC_READ_SEARCH`, or a file system without handles, uses a table of names in [`Options::state`].
+//!   Such handles are found again as long as all renames go through this server.
+//! - **Rights** are decided by the kernel for the caller's user and groups. The two exceptions of NFS
+//!   servers apply: the owner may read and write, and execute permission implies read. A process that is
+//!   not root serves its own user only. The kernel's `fs.protected_hardlinks` applies to callers as to
+//!   local users.
+//! - **Weak cache consistency** data is atomic with regard to all operations through the same [`LocalFs`].
+//!   It cannot exclude other processes of this machine, nor a second [`LocalFs`] over the same files.
+//! - **Change** grows with every change through this server and never goes back, even after a restart,
+//!   unless the clock is set back. It is ctime, or derived from ctime: see `change_attribute`.
+//! - **Opens** keep the rights that were checked at the open. They keep a file without a name for all
+//!   clients that have its handle. The layer above handles share reservations and locks among clients;
+//!   processes of this machine see neither.
+//! - **Leases** on regular files are granted once a layer above takes the callbacks. If a process of this
+//!   machine opens or truncates a leased file, it waits until the lease is returned. This needs the
+//!   kernel's own leases (as root or owner, on file systems that have them). Renames, links, removals and
+//!   attribute changes by such a process are not noticed.
+//! - **Extended attributes** are those of `user.`. NFSv4 access control lists are mapped to POSIX lists:
+//!   see `acl`.
+//! - **Durability**: with [`Options::sync`], every change of metadata is on the disk before it is
+//!   acknowledged. Data is on the disk when its stability says so, or after COMMIT.
 //!
-//! Files in use are kept open for up to a minute after their last use: so long a file system below cannot be unmounted
-//! without force, and a file that a process of this machine removes keeps its space. One that was written can be run on
-//! this machine some seconds later.
+//! Files in use stay open for up to a minute after their last use. During that time a file system below
+//! cannot be unmounted without force, and a file that a process of this machine removes keeps its space. A
+//! program that was just written can be run on this machine some seconds later.
 //!
-//! Meant for file systems on this machine: what is answered without a thread would wait for those of others. Needs
-//! Linux 5.8, `/proc`, and a tokio runtime. Opening the first directory starts threads that live as long as the
-//! process, and raises its limit of open files. Taking the callbacks installs a handler for `SIGIO`.
+//! The directory should be on a file system of this machine. Operations that run without a thread of their
+//! own would block on a network file system. It needs Linux 5.8, `/proc`, and a tokio runtime. The first
+//! open of a directory starts threads that live as long as the process, and raises the process's limit of
+//! open files. Taking the callbacks installs a handler for `SIGIO`.
 
 mod acl;
 mod attributes;
@@ -71,32 +75,34 @@ use crate::tree::Tree;
 /// How a directory is served.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// A directory of its own for what must survive a restart: the table of handles, if one is needed. Made when first
-    /// needed.
+    /// A private directory for state that must survive a restart: the table of handles, if one is needed.
+    /// It is created at the first use.
     pub state: PathBuf,
-    /// Serve what is mounted below the directory too, each file system with an fsid of its own. Without it clients see
-    /// the directories underneath (or, if the process may not make mounts, get `Access` there).
+    /// Serve the file systems mounted below the directory too, each with its own fsid. Without this,
+    /// clients see the directories under the mount points; if the process may not create mounts, they get
+    /// `Access` there.
     pub crossmnt: bool,
-    /// `sync` of exports(5): changes of names and attributes are on the disk before they are acknowledged. Without it a
-    /// machine that loses power forgets some that were.
+    /// `sync` of exports(5): changes of names and attributes are on the disk before they are acknowledged.
+    /// Without it, a machine that loses power may lose acknowledged changes.
     pub sync: bool,
-    /// Where handles come from.
+    /// The source of file handles.
     pub handles: HandleKind,
-    /// Most files kept open between operations, three descriptors each; less where the limit of open files demands. A
-    /// server of several directories divides what there is among them.
+    /// Limit of files kept open between operations, with three descriptors each. It shrinks with the limit
+    /// of open files. A server of several directories divides the descriptors among them.
     pub descriptors_max: usize,
-    /// Most files that clients have open (three descriptors each) or leased (two), which are kept beyond that; less where
-    /// the limit of open files does not leave as many. A sixteenth is left to files without a lease.
+    /// Limit of files that clients have open (three descriptors each) or leased (two), in addition to
+    /// `descriptors_max`. It shrinks with the limit of open files. A sixteenth is reserved for files
+    /// without a lease.
     pub opened_max: usize,
-    /// Most leases; less where `opened_max` or the limit of open files demands. Near it, or near those, the one that was
-    /// of use for longest ago is recalled for each new one.
+    /// Limit of leases. It shrinks with `opened_max` and the limit of open files. Near the limit, each new
+    /// lease recalls the least recently used one.
     pub leases_max: usize,
-    /// Most files known to the table of handles; about 200 bytes of memory each.
+    /// Limit of files in the table of handles; each takes about 200 bytes of memory.
     pub table_entries_max: usize,
 }
 
 impl Options {
-    /// What is usual, with this directory for durable state.
+    /// The defaults, with this directory for durable state.
     pub fn new(state: impl Into<PathBuf>) -> Options {
         Options {
             state: state.into(),
@@ -111,49 +117,49 @@ impl Options {
     }
 }
 
-/// Where handles come from.
+/// The source of file handles.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HandleKind {
-    /// From the kernel, where the process may and the file system can; else from the table.
+    /// The kernel, if the process may use its handles and the file system has them; else the table.
     #[default]
     Kernel,
-    /// From the table, always.
+    /// Always the table.
     Table,
 }
 
 /// Why a directory cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The directory itself.
+    /// The directory itself cannot be used.
     #[error("cannot serve {}: {cause}; it must be a directory that this user may read", path.display())]
     Directory {
         /// The directory.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         cause: std::io::Error,
     },
-    /// The directory for durable state.
+    /// The directory for durable state cannot be used.
     #[error("cannot keep file handles in {}: {cause}; give a directory that this user may write and no other server uses", path.display())]
     State {
         /// The directory.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         cause: std::io::Error,
     },
-    /// `/proc`.
+    /// `/proc` is not available.
     #[error("cannot use /proc/self/fd: {0}; mount /proc")]
     Proc(std::io::Error),
-    /// Threads.
+    /// Threads cannot be started.
     #[error("cannot start threads: {0}; raise the limit of processes")]
     Threads(std::io::Error),
-    /// The kernel lacks something.
+    /// The kernel lacks a required feature.
     #[error("the kernel has no handle for the directory; Linux 5.8 or later is needed")]
     Kernel,
 }
 
 /// A directory of this machine as a file system.
 pub struct LocalFs {
-    // Dropped first: afterwards nobody else refers to the tree.
+    // Dropped first: afterwards this is the only reference to the tree.
     sweeper: Option<Sweeper>,
     tree: Arc<Tree>,
 }
@@ -167,12 +173,12 @@ impl LocalFs {
         Ok(LocalFs { sweeper, tree })
     }
 
-    /// The fsid that clients see for the directory's own file system: the same after a restart.
+    /// The fsid that clients see for the directory's own file system. It survives a restart.
     pub fn fsid(&self) -> u64 {
         self.tree.mounts.root().fsid
     }
 
-    /// Can callers of any uid be served, or only that of the process?
+    /// Can callers of any uid be served, or only those of the process's uid?
     pub fn serves_all_users() -> bool {
         identity::is_privileged()
     }

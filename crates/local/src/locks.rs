@@ -1,12 +1,12 @@
-//! One change at a time per file, so that what a change reports as before and after (weak cache consistency) has
-//! nothing else of ours in between.
+//! One change of a file at a time. So no other change by this server happens between the before and after
+//! attributes of a change (weak cache consistency).
 //!
-//! The locks are striped by handle and asynchronous: who waits holds no thread. Several are taken in the order of
-//! their stripes. A file that is known only once a directory is locked (the one that a REMOVE removes) is added with
-//! [`HeldLocks::also`], which never waits; where it would have to, the operation gives everything back and starts again
-//! with that file among those it asks for.
+//! The locks are striped by handle and asynchronous: a waiter occupies no thread. Several locks are taken
+//! in the order of their stripes. Some files are known only after their directory is locked, such as the
+//! file that a REMOVE removes. [`HeldLocks::also`] adds such a file without waiting. If its lock is taken,
+//! the operation releases all locks and starts again with that file among the first ones.
 //!
-//! Processes of this machine that change the same files without us cannot be excluded.
+//! Changes by other processes of this machine cannot be excluded.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use vfs::Handle;
 
 const STRIPES: usize = 1024;
 
-/// The number of a lock.
+/// The index of a lock.
 pub(crate) type Stripe = usize;
 
 /// The locks of all files.
@@ -25,15 +25,15 @@ pub(crate) struct Locks {
     hasher: RandomState,
 }
 
-/// Locks that an operation holds, given back when dropped.
+/// Locks that an operation holds until this is dropped.
 #[derive(Default)]
 pub(crate) struct HeldLocks {
     stripes: Vec<(Stripe, OwnedMutexGuard<()>)>,
-    /// Out of tries: go on without those that cannot be had.
+    /// No further restart: go on without locks that are taken.
     resigned: bool,
 }
 
-/// The lock of this file cannot be had in the middle: start again and ask for it at the start.
+/// The lock of this file is taken: start again and take it at the start.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Blocked(pub(crate) Stripe);
 
@@ -42,12 +42,12 @@ impl Locks {
         Locks { stripes: (0..STRIPES).map(|_| Arc::default()).collect(), hasher: RandomState::new() }
     }
 
-    /// Which lock a file has.
+    /// The lock of a file.
     pub(crate) fn stripe(&self, file: &Handle) -> Stripe {
         self.hasher.hash_one(file) as usize % STRIPES
     }
 
-    /// Waits for all these locks. If `resigned`, [`HeldLocks::also`] will do without what it cannot have.
+    /// Waits for all these locks. If `resigned`, [`HeldLocks::also`] skips locks that are taken.
     pub(crate) async fn hold(&self, wanted: &[Stripe], resigned: bool) -> HeldLocks {
         let mut wanted = wanted.to_vec();
         wanted.sort_unstable();
@@ -61,7 +61,7 @@ impl Locks {
 }
 
 impl HeldLocks {
-    /// Adds the lock of one more file, if that is possible at once.
+    /// Adds the lock of one more file, if it is free.
     pub(crate) fn also(&mut self, locks: &Locks, file: &Handle) -> Result<(), Blocked> {
         let stripe = locks.stripe(file);
         if self.stripes.iter().any(|(held, _)| *held == stripe) {

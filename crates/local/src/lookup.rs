@@ -1,4 +1,4 @@
-//! From a name to a file: LOOKUP, and the way up.
+//! From a name to a file: LOOKUP, and the parent of a directory.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use crate::permission::EXECUTE;
 use crate::tree::{Described, Tree, open_child};
 use crate::{errno, identity};
 
-/// Deepest directory whose way up is followed.
+/// Limit of the path from a directory up to the root.
 const DEPTH_MAX: usize = 4096;
 
-/// What a name leads to, if the kernel knows without asking the disk (`None` if not).
+/// The file under a name, if the kernel has it in its caches; `None` if not.
 pub(crate) fn lookup_cached(
     tree: &Tree,
     principal: &Principal,
@@ -29,7 +29,7 @@ pub(crate) fn lookup_cached(
     })
 }
 
-/// What a name leads to. May wait for the disk.
+/// The file under a name. May wait for the disk.
 pub(crate) fn lookup(
     tree: &Tree,
     principal: &Principal,
@@ -47,7 +47,7 @@ fn lookup_with(
     name: &Name,
     open: impl FnOnce(&OwnedFd, &Name) -> Result<OwnedFd, Errno>,
 ) -> Result<Option<Looked>, Status> {
-    // Taken before the name is looked up: whoever compares it later sees any change since.
+    // Read before the lookup: a later comparison detects any change since.
     let stat = tree.stat_directory(directory)?;
     let opened = if directory.is_granted(principal, &stat, EXECUTE) {
         open(&directory.path, name)
@@ -70,16 +70,16 @@ fn lookup_with(
     Ok(Some(Looked { node, directory: Some(stat.attributes(directory.mount.fsid)), directory_lease: None }))
 }
 
-/// What a name in a directory leads to, for operations that are about to change it. It gets no handle by this.
+/// The file under a name, for operations that are about to change it. No table handle is recorded for it.
 pub(crate) fn peek(tree: &Tree, directory: &Node, name: &Name) -> Result<(Described, OwnedFd), Status> {
     let path = open_child(&directory.path, name).map_err(errno::status)?;
     Ok((tree.describe(directory, None, &path)?, path))
 }
 
-/// The directory above, which is never above the export.
+/// The parent of a directory; the export root is its own parent.
 ///
 /// # Errors
-/// `Access` if the directory is not below the exported one any more (a process of this machine moved it out).
+/// `Access` if the directory is no longer below the export root (a process of this machine moved it out).
 pub(crate) fn parent(tree: &Tree, principal: &Principal, directory: &Arc<Node>) -> Result<Looked, Status> {
     let stat = tree.stat_directory(directory)?;
     let root = Stat::of(&tree.root.path).map_err(errno::status)?;
@@ -99,7 +99,7 @@ pub(crate) fn parent(tree: &Tree, principal: &Principal, directory: &Arc<Node>) 
     Ok(Looked { node, directory: attributes, directory_lease: None })
 }
 
-/// Does the way up from `directory` come by the exported directory?
+/// Does the path up from `directory` reach the export root?
 fn is_within(directory: &OwnedFd, root: &Stat) -> Result<bool, Errno> {
     let mut here = rustix::io::fcntl_dupfd_cloexec(directory, 0)?;
     let mut stat = Stat::of(&here)?;

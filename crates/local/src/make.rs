@@ -1,12 +1,13 @@
-//! What makes names: CREATE, MKDIR, SYMLINK, MKNOD and LINK.
+//! Operations that create names: CREATE, MKDIR, SYMLINK, MKNOD and LINK.
 //!
-//! All run with the caller's identity worn and the directory locked. A mode that the client leaves out is the owner's
-//! alone. Owner and group of a new file are the caller's (or the directory's group, where that is set-gid); only root
-//! may ask for others, and from anybody else such a wish is ignored, as knfsd does.
+//! All run with the caller's identity and the directory locked. If the client gives no mode, only the owner
+//! gets rights. Owner and group of a new file are the caller's (or the directory's group, if that is
+//! set-gid). Only root may ask for others; such a request from another user is ignored, as in knfsd.
 //!
-//! A file of an exclusive create gets its name last, with the verifier in it, where the file system has files without
-//! names (`O_TMPFILE`, open(2)): if the process is killed on the way, the same request finds no name, or its own verifier.
-//! Elsewhere it may find a file without, and is answered that it is another's.
+//! An exclusive create gives the file its name last, after the verifier is stored. This needs files without
+//! names (`O_TMPFILE`, open(2)). If the process is killed in between, the repeated request finds no name,
+//! or its own verifier. On other file systems it may find a file without a verifier, and then fails as if
+//! another client had created the file.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -26,13 +27,14 @@ use crate::locks::HeldLocks;
 use crate::tree::{Described, Tree, open_child};
 use crate::{errno, identity, lookup};
 
-/// How often a file may vanish between "it exists" and "open it" before we give up.
+/// How often a file may vanish between `EXIST` and the open before the operation fails.
 const TRIES_MAX: usize = 8;
 
-/// A new file, and whether it was changed after it was made: else it reaches the disk with the directory.
+/// Whether the new file was changed after its creation, and the file. An unchanged file reaches the disk
+/// with the directory.
 type Adorned = (bool, OwnedFd);
 
-/// Who makes a name, where.
+/// The creation of a name: the caller, the directory and the name.
 pub(crate) struct Making<'a> {
     pub(crate) tree: &'a Tree,
     pub(crate) principal: &'a Principal,
@@ -42,7 +44,7 @@ pub(crate) struct Making<'a> {
 }
 
 impl Making<'_> {
-    /// A regular file, and whether it was made. One that is there must allow `access`.
+    /// Creates a regular file, or opens an existing one, which must permit `access`. True if it is new.
     pub(crate) fn file(
         mut self,
         how: CreateHow,
@@ -64,7 +66,8 @@ impl Making<'_> {
                 Ok(made) => return Ok((self.new_file(&before, made)?, true)),
                 Err(Errno::EXIST) => match self.existing(&before, how, set, access) {
                     Err(Stop::Failed(Status::NoEnt)) => {}
-                    // One with the verifier of an exclusive create was made by this very request, sent before.
+                    // A file with the verifier of an exclusive create was created by an earlier
+                    // transmission of this request.
                     other => return other.map(|found| (found, exclusive)),
                 },
                 Err(errno) => return Err(errno::status(errno).into()),
@@ -73,13 +76,13 @@ impl Making<'_> {
         Err(Status::Delay.into())
     }
 
-    /// A file under its name, which was not there before.
+    /// Creates a file under its name; fails if the name exists.
     fn named_file(&self, mode: Mode) -> Result<OwnedFd, Errno> {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOCTTY | OFlags::CLOEXEC;
         rustix::fs::openat(&self.directory.path, self.name.as_bytes(), flags, mode)
     }
 
-    /// A file with a verifier, and with whatever else could be set of it, under its name.
+    /// Creates a file under its name, with a verifier and all other attributes that can be set.
     fn exclusive_file(
         &self,
         verifier: Verifier,
@@ -94,14 +97,14 @@ impl Making<'_> {
             ..*set
         };
         let directory = &self.directory.path;
-        // It may be a directory that could not be written, where all that counts is that the name is there.
+        // The directory may be read-only; only the existence of the name matters.
         if rustix::fs::statat(directory, self.name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW).is_ok() {
             return Ok(Err(Errno::EXIST));
         }
         let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::NOCTTY | OFlags::CLOEXEC;
         let (file, named) = match rustix::fs::openat(directory, c".", flags, mode) {
             Ok(file) => (file, false),
-            // ISDIR is what kernels say that do not know it.
+            // Kernels without `O_TMPFILE` return ISDIR.
             Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => match self.named_file(mode) {
                 Ok(file) => (file, true),
                 Err(errno) => return Ok(Err(errno)),
@@ -113,7 +116,7 @@ impl Making<'_> {
         Ok(linked.map(|()| (touched, file)))
     }
 
-    /// A file that has just been made, and whether it was changed after that.
+    /// Finishes a new file.
     fn new_file(self, before: &Stat, (touched, file): Adorned) -> Result<Created, Status> {
         let path = self.tree.proc.open(&file, OFlags::PATH).map_err(errno::status)?;
         let found = self.tree.describe(self.directory, Some(self.name), &path)?;
@@ -125,7 +128,7 @@ impl Making<'_> {
         self.finish(before, &found, touched.then_some(&*node))
     }
 
-    /// Gives a new file what could not be given at its creation. True if there was anything.
+    /// Sets the attributes that could not be set at the creation. True if there were any.
     fn adorn_file(&self, file: &OwnedFd, set: &SetAttributes) -> Result<bool, Status> {
         let mut touched = false;
         if let Some(size) = set.size.filter(|&size| size > 0) {
@@ -134,13 +137,13 @@ impl Making<'_> {
         }
         touched |= self.adorn(file, set)?;
         if let Some(mode) = set.mode.filter(|mode| touched && mode & 0o6000 != 0) {
-            // A change of owner or size takes the set-id bits away.
+            // A change of owner or size clears the set-id bits.
             rustix::fs::fchmod(file, Mode::from_raw_mode(mode & 0o7777)).map_err(errno::status)?;
         }
         Ok(touched)
     }
 
-    /// Owner, group and times of any new object.
+    /// Sets owner, group and times of a new object.
     fn adorn(&self, file: &OwnedFd, set: &SetAttributes) -> Result<bool, Status> {
         let mut touched = false;
         if identity::is_root(self.principal) && (set.uid.is_some() || set.gid.is_some()) {
@@ -150,7 +153,7 @@ impl Making<'_> {
         Ok(change::set_times(file, set)? || touched)
     }
 
-    /// The name is there already: does that do?
+    /// The name exists already: does that satisfy the request?
     fn existing(
         &mut self,
         before: &Stat,
@@ -184,19 +187,20 @@ impl Making<'_> {
         Ok(Created { node: vfs::Node { handle: found.handle, attributes }, directory, lease: None })
     }
 
-    /// Could an earlier request of the caller have made this file? A verifier proves little: it is in the times of the file,
-    /// for everybody to see. Who has made a file has it open whatever its mode, so this must be no way to open another's.
+    /// Could an earlier request of the caller have created this file? A verifier proves little: it is in
+    /// the times of the file, which every user can see. The creator of a file gets an open whatever its
+    /// mode. So a forged verifier must not open another user's file.
     fn may_have_made(&self, stat: &Stat) -> bool {
-        // What root makes it may have given away; and whatever is there, root may open it.
+        // Root may have given away a file that it created, and root may open any file.
         identity::is_root(self.principal)
             || match self.principal {
                 Principal::Machine => true,
-                // Also without privileges, when none but callers with the uid of the process are served.
+                // This also covers a process without privileges: it serves only callers with its own uid.
                 Principal::Unix(credential) => credential.uid == stat.uid(),
             }
     }
 
-    /// What an attempt that was cut short may not have come to set.
+    /// Sets the attributes that an interrupted attempt may not have set.
     fn adorn_again(&self, node: &Node, set: &SetAttributes) -> Result<(), Status> {
         let owned = identity::is_root(self.principal) && (set.uid.is_some() || set.gid.is_some());
         if owned {
@@ -212,7 +216,7 @@ impl Making<'_> {
         Ok(())
     }
 
-    /// A directory. Its set-gid bit is the kernel's to give.
+    /// A directory. The kernel decides about its set-gid bit.
     pub(crate) fn directory(self, set: &SetAttributes) -> Result<Created, Stop> {
         self.special(set, |directory, name| rustix::fs::mkdirat(directory, name, mode(set.mode, 0o700)))
     }
@@ -225,7 +229,7 @@ impl Making<'_> {
         self.special(set, |directory, name| rustix::fs::symlinkat(target, directory, name))
     }
 
-    /// A device, socket or named pipe. Devices are root's, who has not lost that capability to an identity.
+    /// A device, socket or named pipe. Devices need root with its capabilities.
     pub(crate) fn node(
         self,
         file_type: FileType,
@@ -248,7 +252,7 @@ impl Making<'_> {
         })
     }
 
-    /// Another name for `file`.
+    /// Creates another name for `file`.
     pub(crate) fn link(self, file: &Node) -> Result<Created, Stop> {
         let before = self.tree.stat_directory(self.directory)?;
         self.tree.stat(file)?;
@@ -276,8 +280,9 @@ impl Making<'_> {
         Ok(self.finish(&before, &found, touched.then_some(&*node))?)
     }
 
-    /// Looks at the result, lets others in, and makes it durable. `touched` is the new object, if it was changed after
-    /// it was made: else it reaches the disk with the directory.
+    /// Reads the attributes of the result, releases the locks, and makes the change durable. `touched` is
+    /// the new object, if it was changed after its creation; an unchanged one reaches the disk with the
+    /// directory.
     fn finish(self, before: &Stat, found: &Described, touched: Option<&Node>) -> Result<Created, Status> {
         let Making { tree, directory, held, .. } = self;
         let wcc = Wcc::around(before.wcc(), tree.changed(directory));
@@ -295,8 +300,8 @@ fn mode(given: Option<u32>, otherwise: u32) -> Mode {
     Mode::from_raw_mode(given.unwrap_or(otherwise) & 0o7777)
 }
 
-/// Where an exclusive create keeps its verifier: in the seconds of both times, less the bit that would make them
-/// negative for file systems with 32 bits of them.
+/// The times that store the verifier of an exclusive create: the seconds of atime and mtime. The sign bits
+/// are cleared for file systems with 32-bit seconds.
 fn verifier_seconds(verifier: Verifier) -> (i64, i64) {
     let all = u64::from_be_bytes(verifier);
     ((all >> 32 & 0x7fff_ffff) as i64, (all & 0x7fff_ffff) as i64)
@@ -309,12 +314,12 @@ impl Tree {
     }
 }
 
-/// Sets owner and group of an object, itself if it is a link.
+/// Sets owner and group of an object. A symbolic link is not followed.
 pub(crate) fn chown(file: &OwnedFd, uid: Option<Uid>, gid: Option<Gid>) -> Result<(), Status> {
     rustix::fs::chownat(file, c"", uid, gid, AtFlags::EMPTY_PATH).map_err(errno::status)
 }
 
-/// Looks up what a change is about, and locks it too.
+/// Looks up the object of a change, and locks it too.
 pub(crate) fn peek_locked(
     tree: &Tree,
     directory: &Node,

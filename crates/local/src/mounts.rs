@@ -1,7 +1,8 @@
-//! File systems mounted below the exported directory. Each keeps an fsid of its own, which outlives a restart.
+//! File systems mounted below the exported directory. Each has its own fsid, which survives a restart.
 //!
-//! A mount is met when a name leads into it, and found again after a restart in `/proc/self/mountinfo`. Handles carry
-//! a 16-bit tag of the file system: 0 for that of the exported directory, else a hash of its fsid.
+//! A mount is discovered when a name leads into it. After a restart it is found again in
+//! `/proc/self/mountinfo`. Handles contain a 16-bit tag of the file system: 0 for that of the exported
+//! directory, else a hash of its fsid.
 
 use std::ffi::OsStr;
 use std::hash::Hasher;
@@ -22,39 +23,40 @@ use crate::attributes::Stat;
 use crate::descriptors::Proc;
 use crate::{acl, change_attribute, errno, identity, sys, xattr};
 
-/// Handles of unknown file systems make us read the mount table at most this often.
+/// Shortest interval between scans of the mount table, which handles of unknown file systems cause.
 const RESCAN_MIN: Duration = Duration::from_secs(1);
-/// Mounts that nobody uses are given up after this; longer than [`RESCAN_MIN`], so that one that was given up is
-/// looked for.
+/// Unused mounts are released after this time. It is longer than [`RESCAN_MIN`], so that a released mount
+/// can be found again.
 const UNUSED_MAX: Duration = Duration::from_secs(5);
 /// `f_type` of file systems in memory.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 const RAMFS_MAGIC: u64 = 0x8584_58f6;
-/// `f_type` of file systems that make holes and reserve space (ext4, XFS, Btrfs, F2FS, bcachefs, and tmpfs), and of
-/// those that share blocks. Where one of them does not after all (XFS without `reflink`), the operation says so.
+/// `f_type` of file systems with holes and space reservation (ext4, XFS, Btrfs, F2FS, bcachefs, and tmpfs),
+/// and of those that share blocks. If one of them does not (XFS without `reflink`), the operation reports
+/// that.
 const WITH_EXTENTS: [u64; 6] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0xca45_1a4e, TMPFS_MAGIC];
 const WITH_SHARED_BLOCKS: [u64; 3] = [0x5846_5342, 0x9123_683e, 0xca45_1a4e];
-/// Most file systems that are served at a time.
+/// Limit of file systems that are served at a time.
 const MOUNTS_MAX: usize = 4096;
 
 /// One mounted file system.
 #[derive(Debug)]
 pub(crate) struct Mount {
-    /// The kernel's number of the mount; not reused while `anchor` lives.
+    /// The kernel's id of the mount; not reused while `anchor` is open.
     pub(crate) id: u64,
-    /// What clients see, and what handles refer to.
+    /// The fsid that clients see and handles refer to.
     pub(crate) fsid: u64,
-    /// Short for `fsid`, 0 for the file system of the exported directory.
+    /// A hash of `fsid`; 0 for the file system of the exported directory.
     pub(crate) tag: u16,
     /// This process may open its files by the kernel's handle.
     pub(crate) by_handle: bool,
-    /// Its data is in memory: reading never waits for a disk (but for one that is swapped to).
+    /// Its data is in memory: reads never wait for a disk (except for swap).
     pub(crate) in_memory: bool,
-    /// ctime tells every change of ours from the one before: see [`crate::change_attribute`].
+    /// Each change by this server has a later ctime than the one before: see [`crate::change_attribute`].
     pub(crate) fine_stamps: bool,
     /// When it was last found in the mount table or entered.
     seen: Mutex<Instant>,
-    /// Something open in it: what `open_by_handle_at` starts from.
+    /// A file or directory that is open in it, for `open_by_handle_at`.
     anchor: OwnedFd,
 }
 
@@ -71,7 +73,7 @@ impl Mount {
         Mount { id, fsid, tag, by_handle, in_memory, fine_stamps, seen: Mutex::new(Instant::now()), anchor }
     }
 
-    /// What it can do beyond v3.
+    /// Its features beyond v3.
     pub(crate) fn features(&self) -> Features {
         let kind = rustix::fs::fstatfs(&self.anchor).map_or(0, |is| is.f_type as u64);
         let mut features = Features::STATE | Features::SEEK | Features::COPY;
@@ -96,8 +98,8 @@ pub(crate) struct Mounts {
 }
 
 impl Mounts {
-    /// `root` is the exported directory, open for reading, in the file system `fsid`. Mounts below are served if
-    /// `cross`.
+    /// `root` is the exported directory, open for reading, in the file system `fsid`. Mounts below it are
+    /// served if `cross`.
     pub(crate) fn new(root: OwnedFd, fsid: u64, cross: bool) -> Result<Mounts, Errno> {
         let id = Stat::of(&root)?.mount_id().ok_or(Errno::NOSYS)?;
         let root = Arc::new(Mount::new(id, fsid, 0, root));
@@ -108,10 +110,10 @@ impl Mounts {
         &self.root
     }
 
-    /// The mount that `file` was reached through: known, or met for the first time.
+    /// The mount through which `file` was reached, known or new.
     ///
     /// # Errors
-    /// `Access` if mounts are not to be crossed.
+    /// `Access` if mounts must not be crossed.
     pub(crate) fn of(&self, proc: &Proc, file: &OwnedFd, stat: &Stat) -> Result<Arc<Mount>, Status> {
         let id = stat.mount_id().ok_or(Status::ServerFault)?;
         if id == self.root.id {
@@ -127,7 +129,7 @@ impl Mounts {
         self.enter(proc, file, stat, id)
     }
 
-    /// The file systems with this tag: one, unless the hashes of two collide.
+    /// The file systems with this tag: one, unless two hashes collide.
     pub(crate) fn tagged(&self, tag: u16) -> Vec<Arc<Mount>> {
         if tag == 0 {
             return vec![self.root.clone()];
@@ -146,7 +148,7 @@ impl Mounts {
         self.below.read().iter().find(|mount| mount.fsid == fsid).cloned()
     }
 
-    /// Is its tag enough to find this file system?
+    /// Does its tag suffice to find this file system?
     pub(crate) fn is_tag_unique(&self, mount: &Mount) -> bool {
         mount.tag == 0
             || !self.below.read().iter().any(|other| other.tag == mount.tag && other.fsid != mount.fsid)
@@ -169,19 +171,20 @@ impl Mounts {
             return Err(Status::Delay);
         }
         below.push(mount.clone());
-        // Of several mounts of one file system, the same one is found first whatever was met first.
+        // If a file system has several mounts, the lookup always finds the same one, whatever the order of
+        // discovery.
         below.sort_by_key(|mount| (mount.fsid, mount.id));
         Ok(mount)
     }
 
-    /// Gives up mounts that nothing refers to any more, so that they can be unmounted.
+    /// Releases mounts that are unused, so that they can be unmounted.
     pub(crate) fn release_unused(&self) {
         self.below
             .write()
             .retain(|mount| Arc::strong_count(mount) > 1 || mount.seen.lock().elapsed() < UNUSED_MAX);
     }
 
-    /// Looks for all mounts below the exported directory, for handles that were given out before a restart.
+    /// Searches all mounts below the exported directory, for handles from before a restart.
     pub(crate) fn rescan(&self, proc: &Proc) {
         if !self.cross {
             return;
@@ -210,8 +213,8 @@ impl Mounts {
     }
 }
 
-/// The mount points of a `mountinfo` table that lie below `exported`, relative to it. Automounts that are not mounted
-/// yet are left alone.
+/// The mount points of a `mountinfo` table that lie below `exported`, relative to it. Automounts that are
+/// not mounted yet are skipped.
 fn mount_points<'a>(table: &'a [u8], exported: &'a Path) -> impl Iterator<Item = PathBuf> + 'a {
     table.split(|&byte| byte == b'\n').filter_map(move |line| {
         let mut fields = line.split(|&byte| byte == b' ');
@@ -222,7 +225,7 @@ fn mount_points<'a>(table: &'a [u8], exported: &'a Path) -> impl Iterator<Item =
     })
 }
 
-/// Undoes the `\040` of the mount table.
+/// Undoes the octal escapes (`\040`) of the mount table.
 fn unescape(field: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -240,10 +243,11 @@ fn unescape(field: &[u8]) -> Vec<u8> {
     plain
 }
 
-/// A number for the file system that is the same after a restart and a reboot, where the file system allows.
+/// A number for the file system that survives a restart and a reboot, if the file system permits.
 ///
-/// Most derive `f_fsid` from their UUID. Some (XFS, FAT) give the device number: for these the UUID is asked for, which
-/// Linux tells from 6.9 on. Those that give nothing (FUSE) get a hash of where they are mounted and from what.
+/// Most file systems derive `f_fsid` from their UUID. Some (XFS, FAT) use the device number; for these the
+/// kernel reports the UUID since Linux 6.9. File systems without any (FUSE) get a hash of their type,
+/// source and mount point.
 pub(crate) fn fsid(file: BorrowedFd<'_>, stat: &Stat) -> Result<u64, Errno> {
     let kernels = rustix::fs::fstatvfs(file)?.f_fsid;
     let (major, minor) = stat.device();
@@ -277,7 +281,7 @@ fn tag(fsid: u64) -> u16 {
     (hashed as u16).max(1)
 }
 
-/// The hash of what handles depend on: never change its key.
+/// The hash of data that handles depend on: never change its key.
 fn hash(bytes: &[u8]) -> u64 {
     let mut hasher = SipHasher24::new();
     hasher.write(bytes);

@@ -1,8 +1,8 @@
 //! OPEN and CLOSE.
 //!
-//! Permission is the kernel's answer for the caller at the open, without the exception that READ and WRITE make for
-//! the owner; whoever may execute a file may open it for reading. Whoever makes a file has it open as asked, whatever
-//! its mode.
+//! At an open, the kernel decides about the caller's permission, without the owner's exception of READ and
+//! WRITE. Execute permission suffices to open a file for reading. The creator of a file gets the open as
+//! asked for, whatever the mode.
 
 use std::sync::Arc;
 
@@ -20,17 +20,17 @@ use crate::opens::Opener;
 use crate::tree::Tree;
 use crate::{identity, lookup};
 
-/// How often a name is looked up that leads to a file which is gone before it is open.
+/// How often a name is looked up if its file is gone each time before it can be opened.
 const ATTEMPTS_MAX: u32 = 16;
 
-/// What came before the open itself.
+/// The file to open, and the result of the step before.
 struct Found {
     handle: Handle,
     directory: Wcc,
     created: bool,
 }
 
-/// Opens what is there.
+/// Opens an existing file.
 pub(crate) fn open(
     tree: &Tree,
     principal: &Principal,
@@ -46,19 +46,19 @@ pub(crate) fn open(
     loop {
         attempts += 1;
         let looked = lookup::lookup(tree, principal, node, name)?;
-        // An OPEN that makes nothing changes nothing of the directory.
+        // An OPEN without creation does not change the directory.
         let before = looked.directory.map(|is| is.wcc());
         let directory = Wcc { before, ..Wcc::seen(looked.directory) };
         let found = Found { handle: looked.node.handle, directory, created: false };
         match finish(tree, (principal, holder), &found, request, None) {
-            // It was replaced since it was found: the name leads to another by now.
+            // The file was replaced after the lookup: the name leads to another one now.
             Err(Status::Stale) if attempts < ATTEMPTS_MAX => {}
             done => return done,
         }
     }
 }
 
-/// What is to be made.
+/// The file to create.
 pub(crate) struct ToMake<'a> {
     pub(crate) directory: &'a Node,
     pub(crate) name: &'a Name,
@@ -66,7 +66,7 @@ pub(crate) struct ToMake<'a> {
     pub(crate) set: &'a SetAttributes,
 }
 
-/// Makes a file, unless it is there and that will do, and opens it.
+/// Creates a file, or accepts an existing one, and opens it.
 pub(crate) fn create(
     tree: &Tree,
     principal: &Principal,
@@ -82,10 +82,12 @@ pub(crate) fn create(
     Ok(finish(tree, (principal, holder), &found, request, capacity)?)
 }
 
-/// Room for a file before it is made: one that was made and could not be opened would be in the way of the next attempt.
+/// Reserves capacity before a file is created. A file that was created but could not be opened would block
+/// the next attempt.
 ///
 /// # Errors
-/// `Resource` if there is none, unless the file is there, and open for others; `Exist` if it must not be there.
+/// `Resource` if there is no capacity, unless the file exists and is open already; `Exist` if it must not
+/// exist.
 fn capacity_to_make<'t>(
     tree: &'t Tree,
     (principal, holder): (&Principal, Option<HolderId>),
@@ -117,17 +119,17 @@ fn finish(
     if !found.created {
         check(&node, principal, granted, request.access)?;
     }
-    // Before a lease is granted, which nobody would hear of.
+    // Before a lease is granted: after a failure no client would know of the lease.
     let capacity = match capacity {
         Some(capacity) => Some(capacity),
         None => tree.opens.capacity(&tree.descriptors, holder, Some(&node))?,
     };
-    // Before the file is opened for data: a guard wants to be alone.
+    // Before the file is opened for data: a guard fails if there is another descriptor.
     let lease = tree.leases.grant(tree, &node, request.access, request.want);
     hold_data(tree, &node, request.access)?;
     let opener = Opener { principal, holder, owner: request.owner.clone() };
     let id = tree.opens.open((&tree.descriptors, capacity), &node, opener, request.access, request.deny)?;
-    // Looked at last: what changes from here on finds the open.
+    // Read last: any later change sees the open.
     let attributes = match tree.stat(&node) {
         Ok(stat) => stat.attributes(node.mount.fsid),
         Err(status) => {
@@ -159,8 +161,8 @@ fn check(node: &Node, principal: &Principal, granted: AccessMask, access: Share)
     node.check_open(principal, access)
 }
 
-/// The kernel has a say in whether a file can be opened at all (a program that runs cannot be written). Without
-/// privileges this is the last time it lets us.
+/// The kernel may refuse to open a file at all (a running program cannot be written). Without privileges
+/// this is the last chance to open it.
 fn hold_data(tree: &Tree, node: &Node, access: Share) -> Result<(), Status> {
     if access.contains(Share::WRITE) {
         tree.writing(node)?;
@@ -171,12 +173,12 @@ fn hold_data(tree: &Tree, node: &Node, access: Share) -> Result<(), Status> {
     Ok(())
 }
 
-/// Ends an open; of a file without a name, the last one ends the file.
+/// Ends an open. If the file has no name, the last close ends the file.
 pub(crate) fn close(tree: &Tree, id: OpenId) -> Result<(), Status> {
     let open = tree.opens.close(id)?;
     tree.descriptors.unpin(&open.node, Use::Open);
     if open.node.file_type == FileType::Regular && !open.node.is_open() {
-        // Forgets it if it has no name.
+        // Forgets the file if it has no name.
         let _ = tree.stat(&open.node);
     }
     Ok(())

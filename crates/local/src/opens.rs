@@ -1,18 +1,22 @@
-//! Opens: who has which file open, and what for.
+//! Opens: which owner has which file open, with which access.
 //!
-//! An open remembers what its opener was allowed when it opened: afterwards its reads and writes are not asked about
-//! again, whatever becomes of the mode. It keeps the file's [`Node`] in use, whose `O_PATH` descriptor keeps the inode:
-//! a file that loses its last name meanwhile lives on, for everybody who has its handle, until the last close.
+//! An open keeps the rights that were checked when it was made: later reads and writes are not checked
+//! again, even if the mode changes. It keeps the file's [`Node`] in use, and the node's `O_PATH` descriptor
+//! keeps the inode. So a file that loses its last name stays until the last close, for all clients that
+//! have its handle.
 //!
-//! So an open costs no descriptor but the one per file, however many opens there are of it. Those for data come and go
-//! as for anonymous use, but in a process that is not root: there the kernel would ask again, and they stay.
+//! An open costs no descriptor beyond those of its file, however many opens the file has. Descriptors for
+//! data are opened and closed as for anonymous access. But in a process that is not root they stay, since
+//! the kernel would check the rights again.
 //!
-//! That one descriptor is not given up for another open, although the file could be opened again by its handle: it alone
-//! keeps the data of a file that a process of this machine removes meanwhile, and a guard has to be on some descriptor.
-//! Where there is none for one more file, an open fails with `Resource`, before anything is made, and the layers above
-//! find out who can go without: a client that has been silent, or a lease that nobody uses.
+//! The descriptor of one open file is never closed for another open, although the file could be opened
+//! again by its handle. That descriptor alone keeps the data of a file that a process of this machine
+//! removes, and a guard needs a descriptor. If no descriptor is left for one more file, an open fails with
+//! `Resource` before it creates anything. Then the layers above free capacity: they end a courtesy client,
+//! or recall an unused lease.
 //!
-//! Share reservations and locks among clients are settled above; what is denied is only kept here.
+//! The layer above decides about share reservations and locks among clients; this module only stores the
+//! denied access.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -26,10 +30,10 @@ use crate::attributes::Stat;
 use crate::descriptors::{Capacity, Descriptors, Node, Use};
 use crate::identity;
 
-/// Most opens of one exported directory.
+/// Limit of opens of one exported directory.
 const OPENS_MAX: usize = 1 << 18;
 
-/// Ids are unique in the process.
+/// The last open id. Ids are unique in the process.
 static LAST_ID: AtomicU64 = AtomicU64::new(0);
 
 /// An open.
@@ -38,17 +42,18 @@ pub(crate) struct Open {
     pub(crate) node: Arc<Node>,
     key: Key,
     share: Mutex<Shares>,
-    /// The users that opened it, the newest last, and for what: one owner may stand for many of them.
+    /// The users that opened it, the newest last, with their access: one open-owner may act for many users.
     users: Mutex<Vec<(Principal, Share)>>,
 }
 
-/// Users of one open that are known at most; the oldest is forgotten, and asked for its rights each time.
+/// Limit of users remembered for one open. The oldest is forgotten, and its rights are checked at each
+/// access.
 const USERS_MAX: usize = 16;
 
-/// Whose an open is.
+/// The client and the open-owner.
 type Key = (Option<HolderId>, Owner);
 
-/// Who opens, and was found to have the rights.
+/// A requester whose rights were checked.
 pub(crate) struct Opener<'p> {
     pub(crate) principal: &'p Principal,
     pub(crate) holder: Option<HolderId>,
@@ -71,25 +76,25 @@ pub(crate) struct Opens {
 struct Table {
     by_id: HashMap<OpenId, Arc<Open>>,
     by_file: HashMap<Handle, BTreeMap<Key, Arc<Open>>>,
-    /// How many opens each holder has.
+    /// Number of opens of each holder.
     counts: HashMap<HolderId, usize>,
 }
 
-/// On what ground data is used.
+/// The right to access data.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum DataRight {
-    /// Permission is asked for each time. What the caller has open as this holder counts, where the protocol does not say
-    /// which open is meant.
+    /// Permission is checked at each access. If the protocol does not name an open, the caller's opens as
+    /// this holder count too.
     Anonymous(Option<HolderId>),
-    /// An open of this access.
+    /// An open with this access.
     Open(Share),
 }
 
 impl Opens {
-    /// Room for an open of one more file, or of this one, which may be there for others.
+    /// Capacity for an open of one more file, or of `node`, which other clients may have open already.
     ///
     /// # Errors
-    /// `Resource` if too much is open.
+    /// `Resource` if too many files are open.
     pub(crate) fn capacity<'d>(
         &self,
         descriptors: &'d Descriptors,
@@ -101,7 +106,7 @@ impl Opens {
             if table.by_id.len() >= OPENS_MAX {
                 return Err(Status::Resource);
             }
-            // One client alone does not take what the others need to go on.
+            // One client alone must not take the capacity that the others need to make progress.
             holder.and_then(|holder| table.counts.get(&holder)).is_some_and(|his| his * 2 > table.by_id.len())
         };
         match node {
@@ -111,10 +116,10 @@ impl Opens {
         }
     }
 
-    /// Opens a file, or widens the open that this owner has of it. Permission was checked.
+    /// Opens a file, or extends the open that this owner has of it. The caller has checked permission.
     ///
     /// # Errors
-    /// `Resource` if too much is open.
+    /// `Resource` if too many files are open.
     pub(crate) fn open(
         &self,
         (descriptors, capacity): (&Descriptors, Option<Capacity<'_>>),
@@ -147,10 +152,10 @@ impl Opens {
         Ok(id)
     }
 
-    /// Gives up part of a share.
+    /// Reduces the share of an open.
     ///
     /// # Errors
-    /// `BadStateId`; `Inval` if that is not a part of it, or nothing would be left.
+    /// `BadStateId`; `Inval` if the new share is not a subset, or has no access.
     pub(crate) fn downgrade(&self, id: OpenId, access: Share, deny: Share) -> Result<(), Status> {
         let open = self.get(id)?;
         let mut share = open.share.lock();
@@ -161,7 +166,7 @@ impl Opens {
         Ok(())
     }
 
-    /// Ends an open, and gives it for its node to be let go.
+    /// Ends an open and returns it; the caller releases its node.
     ///
     /// # Errors
     /// `BadStateId`
@@ -191,10 +196,10 @@ impl Opens {
         self.table.read().by_id.get(&id).cloned().ok_or(Status::BadStateId)
     }
 
-    /// On what ground `by` uses a file.
+    /// The right that `by` gives to access a file.
     ///
     /// # Errors
-    /// `BadStateId` if there is no such open of this file.
+    /// `BadStateId` if it names no open of this file.
     pub(crate) fn right(
         &self,
         by: StateidBasis,
@@ -210,13 +215,13 @@ impl Opens {
         }
     }
 
-    /// Has anybody this file open for writing?
+    /// Does any client have this file open for writing?
     pub(crate) fn is_open_for_writing(&self, handle: &Handle) -> bool {
         let table = self.table.read();
         table.by_file.get(handle).is_some_and(|opens| opens.values().any(|open| open.has(Share::WRITE)))
     }
 
-    /// Has the user an open of this file with that access, as this holder?
+    /// Does the user, as this holder, have an open of this file with this access?
     fn holds(&self, holder: HolderId, principal: &Principal, handle: &Handle, access: Share) -> bool {
         let table = self.table.read();
         let Some(opens) = table.by_file.get(handle) else { return false };

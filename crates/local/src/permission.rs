@@ -1,11 +1,13 @@
-//! What a caller may do to a file: the kernel's own answer, remembered for as long as ctime stays the same.
+//! The rights of a caller to a file: the kernel's own decision, cached as long as ctime stays the same.
 //!
-//! Mode, owner, group and access control lists all move ctime when they change. A rule that moves no ctime (a security
-//! module's, a remount) is noticed when the file is opened again. Two changes within one tick of the file system's
-//! clock may share a ctime, so an answer is remembered only once the ctime is older than a tick.
+//! Changes of mode, owner, group and access control lists all change ctime. A change that does not (a
+//! security module's rule, a remount) takes effect when the file is opened again. Two changes within one
+//! tick of the file system's clock may share a ctime. So a decision is cached only if the ctime is nonracy:
+//! older than a tick.
 //!
-//! As NFS servers do, the *owner* of a file may read and write it whatever its mode: a client may have it open since
-//! before the mode changed. And whoever may execute a file may read it: a client has to, in order to run it.
+//! As in other NFS servers, the *owner* of a file may read and write it whatever its mode. A client may
+//! have opened it before the mode changed. And execute permission implies read permission: a client has to
+//! read a file in order to run it.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -22,12 +24,12 @@ pub(crate) const READ: u8 = 4;
 pub(crate) const WRITE: u8 = 2;
 pub(crate) const EXECUTE: u8 = 1;
 
-/// Credentials remembered per file.
+/// Limit of cached credentials for each file.
 const GRANTS_MAX: usize = 8;
 /// Longer than a tick of any kernel's clock (10 ms at 100 Hz).
 pub(crate) const TICK_NANOSECONDS: i128 = 20_000_000;
 
-/// Answers of the kernel about one file.
+/// The kernel's decisions about one file.
 #[derive(Default)]
 pub(crate) struct Grants {
     known: Vec<Grant>,
@@ -37,7 +39,7 @@ pub(crate) struct Grants {
 struct Grant {
     credential: Arc<Credential>,
     ctime: Timestamp,
-    /// Rights that were asked for, and those of them that were granted.
+    /// The rights that were checked, and the granted subset.
     asked: u8,
     granted: u8,
 }
@@ -71,7 +73,7 @@ impl Grants {
 }
 
 impl Node {
-    /// Is this right known to be granted, without asking?
+    /// Is this right known to be granted, without asking the kernel?
     pub(crate) fn is_granted(&self, principal: &Principal, stat: &Stat, right: u8) -> bool {
         match principal {
             Principal::Machine => false,
@@ -82,7 +84,7 @@ impl Node {
         }
     }
 
-    /// Notes the kernel's answer to whoever asked for `asked`.
+    /// Caches the kernel's decision about the rights `asked`.
     pub(crate) fn note_grant(&self, principal: &Principal, stat: &Stat, asked: u8, granted: u8) {
         if let Principal::Unix(credential) = principal
             && is_nonracy(stat.ctime())
@@ -91,10 +93,10 @@ impl Node {
         }
     }
 
-    /// Does the caller have this one right?
+    /// Does the caller have this right?
     ///
     /// # Errors
-    /// `Access`, or why nobody has it.
+    /// `Access`, or the reason why no user has it.
     pub(crate) fn check(&self, principal: &Principal, stat: &Stat, right: u8) -> Result<(), Status> {
         if self.is_granted(principal, stat, right) {
             return Ok(());
@@ -124,10 +126,10 @@ impl Node {
         self.check(principal, stat, WRITE)
     }
 
-    /// May the caller open this regular file so?
+    /// May the caller open this regular file with this access?
     ///
     /// # Errors
-    /// `Access`, or why nobody may.
+    /// `Access`, or the reason why no user may.
     pub(crate) fn check_open(&self, principal: &Principal, access: Share) -> Result<(), Status> {
         let _worn = identity::wear(principal)?;
         let may = |right| sys::may_access(self.path.as_fd(), right).map_err(errno::status);
@@ -137,7 +139,7 @@ impl Node {
         if access.contains(Share::WRITE) { may(WRITE) } else { Ok(()) }
     }
 
-    /// Which rights of ACCESS the caller has.
+    /// The rights of ACCESS that the caller has.
     pub(crate) fn rights(&self, principal: &Principal, stat: &Stat) -> Result<AccessMask, Status> {
         Ok(access_mask(self.file_type, self.bits(principal, stat)?))
     }
@@ -160,7 +162,7 @@ impl Node {
     }
 }
 
-/// The bits of ACCESS that these rights of the file system make, for this type of file.
+/// The ACCESS bits for these rights, for this type of file.
 fn access_mask(file_type: FileType, granted: u8) -> AccessMask {
     let has = |rights: u8| granted & rights == rights;
     let grants: &[(u8, AccessMask)] = match file_type {
@@ -182,8 +184,8 @@ fn is_owner(principal: &Principal, stat: &Stat) -> bool {
     matches!(principal, Principal::Unix(credential) if credential.uid == stat.uid())
 }
 
-/// Will a later change of the file have another ctime? This compares with the clock that file systems take their time
-/// stamps from, which no seam could stand in for.
+/// Will a later change of the file have another ctime? This compares with the clock that file systems use
+/// for timestamps; tests cannot replace it.
 pub(crate) fn is_nonracy(ctime: Timestamp) -> bool {
     let now = rustix::time::clock_gettime(ClockId::RealtimeCoarse);
     let age = Timestamp::new(now.tv_sec, now.tv_nsec as u32).as_nanos() - ctime.as_nanos();

@@ -1,19 +1,21 @@
-//! Space that is set aside for holders of write leases (`space_limit` of a delegation, RFC 8881, section 10.4.1).
+//! Space that is reserved for holders of write leases (`space_limit` of a delegation, RFC 8881, section
+//! 10.4.1).
 //!
-//! A holder may leave unsent what makes its file no larger than the limit. So that this is true, each promise is taken out of
-//! the free space of the file system, each smaller than the last; all together are never more than an eighth of what was
-//! free. A holder that writes within its limit uses its promise up. A promise ends with its lease.
+//! A holder may delay writes as long as its file stays within the limit. Therefore each promise is
+//! subtracted from the free space of the file system. Each promise is smaller than the last, and all
+//! together never exceed an eighth of the free space. A holder that writes within its limit consumes its
+//! promise. A promise ends with its lease.
 //!
-//! When something else needs space so that less than what is promised would be left, space is **short**: all leases with a
-//! promise are recalled, nothing new is promised, and whatever is not promised is told to come again (DELAY), until all
-//! promises have ended, or for [`SHORT_MAX`]. By then holders have written what they had. So nobody is refused for the sake
-//! of a promise, and the file system itself says when it is full.
+//! A WRITE by another client may need space so that less than the promised amount would remain. Then space
+//! is **short**: all leases with a promise are recalled, no new promise is made, and unpromised writes get
+//! DELAY. This lasts until all promises have ended, or for [`SHORT_MAX`]. By then the holders have written
+//! their data. So no write fails because of a promise: the file system itself reports when it is full.
 //!
-//! How much is free is asked of the kernel at each promise, and then each time that half of what was left over then has been
-//! written: where space is plentiful a WRITE does not ask.
+//! The kernel reports the free space at each promise, and again each time half of the remaining space has
+//! been written. So a WRITE does not ask where space is plentiful.
 //!
-//! **Not promised**: what processes of this machine take, quotas that statvfs(3) does not show, and on file systems that
-//! copy on write the space for writing over what is there.
+//! **Not covered** are: space taken by processes of this machine, quotas that statvfs(3) does not show, and
+//! the space for overwriting on file systems with copy-on-write.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,23 +25,24 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use vfs::{Handle, Status};
 
-/// What file systems allocate at a time.
+/// Allocation unit of file systems.
 const BLOCK_BYTES: u64 = 4096;
-/// Most bytes for one file.
+/// Limit of a promise in bytes.
 const PROMISE_MAX: u64 = 64 << 20;
-/// A promise takes this part of what is free and not promised yet: the last of as many as there are leases gets some too.
+/// A promise takes the free and unpromised space divided by this, so that even the last of many leases gets
+/// some.
 const DIVISOR: u64 = 1024;
-/// All promises together take at most this part of what is free.
+/// All promises together take at most the free space divided by this.
 const PROMISED_DIVISOR: u64 = 8;
-/// How long writers wait at most for holders to write what was promised to them. Less than the time that a recall may
-/// take: a holder that writes beyond its own promise while it is recalled waits as well.
+/// How long writers wait at most for holders to write their promised data. It is shorter than the time for
+/// a recall: a holder that writes beyond its own promise while it is recalled waits as well.
 const SHORT_MAX: Duration = Duration::from_secs(5);
 
 /// All promises of one exported directory.
 #[derive(Debug, Default)]
 pub(crate) struct Promises {
     state: Mutex<State>,
-    /// Promises that are out.
+    /// Number of promises.
     count: AtomicUsize,
 }
 
@@ -51,13 +54,13 @@ struct State {
 
 #[derive(Debug, Default)]
 struct Account {
-    /// Bytes that are promised and not used up.
+    /// Bytes that are promised and not consumed.
     promised: u64,
     /// Bytes that may be written before the kernel is asked again.
     slack: u64,
     /// Bytes that WRITEs in flight may take: the kernel does not count them as used yet.
     in_flight: u64,
-    /// Since when space is short.
+    /// The time since which space is short.
     short: Option<Instant>,
 }
 
@@ -71,9 +74,10 @@ struct Promise {
 /// May a file grow?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
-    /// It may. So many bytes are counted until [`Promises::written`].
+    /// It may. `counted` bytes are in flight until [`Promises::written`].
     Yes { counted: u64 },
-    /// Not before holders have written what was promised to them. `first`: they are to be told.
+    /// Not before the holders have written their promised data. `first`: the caller must recall their
+    /// leases.
     Short { first: bool },
 }
 
@@ -82,9 +86,9 @@ pub(crate) enum Taken {
 pub(crate) struct Growth<'a> {
     pub(crate) fsid: u64,
     pub(crate) handle: &'a Handle,
-    /// Where the bytes begin for which it may have no space yet.
+    /// Start of the bytes for which the file may have no space yet.
     pub(crate) from: u64,
-    /// Where the bytes end that are written.
+    /// End of the bytes to write.
     pub(crate) to: u64,
 }
 
@@ -111,7 +115,7 @@ impl Drop for InFlight<'_> {
 }
 
 impl Account {
-    /// Space is short: since now, if it was not.
+    /// Records that space is short, since `now` if it was not before.
     fn is_short(&mut self, now: Instant) -> Taken {
         let first = self.short.is_none();
         let since = *self.short.get_or_insert(now);
@@ -120,8 +124,8 @@ impl Account {
 }
 
 impl Promises {
-    /// Promises space for a file of this size, as much as is wise if so much is free. Up to which size of it. Of a file with
-    /// a promise it says the same again.
+    /// Promises space for a file of `size` bytes, as the free space permits. Returns the size up to which
+    /// space is reserved. A second call for a file returns the same limit.
     pub(crate) fn make(&self, fsid: u64, handle: &Handle, size: u64, available: u64) -> u64 {
         let mut state = self.state.lock();
         if let Some(promise) = state.files.get(handle) {
@@ -140,7 +144,7 @@ impl Promises {
         limit
     }
 
-    /// The lease on a file ends, and what is left of its promise.
+    /// Ends the promise of a file, with its lease.
     pub(crate) fn end(&self, handle: &Handle) {
         if self.is_empty() {
             return;
@@ -155,12 +159,12 @@ impl Promises {
         self.count.store(files.len(), Ordering::Release);
     }
 
-    /// Is nothing promised to anybody?
+    /// Is there no promise at all?
     pub(crate) fn is_empty(&self) -> bool {
         self.count.load(Ordering::Acquire) == 0
     }
 
-    /// A file has been cut: what became free is promised anew, as far as the promise goes.
+    /// A file was truncated: the freed space is promised again, up to the limit of the promise.
     pub(crate) fn cut(&self, handle: &Handle, from: u64, to: u64) {
         if self.is_empty() {
             return;
@@ -177,10 +181,10 @@ impl Promises {
         }
     }
 
-    /// A file is about to grow: out of its promise, or of what is promised to nobody.
+    /// A file is about to grow, from its own promise or from unpromised space.
     ///
     /// # Errors
-    /// If the kernel does not say how much is free.
+    /// The kernel does not report the free space.
     pub(crate) fn take(
         &self,
         growth: &Growth<'_>,
@@ -200,7 +204,7 @@ impl Promises {
             promise.left -= used;
             account.promised = account.promised.saturating_sub(used);
         } else if account.promised <= own {
-            // Nothing is promised to others: the file system itself says when it is full.
+            // No other file has a promise: the file system itself reports when it is full.
             account.short = None;
         } else if account.slack >= needed {
             account.slack -= needed;
@@ -215,12 +219,12 @@ impl Promises {
         Ok(Taken::Yes { counted: needed })
     }
 
-    /// What [`take`](Promises::take) has counted, and how it is given back.
+    /// The guard for bytes that [`take`](Promises::take) has counted.
     pub(crate) fn in_flight(&self, fsid: u64, counted: u64) -> InFlight<'_> {
         InFlight { promises: self, fsid, counted }
     }
 
-    /// So many bytes that were counted by [`take`](Promises::take) are written, or will not be.
+    /// Bytes counted by [`take`](Promises::take) are written, or will not be.
     fn written(&self, fsid: u64, counted: u64) {
         if counted == 0 {
             return;
@@ -230,13 +234,13 @@ impl Promises {
         }
     }
 
-    /// Whose lease is to be recalled because space is short.
+    /// Must the lease on this file be recalled because space is short?
     pub(crate) fn holds(&self, handle: &Handle) -> bool {
         self.state.lock().files.get(handle).is_some_and(|promise| promise.left > 0)
     }
 }
 
-/// In whole blocks.
+/// Rounds up to entire blocks.
 fn blocks(bytes: u64) -> u64 {
     bytes.checked_next_multiple_of(BLOCK_BYTES).unwrap_or(u64::MAX)
 }
@@ -288,7 +292,7 @@ mod tests {
         assert_eq!(promises.make(FSID, &other, 0, 1 << 40), 0, "nothing new is promised");
         assert_eq!(take(growth(&holder, limit), now), yes);
         assert_eq!(take(growth(&other, 2 * BLOCK_BYTES), now), yes, "nothing is owed");
-        // One that does not write.
+        // A holder that does not write.
         promises.end(&holder);
         promises.end(&other);
         promises.make(FSID, &holder, 0, 1 << 30);
@@ -302,7 +306,7 @@ mod tests {
         let (holder, other) = (handle(1), handle(2));
         let limit = promises.make(FSID, &holder, 0, 1 << 30);
         let growth = Growth { fsid: FSID, handle: &other, from: 0, to: limit };
-        // Free are the promise and as much again. The kernel sees no WRITE before it has ended.
+        // Twice the promise is free. The kernel counts no WRITE before it has ended.
         let take = || promises.take(&growth, now, || Ok(2 * limit)).unwrap();
         let Taken::Yes { counted } = take() else { panic!("it is promised to nobody") };
         let in_flight = promises.in_flight(FSID, counted);
@@ -311,15 +315,15 @@ mod tests {
         assert!(matches!(take(), Taken::Yes { .. }));
     }
 
-    /// What clients of the server do.
+    /// Operations of clients.
     #[derive(Clone, Debug)]
     enum Step {
         Grant(u8),
         Return(u8),
-        /// A WRITE behind the end of the file.
+        /// A WRITE at the end of the file.
         Write(u8, u64),
         Remove(u8),
-        /// To so many per cent of what it is.
+        /// Truncates to this percentage of the size.
         Cut(u8, u64),
     }
 

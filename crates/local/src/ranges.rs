@@ -1,12 +1,14 @@
-//! Ranges of a file that are on their way to a client, and whoever is about to cut the file shorter.
+//! Ranges of a file that replies still have to send, and truncations that must wait for them.
 //!
-//! A large READ is answered with a range that is sent later, straight from the file. If the file were cut in between,
-//! the reply could not be completed and its connection would have to be dropped. So a cut waits a moment for the ranges
-//! that are out, and reads that come meanwhile get bytes. A client that takes its reply too slowly loses its
-//! connection after all; and processes of this machine do not wait.
+//! A large READ is answered with a range that is sent later, straight from the file. If the file were
+//! truncated in between, the reply could not be completed, and its connection would have to be closed. So a
+//! truncation waits a moment for the pinned ranges; reads that arrive meanwhile get bytes instead of a
+//! range. A client that reads its reply too slowly loses its connection nevertheless. Truncations by
+//! processes of this machine do not wait.
 //!
-//! The wait takes no thread: the worker that finds ranges out gives the job back ([`Out`]), and whoever asked for the
-//! cut waits ([`Out::clear`]) before the job is done again. Clients that do not read their replies hold up nobody else.
+//! The wait occupies no thread. The worker that finds pinned ranges returns the job ([`Out`]); the
+//! requester of the truncation waits ([`Out::clear`]) and then runs the job again. So clients that do not
+//! read their replies block no others.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +16,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// Longest wait for ranges that are out.
+/// Limit of the wait for pinned ranges.
 const WAIT_MAX: Duration = Duration::from_secs(3);
 
 /// The ranges of one file.
@@ -28,27 +30,27 @@ pub(crate) struct Ranges {
 struct State {
     out: usize,
     cutting: usize,
-    /// So many cuts have waited long enough.
+    /// Number of truncations that have waited for the limit.
     overdue: usize,
 }
 
-/// A range that is out.
+/// A pinned range.
 pub(crate) struct Pin(Arc<Ranges>);
 
-/// A cut that is being done.
+/// A truncation in progress.
 #[derive(Debug)]
 pub(crate) struct Cut(Arc<Ranges>);
 
-/// Ranges are out that a cut has to wait for.
+/// A truncation must wait for pinned ranges.
 #[derive(Debug)]
 pub(crate) struct Out(Arc<Ranges>);
 
-/// A cut that has waited, until it is done. No range is taken out meanwhile.
+/// A truncation that has waited, until it is done. Meanwhile no range is pinned.
 #[derive(Debug)]
 pub(crate) struct Cleared(Arc<Ranges>, bool);
 
 impl Ranges {
-    /// Takes out a range, unless the file is being cut.
+    /// Pins a range, unless the file is being truncated.
     pub(crate) fn pin(self: &Arc<Ranges>) -> Option<Pin> {
         let mut state = self.state.lock();
         if state.cutting > 0 {
@@ -58,7 +60,8 @@ impl Ranges {
         Some(Pin(self.clone()))
     }
 
-    /// Keeps ranges from being taken out. Those that are out have to be waited for first, but not for ever.
+    /// Prevents new pins. Fails if ranges are pinned; the caller must wait for them first, for a limited
+    /// time.
     pub(crate) fn cut(self: &Arc<Ranges>) -> Result<Cut, Out> {
         let mut state = self.state.lock();
         if state.out > 0 && state.overdue == 0 {
@@ -70,7 +73,7 @@ impl Ranges {
 }
 
 impl Out {
-    /// Waits until they are back, or for as long as a cut does.
+    /// Waits until no range is pinned, or for `WAIT_MAX`.
     pub(crate) async fn clear(self) -> Cleared {
         let mut cleared = Cleared(self.0, false);
         let ranges = cleared.0.clone();

@@ -1,4 +1,4 @@
-//! A thread that closes what is idle, once a second.
+//! A thread that closes idle descriptors, once a second.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Weak};
@@ -11,12 +11,12 @@ use crate::tree::Tree;
 const TICK: Duration = Duration::from_secs(1);
 /// Ticks after which an unused file is closed.
 const IDLE_MAX: u32 = 60;
-/// Ticks after which a descriptor for writing is closed, so that a program that was just written can be run.
+/// Ticks after which a descriptor for writing is closed, so that a new program can be run.
 const IDLE_WRITING_MAX: u32 = 2;
 /// Ticks between two syncs of the handle table.
 const SYNC_EVERY: u32 = 5;
 
-/// The thread; ends with this value.
+/// The thread, which ends when this is dropped.
 pub(crate) struct Sweeper {
     stop: Option<mpsc::Sender<()>>,
     thread: Option<JoinHandle<()>>,

@@ -1,10 +1,10 @@
-//! System calls that no safe wrapper offers: file handles, the identity of one thread and access checks with it, leases
-//! and watches.
+//! System calls that no safe wrapper offers: file handles, the identity of one thread and access checks
+//! with it, leases and watches.
 //!
-//! Everything here is a thin shell around one system call; policy is elsewhere. The calls are made raw where the C
-//! library would spread them over all threads of the process (identity), and directly where its wrapper would answer
-//! for another identity than asked (`faccessat`).
-#![allow(unsafe_code)] // file handles and per-thread identity are not wrapped by rustix
+//! Each function wraps one system call; policy is elsewhere. Identity calls are raw, since the C library
+//! would apply them to all threads. `faccessat2` is raw too, since the C library's wrapper would check with
+//! another identity than asked for.
+#![allow(unsafe_code)] // rustix wraps neither file handles nor per-thread identity
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -17,7 +17,7 @@ use tokio::io::unix::AsyncFd;
 /// The longest kernel handle that fits one of ours: 51 bytes less kind, file-system tag and type.
 pub(crate) const KERNEL_HANDLE_MAX: usize = 47;
 
-/// What the kernel calls a file, within one file system (`struct file_handle`).
+/// The kernel's handle of a file, within one file system (`struct file_handle`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KernelHandle {
     /// `handle_type`; all known ones fit a byte.
@@ -40,7 +40,7 @@ impl KernelHandle {
     }
 }
 
-/// `struct file_handle` with room for `MAX_HANDLE_SZ` bytes.
+/// `struct file_handle` with space for `MAX_HANDLE_SZ` bytes.
 #[repr(C)]
 struct RawHandle {
     handle_bytes: u32,
@@ -63,7 +63,7 @@ fn result(returned: c_long) -> Result<c_long, Errno> {
 pub(crate) fn name_to_handle(file: BorrowedFd<'_>) -> Result<KernelHandle, Errno> {
     let mut raw = RawHandle { handle_bytes: 128, handle_type: 0, f_handle: [0; 128] };
     let mut mount_id: c_int = 0;
-    // SAFETY: `raw` has the 128 bytes that its `handle_bytes` promises, and all pointers live across the call.
+    // SAFETY: `raw` has the 128 bytes that `handle_bytes` states, and all pointers live across the call.
     result(unsafe {
         libc::syscall(
             libc::SYS_name_to_handle_at,
@@ -93,14 +93,14 @@ pub(crate) fn open_by_handle(mount: BorrowedFd<'_>, handle: &KernelHandle) -> Re
             libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC,
         )
     })?;
-    // SAFETY: a new descriptor that nobody else knows.
+    // SAFETY: the descriptor is new, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as c_int) })
 }
 
-/// May this thread, with the identity it wears, do all of `mode` (`R_OK`, `W_OK`, `X_OK`) to the file?
+/// May this thread, with its present identity, do all of `mode` (`R_OK`, `W_OK`, `X_OK`) to the file?
 ///
 /// # Errors
-/// `ACCESS` if it may not, `ROFS` or `PERM` if nobody may write there.
+/// `ACCESS` if it may not; `ROFS` or `PERM` if no user may write there.
 pub(crate) fn may_access(file: BorrowedFd<'_>, mode: u8) -> Result<(), Errno> {
     // SAFETY: no memory is passed but a constant string.
     result(unsafe {
@@ -115,13 +115,13 @@ pub(crate) fn may_access(file: BorrowedFd<'_>, mode: u8) -> Result<(), Errno> {
     .map(drop)
 }
 
-/// Sets the user that this thread touches files as.
+/// Sets the file-system user of this thread.
 ///
 /// # Errors
-/// `PERM` if the kernel left it as it was.
+/// `PERM` if the kernel did not change it.
 pub(crate) fn set_thread_fsuid(uid: u32) -> Result<(), Errno> {
-    // SAFETY: identity of this thread alone; no memory is passed. The second call, with an id that is never valid,
-    // changes nothing and tells what the first one did.
+    // SAFETY: changes the identity of this thread only; no memory is passed. The second call has an id that
+    // is never valid: it changes nothing and returns the result of the first.
     let now = unsafe {
         libc::syscall(libc::SYS_setfsuid, uid);
         libc::syscall(libc::SYS_setfsuid, u32::MAX)
@@ -129,10 +129,10 @@ pub(crate) fn set_thread_fsuid(uid: u32) -> Result<(), Errno> {
     if now as u32 == uid { Ok(()) } else { Err(Errno::PERM) }
 }
 
-/// Sets the group that this thread makes files with.
+/// Sets the file-system group of this thread.
 ///
 /// # Errors
-/// `PERM` if the kernel left it as it was.
+/// `PERM` if the kernel did not change it.
 pub(crate) fn set_thread_fsgid(gid: u32) -> Result<(), Errno> {
     // SAFETY: as in `set_thread_fsuid`.
     let now = unsafe {
@@ -148,17 +148,17 @@ pub(crate) fn set_thread_groups(groups: &[u32]) -> Result<(), Errno> {
     result(unsafe { libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) }).map(drop)
 }
 
-/// Gives this thread a file-creation mask (and current directory) of its own.
+/// Gives this thread its own file-creation mask (and current directory).
 pub(crate) fn unshare_umask() -> Result<(), Errno> {
-    // SAFETY: only the sharing of `umask`, root and current directory ends; nothing relies on it.
+    // SAFETY: only ends the sharing of `umask`, root and current directory; no code relies on that.
     result(unsafe { c_long::from(libc::unshare(libc::CLONE_FS)) }).map(drop)
 }
 
 /// Makes `length` bytes (zero: to the end) of a file share the blocks of another (`FICLONERANGE`).
 ///
 /// # Errors
-/// `OPNOTSUPP` if the file system does not share blocks, `XDEV` between two, `INVAL` if the range does not end with a
-/// block or with both files.
+/// `OPNOTSUPP` if the file system does not share blocks, `XDEV` between two file systems. `INVAL` if the
+/// range does not end at a block boundary or at the end of both files.
 pub(crate) fn clone_range(
     from: &File,
     offset: u64,
@@ -177,22 +177,23 @@ pub(crate) fn clone_range(
         .map(drop)
 }
 
-/// What a lease of the kernel holds back.
+/// The accesses that a lease of the kernel blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum KernelLease {
-    /// Nobody (`F_UNLCK`).
+    /// None (`F_UNLCK`).
     None,
-    /// Whoever would write (`F_RDLCK`).
+    /// Opens for writing and truncations (`F_RDLCK`).
     Read,
-    /// Whoever would open the file (`F_WRLCK`).
+    /// All opens (`F_WRLCK`).
     Write,
 }
 
-/// Takes, changes or ends the lease of an open file. Whoever it holds back is announced with `SIGIO`, for which the
-/// process must have a handler.
+/// Takes, changes or ends the lease of an open file. The kernel announces a blocked process with `SIGIO`,
+/// for which this process must have a handler.
 ///
 /// # Errors
-/// `AGAIN` if the file is open elsewhere, `ACCESS` to others than its owner, `INVAL` if it can have none.
+/// `AGAIN` if the file is open elsewhere, `ACCESS` for users other than its owner, `INVAL` if it can have
+/// no lease.
 pub(crate) fn set_lease(file: BorrowedFd<'_>, lease: KernelLease) -> Result<(), Errno> {
     let kind = match lease {
         KernelLease::None => libc::F_UNLCK,
@@ -203,7 +204,7 @@ pub(crate) fn set_lease(file: BorrowedFd<'_>, lease: KernelLease) -> Result<(), 
     result(unsafe { c_long::from(libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, kind)) }).map(drop)
 }
 
-/// The lease of an open file: while it is being broken, what is to be left of it.
+/// The lease of an open file. While it is being broken: the lease that may remain.
 pub(crate) fn lease(file: BorrowedFd<'_>) -> Result<KernelLease, Errno> {
     // SAFETY: no memory is passed.
     let kind = result(unsafe { c_long::from(libc::fcntl(file.as_raw_fd(), libc::F_GETLEASE)) })?;
@@ -214,29 +215,30 @@ pub(crate) fn lease(file: BorrowedFd<'_>) -> Result<KernelLease, Errno> {
     })
 }
 
-/// A queue of events of watched directories (`fanotify`), which does not block.
+/// A non-blocking queue for events of watched directories (`fanotify`).
 ///
 /// # Errors
-/// `NOSYS`, `PERM` or `INVAL` where the kernel has none for us, `MFILE` if there are too many.
+/// `NOSYS`, `PERM` or `INVAL` if the kernel offers none to this process, `MFILE` if there are too many.
 pub(crate) fn event_queue() -> Result<OwnedFd, Errno> {
     let flags = libc::FAN_CLASS_NOTIF | libc::FAN_CLOEXEC | libc::FAN_NONBLOCK | libc::FAN_REPORT_DIR_FID;
     // SAFETY: no memory is passed.
     let fd = result(unsafe { c_long::from(libc::fanotify_init(flags, 0)) })?;
-    // SAFETY: a new descriptor that nobody else knows.
+    // SAFETY: the descriptor is new, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as c_int) })
 }
 
 /// Lets a task wait until something can be read from a descriptor. Must be called in a tokio runtime.
 pub(crate) fn readable(fd: OwnedFd) -> std::io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: the descriptor is open, and belongs to what is made of it for as long as that lives.
+    // SAFETY: the descriptor is open, and the result owns it for its lifetime.
     let registered = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) };
     registered.map_err(std::io::Error::from)
 }
 
-/// Begins (or ends) to report what becomes of names in a directory, of its attributes and of its own name.
+/// Starts (or ends) reporting changes of names in a directory, of its attributes and of its own name.
 ///
 /// # Errors
-/// `NODEV`, `XDEV` or `OPNOTSUPP` if the file system has no handles for it, `NOSPC` if there are too many watches.
+/// `NODEV`, `XDEV` or `OPNOTSUPP` if the file system has no handles for it, `NOSPC` if there are too many
+/// watches.
 pub(crate) fn watch(queue: BorrowedFd<'_>, directory: BorrowedFd<'_>, begin: bool) -> Result<(), Errno> {
     let change = if begin { libc::FAN_MARK_ADD } else { libc::FAN_MARK_REMOVE };
     let events = libc::FAN_CREATE
@@ -246,10 +248,10 @@ pub(crate) fn watch(queue: BorrowedFd<'_>, directory: BorrowedFd<'_>, begin: boo
         | libc::FAN_ATTRIB
         | libc::FAN_MOVE_SELF
         | libc::FAN_ONDIR;
-    // An `O_PATH` descriptor is not taken by itself.
+    // The call does not accept an `O_PATH` descriptor.
     let path = std::ffi::CString::new(format!("/proc/self/fd/{}", directory.as_raw_fd()))
         .map_err(|_| Errno::INVAL)?;
-    // SAFETY: `path` is a string with an end, and lives across the call.
+    // SAFETY: `path` is NUL-terminated and lives across the call.
     let marked = unsafe {
         libc::fanotify_mark(
             queue.as_raw_fd(),
@@ -262,7 +264,7 @@ pub(crate) fn watch(queue: BorrowedFd<'_>, directory: BorrowedFd<'_>, begin: boo
     result(c_long::from(marked)).map(drop)
 }
 
-/// The UUID of the file system, where the kernel tells (`FS_IOC_GETFSUUID`, Linux 6.9).
+/// The UUID of the file system, if the kernel reports it (`FS_IOC_GETFSUUID`, Linux 6.9).
 pub(crate) fn file_system_uuid(file: BorrowedFd<'_>) -> Option<[u8; 16]> {
     /// `struct fsuuid2`.
     #[repr(C)]

@@ -1,4 +1,5 @@
-//! The exported tree: what all operations share, and how a handle becomes an open file and back.
+//! The exported tree: the state that all operations share, and the translation between handles and open
+//! files.
 
 use std::collections::HashSet;
 use std::hash::Hasher;
@@ -27,17 +28,17 @@ use crate::permission::{TICK_NANOSECONDS, is_nonracy};
 use crate::sys::KernelHandle;
 use crate::{HandleKind, OpenError, Options, errno, identity, sys};
 
-/// Descriptors left to the rest of the process, beside those for connections.
+/// Descriptors reserved for the rest of the process, in addition to those for connections.
 const DESCRIPTORS_SPARE: u64 = 384;
-/// For connections, an eighth, which is as many as `rpc::Server` takes; but no more and no fewer than these.
+/// Descriptors for connections: an eighth of the limit within these bounds, as `rpc::Server` uses.
 const CONNECTIONS: std::ops::RangeInclusive<u64> = 128..=4096;
-/// Nodes for which there are descriptors, whatever the limit of open files.
+/// Nodes that get descriptors, whatever the limit of open files.
 const NODES_MIN: usize = 64;
-/// More descriptors are not asked for, whatever the limit.
+/// Upper bound of descriptors for nodes, whatever the limit.
 const DESCRIPTORS_MAX: usize = 1 << 22;
-/// How often a handle is tried that the kernel has no memory for.
+/// How often a handle is opened again if the kernel reports a lack of memory.
 const OPEN_TRIES_MAX: usize = 16;
-/// Deepest directory that is found again through the table.
+/// Deepest directory that the table finds again.
 const DEPTH_MAX: usize = 1024;
 
 /// One exported directory.
@@ -51,7 +52,7 @@ pub(crate) struct Tree {
     pub(crate) leases: Arc<Leases>,
     /// Metadata is durable before it is acknowledged.
     pub(crate) sync: bool,
-    /// What the root is to the table.
+    /// The key of the root in the table.
     root_key: Key,
     handles: HandleKind,
     state: PathBuf,
@@ -60,7 +61,7 @@ pub(crate) struct Tree {
     verifier: AtomicU64,
 }
 
-/// What a name was found to lead to.
+/// A file found under a name.
 pub(crate) struct Described {
     pub(crate) handle: Handle,
     pub(crate) mount: Arc<Mount>,
@@ -113,7 +114,7 @@ impl Tree {
             verifier: AtomicU64::new(random()),
         };
         if !tree.root.mount.fine_stamps {
-            // What was counted before a restart belongs to ticks that are over.
+            // Numbers counted before a restart belong to ticks that are over.
             std::thread::sleep(Duration::from_nanos(TICK_NANOSECONDS as u64));
         }
         if matches!(Parsed::parse(&tree.root.handle), Some(Parsed::Table(_))) {
@@ -122,7 +123,7 @@ impl Tree {
         Ok(tree)
     }
 
-    /// The node of a handle, if it is in use already.
+    /// The node of a handle, if it is in use.
     pub(crate) fn cached(&self, handle: &Handle) -> Option<Arc<Node>> {
         if *handle == self.root.handle { Some(self.root.clone()) } else { self.descriptors.get(handle) }
     }
@@ -171,14 +172,14 @@ impl Tree {
         if !stat.is_linked() {
             return Err(Status::Stale);
         }
-        // Some file systems ignore part of a handle; a file has one only.
+        // Some file systems ignore part of a handle, but a file must have only one.
         if sys::name_to_handle(path.as_fd()) != Ok(*kernels) {
             return Err(Status::BadHandle);
         }
         Ok(self.descriptors.insert(Node::new(handle, mount.clone(), &stat, path)))
     }
 
-    /// Finds a file by where the table says it was seen. `tried` are those that were not found there.
+    /// Finds a file by the places in the table. `tried` are the keys already tried on this path.
     fn walk(&self, handle: Handle, key: Key, tried: &mut HashSet<Key>) -> Result<Arc<Node>, Status> {
         if key == self.root_key {
             return Ok(self.root.clone());
@@ -205,7 +206,8 @@ impl Tree {
         Err(Status::Stale)
     }
 
-    /// What `file`, found in `directory` under `name`, is. With a name, whoever gets the handle may come back with it.
+    /// Describes `file`, found in `directory` under `name`. With a name, the client may use the handle
+    /// later, so a table handle is recorded.
     pub(crate) fn describe(
         &self,
         directory: &Node,
@@ -253,7 +255,7 @@ impl Tree {
         self.mounts.of(&self.proc, file, stat)
     }
 
-    /// Keeps a file that was just found for operations to come.
+    /// Keeps a file that was just found for later operations.
     pub(crate) fn keep(&self, found: &Described, path: OwnedFd) -> Arc<Node> {
         if found.handle == self.root.handle {
             return self.root.clone();
@@ -261,10 +263,10 @@ impl Tree {
         self.descriptors.insert(Node::new(found.handle, found.mount.clone(), &found.stat, path))
     }
 
-    /// What a file is now.
+    /// The attributes of a file now.
     ///
     /// # Errors
-    /// `Stale` if no name leads to it any more and nobody has it open.
+    /// `Stale` if the file has no name and no opens.
     pub(crate) fn stat(&self, node: &Node) -> Result<Stat, Status> {
         let stat = Stat::of(&node.path).map_err(errno::status)?;
         if stat.is_linked() || node.is_open() {
@@ -275,7 +277,7 @@ impl Tree {
         Err(Status::Stale)
     }
 
-    /// What a directory is now.
+    /// The attributes of a directory now.
     ///
     /// # Errors
     /// As [`Tree::stat`], and `NotDir`.
@@ -284,12 +286,12 @@ impl Tree {
         if node.is_dir() { Ok(stat) } else { Err(Status::NotDir) }
     }
 
-    /// Attributes of a file now, as well as they can be had.
+    /// The attributes of a file now, if they are available.
     pub(crate) fn attributes(&self, node: &Node) -> Option<Attributes> {
         self.stat(node).ok().map(|stat| stat.attributes(node.mount.fsid))
     }
 
-    /// Attributes of a file that was just changed by us.
+    /// The attributes of a file that this server has just changed.
     pub(crate) fn changed(&self, node: &Node) -> Option<Attributes> {
         if !node.mount.fine_stamps {
             let stat = Stat::of(&node.path).ok()?;
@@ -298,7 +300,7 @@ impl Tree {
         self.attributes(node)
     }
 
-    /// As [`Tree::changed`], of a file that may be in use or not.
+    /// As [`Tree::changed`], for a file that may or may not be in use.
     pub(crate) fn changed_beside(&self, file: &Described) {
         if !file.mount.fine_stamps
             && let Some(node) = self.cached(&file.handle)
@@ -307,7 +309,7 @@ impl Tree {
         }
     }
 
-    /// The same with the change attribute that goes with it.
+    /// The same attributes with the change attribute.
     fn numbered(&self, stat: &Stat, mount: &Mount, node: Option<&Node>) -> Stat {
         if mount.fine_stamps {
             return *stat;
@@ -320,14 +322,14 @@ impl Tree {
         })
     }
 
-    /// A name went from a directory: what must be forgotten with it.
+    /// A name was removed from a directory: removes the state that belongs to it.
     pub(crate) fn gone(&self, directory: &Node, name: &Name, file: &Described, path: &OwnedFd) {
         if let Some(Parsed::Table(key)) = Parsed::parse(&file.handle)
             && let Ok(table) = self.table()
         {
             let place = Place { directory: directory.handle, name: name.clone() };
             if let Err(cause) = table.gone(key, &place) {
-                self.table_fault(&cause); // an entry too many costs nothing but its space
+                self.table_fault(&cause); // a leftover entry costs only its space
             }
         }
         if !Stat::of(path).is_ok_and(|stat| stat.is_linked()) {
@@ -355,7 +357,7 @@ impl Tree {
         Errno::from_io_error(cause).map_or(Status::ServerFault, errno::status)
     }
 
-    /// Brings what is only in memory to the disk.
+    /// Writes the handle table to the disk.
     pub(crate) fn sync_table(&self) {
         let table = self.table.lock().clone();
         if let Some(Err(cause)) = table.map(|table| table.sync()) {
@@ -367,18 +369,18 @@ impl Tree {
         self.verifier.load(Ordering::Acquire).to_be_bytes()
     }
 
-    /// Unstable writes may have been lost: tells all clients to send theirs again.
+    /// Unstable writes may have been lost: the new verifier makes all clients send theirs again.
     pub(crate) fn writes_lost(&self) {
         self.verifier.store(random(), Ordering::Release);
     }
 
-    /// Makes what was done to a file or directory durable.
+    /// Makes changes of a file or directory durable.
     pub(crate) fn persist(&self, node: &Node) -> Result<(), Status> {
         let real = match node.file_type {
             FileType::Regular | FileType::Directory => self.reading(node).ok(),
             _ => None,
         };
-        // A link or special file cannot be synced by itself, and a directory not everywhere.
+        // Links and special files cannot be synced individually, and directories not on every file system.
         let all = || rustix::fs::syncfs(node.mount.anchor());
         let synced = match real.map(|file| rustix::fs::fsync(&*file)) {
             None | Some(Err(Errno::INVAL | Errno::OPNOTSUPP)) => all(),
@@ -391,13 +393,13 @@ impl Tree {
     }
 }
 
-/// Opens (`O_PATH`) what a name in a directory leads to, with the rights that the thread wears.
+/// Opens (`O_PATH`) a name in a directory, with the identity of the thread.
 pub(crate) fn open_child(directory: impl AsFd, name: &Name) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat(directory, name.as_bytes(), flags, Mode::empty())
 }
 
-/// The kernel's handle of a file, if it has one that we may use and that fits.
+/// The kernel's handle of a file, if it exists, may be used and fits.
 fn kernel_handle(mount: &Mount, file: impl AsFd, handles: HandleKind) -> Result<Option<KernelHandle>, Errno> {
     if !mount.by_handle || handles == HandleKind::Table {
         return Ok(None);
@@ -409,8 +411,8 @@ fn kernel_handle(mount: &Mount, file: impl AsFd, handles: HandleKind) -> Result<
     }
 }
 
-/// Opens by the kernel's handle. ext4 says `NOMEM` also of an inode number that is just being given to a new file: then
-/// the handle is stale a moment later.
+/// Opens by the kernel's handle. ext4 also reports `NOMEM` for an inode number that is just being given to
+/// a new file. In that case the handle is stale a moment later.
 fn open_by_handle(mount: &Mount, kernels: &KernelHandle) -> Result<OwnedFd, Errno> {
     for _ in 0..OPEN_TRIES_MAX {
         match sys::open_by_handle(mount.anchor(), kernels) {
@@ -421,8 +423,8 @@ fn open_by_handle(mount: &Mount, kernels: &KernelHandle) -> Result<OwnedFd, Errn
     Err(Errno::NOMEM)
 }
 
-/// The same directory in a private copy of its mount, in which nothing is mounted below. Needs `CAP_SYS_ADMIN`; without
-/// it, names that lead into mounts are refused instead.
+/// The same directory in a private copy of its mount without the mounts below. Needs `CAP_SYS_ADMIN`;
+/// without it, names that lead into mounts are refused instead.
 fn without_mounts(directory: OwnedFd) -> OwnedFd {
     let flags =
         OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
@@ -433,7 +435,8 @@ fn without_mounts(directory: OwnedFd) -> OwnedFd {
     reopened.unwrap_or(directory)
 }
 
-/// How `allowed` descriptors are divided. What is open or leased may take them from what is idle, but for a sixteenth.
+/// Divides `allowed` descriptors. Open and leased files may take descriptors from idle ones, except a
+/// sixteenth.
 fn bounds(options: &Options, allowed: usize) -> Bounds {
     let idle_min = options.descriptors_max.min(allowed / PER_NODE / 16).max(1);
     Bounds {
@@ -444,14 +447,15 @@ fn bounds(options: &Options, allowed: usize) -> Bounds {
     }
 }
 
-/// A sixteenth of what may be kept is left to opens without a lease, so that few of them wait until one has come back.
+/// Reserves a sixteenth of the kept files for opens without a lease, so that few opens wait for the return
+/// of a lease.
 fn leases_max(options: &Options, bounds: &Bounds) -> usize {
     let for_leases = |of: usize| of - of.div_ceil(16);
     let by_descriptors = for_leases(bounds.spent) / PER_LEASED_FILE;
     options.leases_max.min(for_leases(bounds.kept)).min(by_descriptors)
 }
 
-/// Raises the limit of open files as far as allowed, and says how many of them are for nodes.
+/// Raises the limit of open files to its maximum. Returns the number of descriptors for nodes.
 fn descriptors_allowed() -> usize {
     let mut limit = rustix::process::getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
@@ -466,7 +470,7 @@ fn descriptors_allowed() -> usize {
     usize::try_from(allowed).unwrap_or(usize::MAX).clamp(NODES_MIN * PER_NODE, DESCRIPTORS_MAX)
 }
 
-/// A number that no other instance has. If the system has no randomness to give, the time will do.
+/// A number that no other instance has. Without system randomness it is derived from the time.
 fn random() -> u64 {
     getrandom::u64().unwrap_or_else(|_| {
         let mut hasher = siphasher::sip::SipHasher13::new();

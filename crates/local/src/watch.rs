@@ -1,8 +1,9 @@
-//! Watches on leased directories (fanotify(7)): how processes of this machine that change names are noticed.
+//! Watches on leased directories (fanotify(7)), which detect name changes by processes of this machine.
 //!
-//! The kernel holds nobody back here: a watch tells of a change when it has been made, so that a lease on a directory is
-//! recalled a moment too late for it. What we did ourselves is told from that by the process that did it. Where there
-//! are no watches (a file system without handles, a kernel older than 5.13 without `CAP_SYS_ADMIN`) nothing is noticed.
+//! The kernel does not block such a process. A watch reports a change that is already made, so the recall
+//! of a directory lease comes a moment later. The process id of an event excludes this server's own
+//! changes. If watches are not available (a file system without handles, a kernel older than 5.13 without
+//! `CAP_SYS_ADMIN`), nothing is detected.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,19 +13,20 @@ use tokio::io::unix::AsyncFd;
 
 use crate::sys::{self, KernelHandle};
 
-/// What the kernel tells at a time, in bytes.
+/// Size of the buffer for events, in bytes.
 const BUFFER_BYTES: usize = 16 << 10;
 /// `struct fanotify_event_metadata`.
 const METADATA_BYTES: usize = 24;
-/// `struct fanotify_event_info_fid` up to the handle's own bytes: type and length, file system, length and type.
+/// `struct fanotify_event_info_fid` before the handle's own bytes: type and length, file system, length and
+/// type.
 const INFO_BYTES: usize = 4 + 8 + 8;
 
-/// What was seen.
+/// An event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Seen {
-    /// Somebody else changed this directory, or a name in it.
+    /// Another process changed this directory, or a name in it.
     Changed(KernelHandle),
-    /// There was too much to tell: any may have changed.
+    /// The queue overflowed: any directory may have changed.
     Lost,
 }
 
@@ -33,46 +35,46 @@ pub(crate) enum Seen {
 pub(crate) struct Watches(OwnedFd);
 
 impl Watches {
-    /// None yet.
+    /// An empty set of watches.
     ///
     /// # Errors
-    /// Those of the kernel, if there are to be none.
+    /// Those of the kernel, if it offers none.
     pub(crate) fn new() -> Result<Watches, Errno> {
         sys::event_queue().map(Watches)
     }
 
-    /// Watches a directory. What events will call it, if they will.
+    /// Watches a directory. Returns its handle in events, or `None` if it cannot be watched.
     pub(crate) fn begin(&self, directory: BorrowedFd<'_>) -> Option<KernelHandle> {
         let handle = sys::name_to_handle(directory).ok()?;
         sys::watch(self.0.as_fd(), directory, true).ok()?;
         Some(handle)
     }
 
-    /// Watches it no more.
+    /// Ends the watch on a directory.
     pub(crate) fn end(&self, directory: BorrowedFd<'_>) {
-        // One that is gone is watched no more by itself.
+        // The watch of a removed directory has ended already.
         let _ = sys::watch(self.0.as_fd(), directory, false);
     }
 
-    /// What is seen from now on. Must be called in a tokio runtime.
+    /// The events from now on. Must be called in a tokio runtime.
     pub(crate) fn events(&self) -> io::Result<Events> {
         sys::readable(self.0.try_clone()?).map(Events)
     }
 }
 
-/// What is seen by watches.
+/// A stream of events.
 #[derive(Debug)]
 pub(crate) struct Events(AsyncFd<OwnedFd>);
 
 impl Events {
-    /// The next.
+    /// The next events.
     pub(crate) async fn next(&self) -> io::Result<Vec<Seen>> {
         loop {
             let mut ready = self.0.readable().await?;
             let mut buffer = [0; BUFFER_BYTES];
             let read =
                 ready.try_io(|fd| rustix::io::read(fd.get_ref(), &mut buffer[..]).map_err(io::Error::from));
-            // Else it was not ready after all.
+            // If the read failed with WouldBlock, the descriptor was not ready after all.
             if let Ok(read) = read {
                 return Ok(parse(&buffer[..read?], std::process::id()));
             }
@@ -80,7 +82,7 @@ impl Events {
     }
 }
 
-/// The events in what the kernel told, without those of our own process.
+/// Parses events, without those of this process.
 fn parse(mut told: &[u8], me: u32) -> Vec<Seen> {
     let mut seen = Vec::new();
     while let Some((event, rest)) = split_event(told) {
@@ -101,7 +103,7 @@ fn split_event(told: &[u8]) -> Option<(&[u8], &[u8])> {
     if length < METADATA_BYTES { None } else { told.split_at_checked(length) }
 }
 
-/// The directory that an event is about.
+/// The directory of an event.
 fn directory_of(event: &[u8]) -> Option<KernelHandle> {
     let info = event.get(METADATA_BYTES..)?;
     if *info.first()? != libc::FAN_EVENT_INFO_TYPE_DFID {
@@ -112,7 +114,7 @@ fn directory_of(event: &[u8]) -> Option<KernelHandle> {
     KernelHandle::new(kind, info.get(INFO_BYTES..)?.get(..length)?)
 }
 
-/// Four bytes in the order of this machine.
+/// A 32-bit word in native byte order.
 fn word(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..)?.first_chunk::<4>().map(|word| u32::from_ne_bytes(*word))
 }

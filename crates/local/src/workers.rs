@@ -1,9 +1,9 @@
-//! Threads for what may wait for a disk: changes, listings, cold reads.
+//! Threads for operations that may wait for a disk: changes, listings, uncached reads.
 //!
-//! They are our own, and not the runtime's pool, because they wear identities: nothing but operations of this crate
-//! ever runs on them, so that a thread may keep the identity of its last caller, a file-creation mask of zero (clients
-//! apply theirs), and no `CAP_SYS_RESOURCE`, which would let callers exceed quotas and use space reserved for root.
-//! One pool serves all exports of the process.
+//! The crate has its own threads instead of the runtime's pool, because they change identity. Only
+//! operations of this crate run on them. So a thread may keep the identity of its last caller, and has a
+//! file-creation mask of zero (clients apply theirs). It has no `CAP_SYS_RESOURCE`, which would let callers
+//! exceed quotas and use space reserved for root. One pool serves all exports of the process.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,7 +17,7 @@ use vfs::{Principal, Status};
 
 use crate::{identity, sys};
 
-/// Most operations that run or wait for a thread; more wait for their turn before they are queued.
+/// Limit of operations that run or are queued; further ones wait before they are queued.
 const JOBS_MAX: usize = 4096;
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -51,7 +51,7 @@ pub(crate) fn start() -> std::io::Result<()> {
 /// Runs `job` on a thread of the pool with the identity of `principal`.
 ///
 /// # Errors
-/// Those of the job; `Access` if the identity cannot be worn; `ServerFault` if the job panicked.
+/// Those of the job; `Access` if the thread cannot take the identity; `ServerFault` if the job panicked.
 pub(crate) async fn run<T, E, J>(principal: Principal, job: J) -> Result<T, E>
 where
     T: Send + 'static,
@@ -62,7 +62,7 @@ where
     let (answer, answered) = oneshot::channel();
     let job: Job = Box::new(move || {
         let outcome = identity::wear(&principal).map_err(E::from).and_then(|_worn| job());
-        let _ = answer.send(outcome); // nobody waits any more: the work is done all the same
+        let _ = answer.send(outcome); // the requester may have gone away; the job has run to completion
     });
     POOL.queue.lock().push_back(job);
     POOL.arrived.notify_one();

@@ -1,7 +1,8 @@
-//! Extended attributes (RFC 8276): those of Linux's `user.` namespace, under the names that follow the prefix.
+//! Extended attributes (RFC 8276): those of Linux's `user.` namespace, without that prefix.
 //!
-//! The kernel decides, for the caller: whoever may read the file reads them, whoever may write it sets them. Only
-//! regular files and directories have any; of other files the list is empty, a value is not there, and a change is `Perm`.
+//! The kernel checks the caller's permission: read permission to read them, write permission to set them.
+//! Only regular files and directories have any. For other files the list is empty, a value does not exist,
+//! and a change fails with `Perm`.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -17,15 +18,16 @@ use crate::permission::READ;
 use crate::tree::Tree;
 
 const PREFIX: &[u8] = b"user.";
-/// Linux's bounds for a value and for all names of a file.
+/// Linux's limits for a value and for all names of a file.
 const VALUE_MAX: usize = 64 << 10;
 const LIST_MAX: usize = 64 << 10;
-/// A first try that is enough for most.
+/// Size of the first attempt, which suffices for most.
 const VALUE_USUAL: usize = 512;
-/// What a name takes in an answer beside its bytes: its length, and up to three bytes of padding.
+/// Space that a name takes in a reply in addition to its bytes: its length, and up to three bytes of
+/// padding.
 const NAME_BYTES: usize = 8;
 
-/// The value of one.
+/// The value of an attribute.
 pub(crate) fn get(tree: &Tree, node: &Node, name: &XattrName) -> Result<Bytes, Status> {
     tree.stat(node)?;
     if !may_have(node.file_type) {
@@ -36,7 +38,7 @@ pub(crate) fn get(tree: &Tree, node: &Node, name: &XattrName) -> Result<Bytes, S
     value.map(Bytes::from).map_err(errno::status)
 }
 
-/// Sets one.
+/// Sets an attribute.
 pub(crate) fn set(
     tree: &Tree,
     node: &Node,
@@ -56,7 +58,7 @@ pub(crate) fn set(
     change(tree, node, held, || rustix::fs::setxattr(path(&node.path), full(name), value, flags))
 }
 
-/// Removes one.
+/// Removes an attribute.
 pub(crate) fn remove(tree: &Tree, node: &Node, name: &XattrName, held: HeldLocks) -> Result<Wcc, Status> {
     change(tree, node, held, || rustix::fs::removexattr(path(&node.path), full(name)))
 }
@@ -73,7 +75,7 @@ pub(crate) fn list(
     if !may_have(node.file_type) {
         return Ok(ListedXattrs { cookie, names: Vec::new(), eof: true });
     }
-    // The kernel would list the names to everybody.
+    // The kernel would list the names for any user.
     node.check(principal, &stat, READ)?;
     let all = grow(VALUE_USUAL, LIST_MAX, |buffer| rustix::fs::listxattr(path(&node.path), buffer))
         .map_err(errno::status)?;
@@ -86,7 +88,7 @@ pub(crate) fn list(
     part(names.split_off(skipped), cookie, bytes as usize)
 }
 
-/// As many names as there is room for.
+/// As many names as fit into `bytes`.
 fn part(mut names: Vec<XattrName>, cookie: u64, bytes: usize) -> Result<ListedXattrs, Status> {
     let mut capacity = bytes;
     let fitting = names
@@ -122,17 +124,18 @@ fn change(
     Ok(wcc)
 }
 
-/// `path` would lead a call through a symbolic link, and to a pipe's or device's own data: no such call is made.
+/// May this type of file have attributes? For others the `/proc` path would follow a symbolic link, or
+/// reach the data of a pipe or device, so no call is made.
 fn may_have(file_type: FileType) -> bool {
     matches!(file_type, FileType::Regular | FileType::Directory)
 }
 
-/// Has the file system of this file any?
+/// Does the file system of this file support them?
 pub(crate) fn are_known(file: impl AsFd) -> bool {
     rustix::fs::getxattr_query(path(file), "user.leasehold") != Err(Errno::OPNOTSUPP)
 }
 
-/// A path for the calls, which take no `O_PATH` descriptor.
+/// A path for calls that accept no `O_PATH` descriptor.
 pub(crate) fn path(file: impl AsFd) -> String {
     format!("/proc/self/fd/{}", file.as_fd().as_raw_fd())
 }
@@ -141,7 +144,7 @@ fn full(name: &XattrName) -> Vec<u8> {
     [PREFIX, name.as_bytes()].concat()
 }
 
-/// Asks with a small buffer, and once more with the largest that is ever needed.
+/// Calls with a small buffer first, then with the largest that is ever needed.
 fn grow(
     usual: usize,
     max: usize,

@@ -102,7 +102,7 @@ async fn what_is_no_file_has_no_extended_attributes_and_no_error_but_for_a_chang
     }
     for special in ["link", "fifo", "socket"] {
         let handle = served.handle(special).await;
-        // The kernel lists the names of what the caller may not read, too.
+        // The kernel would list the names even to a caller without read permission.
         for caller in [machine(), user(1000)] {
             let listed = served.fs.listxattrs(&caller, &handle, 0, 100).await.unwrap();
             assert_eq!((listed.names, listed.eof), (vec![], true), "{special}");
@@ -302,7 +302,7 @@ async fn access_control_lists_are_kept_and_obeyed() {
     let wcc = served.fs.set_acl(&machine(), &file, &acl).await.unwrap();
     assert_ne!(wcc.after.unwrap().change, before.change);
     assert!(may(1001).await && !may(1002).await && may(1003).await);
-    // What is told can be set again and changes nothing.
+    // Setting the list again changes nothing.
     let told = served.fs.acl(&machine(), &file).await.unwrap();
     assert!(told.0.iter().any(|ace| ace.who == "1001"), "{told:?}");
     served.fs.set_acl(&machine(), &file, &told).await.unwrap();
@@ -310,7 +310,7 @@ async fn access_control_lists_are_kept_and_obeyed() {
     assert!(may(1001).await && !may(1002).await && may(1003).await);
     let other = served.fs.set_acl(&user(1003), &file, &acl).await;
     assert_eq!(status(other).unwrap_err(), Status::Perm, "that is the owner's");
-    // What a directory hands down.
+    // The entries that objects in a directory inherit.
     let directory = served
         .fs
         .mkdir(&machine(), &root, &name("dir"), &SetAttributes::default(), vfs::Want::None)

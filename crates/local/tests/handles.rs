@@ -1,4 +1,4 @@
-//! Handles outlive renames and restarts, and never name another file.
+//! Handles survive renames and restarts, and never name another file.
 #![allow(clippy::unwrap_used)] // helpers of tests are tests
 
 mod common;
@@ -9,7 +9,7 @@ use common::{Served, is_root, machine, name, serve, serve_by_table, serve_with};
 use rustix::mount::{MountFlags, UnmountFlags};
 use vfs::{FileSystem, Handle, SetAttributes, Status};
 
-/// Both kinds of handles; that of the kernel only where this process may.
+/// Both kinds of handles; kernel handles only if this process may use them.
 fn both() -> Vec<Served> {
     vec![serve(), serve_by_table()]
 }
@@ -179,7 +179,7 @@ fn what_cannot_be_served_is_said_in_one_line() {
     assert!(message.starts_with("cannot serve ") && message.contains("No such file"), "{message}");
 }
 
-/// A tmpfs that is gone after the test.
+/// A tmpfs that is unmounted after the test.
 struct Mounted(std::path::PathBuf);
 
 impl Mounted {

@@ -1,4 +1,4 @@
-//! Every operation has the rights of its caller, and no more.
+//! Each operation has exactly the rights of its caller.
 #![allow(clippy::unwrap_used)] // helpers of tests are tests
 
 mod common;
@@ -8,7 +8,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use common::{Served, is_root, machine, name, serve, user};
 use vfs::{AccessMask, Caller, CreateHow, FileSystem, SetAttributes, SetTime, Status, Timestamp};
 
-/// A served directory that everybody may write, with a file of uid 1000.
+/// A served directory that all users may write, with a file of uid 1000.
 fn served(mode: u32) -> Served {
     let served = serve();
     std::fs::set_permissions(&served.directory, std::fs::Permissions::from_mode(0o777)).unwrap();
@@ -41,7 +41,7 @@ async fn modes_and_groups_decide() {
     }
     for round in 0..3 {
         let served = served(0o600);
-        // Fresh, remembered, and after the answer could be remembered.
+        // Without a cached decision, with one, and after the ctime became nonracy.
         if round == 2 {
             age(&served, "file");
         }
@@ -67,7 +67,7 @@ async fn modes_and_groups_decide() {
     }
 }
 
-/// Gives a file a ctime that answers are remembered for.
+/// Waits until the ctime of a file is nonracy, so that decisions about it are cached.
 fn age(served: &Served, file: &str) {
     let old = || {
         let ctime = std::fs::metadata(served.path(file)).unwrap();

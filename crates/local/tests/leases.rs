@@ -1,4 +1,4 @@
-//! Leases: a process of this machine that uses a leased file waits until the lease has come back.
+//! Leases: a process of this machine that uses a leased file waits until the lease is returned.
 #![allow(clippy::unwrap_used)] // helpers of tests are tests
 
 mod common;
@@ -15,11 +15,11 @@ use vfs::{
     Opens, Owner, Recall, SetAttributes, Share, Want,
 };
 
-/// One test at a time: between fork and exec, a process that another one starts has copies of our descriptors, and the
-/// kernel counts those as other users of the file.
+/// The tests run one at a time. Between fork and exec, a child process of another test has copies of our
+/// descriptors, and the kernel counts those as other users of the file.
 static ALONE: Mutex<()> = Mutex::const_new(());
 
-/// Longer than any of this takes.
+/// Longer than any step takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 async fn open_as(served: &Served, who: &str, file: &Handle, access: Share, want: Want) -> Opened {
@@ -47,7 +47,7 @@ async fn file(served: &Served) -> Handle {
     served.handle("file").await
 }
 
-/// A process of this machine.
+/// Starts a process of this machine.
 fn run(served: &Served, script: &str) -> Child {
     Command::new("sh")
         .args(["-c", script])
@@ -144,7 +144,7 @@ async fn what_a_process_has_open_gets_no_lease_against_it() {
     tokio::io::AsyncReadExt::read_exact(reader.stdout.as_mut().unwrap(), &mut line).await.unwrap();
     let lease = open(&served, &file, Share::READ, Want::Any).await.unwrap();
     assert_eq!(lease.kind, LeaseKind::Read, "beside a reader");
-    // Our own write cannot be guarded against it: the lease goes.
+    // Our own write needs a write guard, which the reader prevents: the lease is recalled.
     served.write(&machine(), &file, 0, b"T").await.unwrap();
     let recall = recalled(&mut callbacks).await;
     assert_eq!((recall.id, recall.keep), (lease.id, None));
@@ -194,7 +194,7 @@ async fn leases_need_somebody_who_wants_and_hears_of_them() {
     assert_eq!((same.id, same.kind), (lease.id, LeaseKind::Write), "one at a time");
     assert!(callbacks.try_recv().is_err());
     drop(callbacks);
-    // Whoever left takes the guards along.
+    // Dropping the callbacks releases the guards.
     output(run(&served, "echo more >> file")).await;
 }
 
@@ -230,7 +230,7 @@ async fn nothing_is_recalled_for_want_of_descriptors_while_a_third_of_them_is_in
     let _alone = ALONE.lock().await;
     let served = serve();
     let mut callbacks = served.fs.callbacks().unwrap();
-    // What the server has raised it to. A leased file takes two.
+    // The server has raised this limit. A leased file takes two descriptors.
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
     let files = limit.min(20_000) / 6;
     if files < 500 {
@@ -287,7 +287,7 @@ async fn a_process_that_changes_names_in_a_leased_directory_is_noticed_and_we_ou
     served.fs.returned(&machine(), lease.id).await.unwrap();
     assert_eq!(delegate(&directory).await, None, "it changes hands");
     assert_eq!(delegate(&quiet).await.unwrap().id, kept.id);
-    // A file has none of this kind.
+    // A file gets no lease of this kind.
     let file = file(&served).await;
     assert_eq!(delegate(&file).await, None);
 }
@@ -321,7 +321,7 @@ async fn whoever_is_to_write_is_promised_space_and_nobody_else() {
     assert!(writing.space_limit >= 6 && writing.space_limit < free, "{} of {free}", writing.space_limit);
     let again = open_as(&served, "writer", &file, Share::WRITE, Want::Any).await.lease.unwrap();
     assert_eq!(again.space_limit, writing.space_limit, "what was said stands");
-    // A file with a hole may need more than its size shows.
+    // A file with a hole may need more space than its size shows.
     std::fs::File::create(served.path("sparse")).unwrap().set_len(1 << 20).unwrap();
     let sparse = served.handle("sparse").await;
     let lease = open_as(&served, "writer", &sparse, Share::WRITE, Want::Any).await.lease.unwrap();

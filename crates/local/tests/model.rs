@@ -1,5 +1,6 @@
-//! Random operations against a model of a file system in memory, with restarts in between: results, contents and
-//! errors agree, and every handle ever given out names its file as long as that has a name, and nothing afterwards.
+//! Random operations, compared with a model of a file system in memory, with restarts in between. Results,
+//! contents and errors agree. Every handle ever given out names its file as long as the file has a name,
+//! and is stale afterwards.
 #![allow(clippy::unwrap_used)] // helpers of tests are tests
 
 mod common;
@@ -11,7 +12,7 @@ use local::HandleKind;
 use proptest::prelude::*;
 use vfs::{CreateHow, FileSystem, Handle, SetAttributes, Status};
 
-/// What is done. Numbers choose among the files that ever were, and among a few names.
+/// An operation. Numbers choose among all files ever created, and among a few names.
 #[derive(Clone, Debug)]
 enum Step {
     Create(usize, u8),
@@ -30,7 +31,7 @@ enum Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    // Low numbers are directories made early, so that names meet.
+    // Low numbers are directories created early, so that operations meet in them.
     let at = || prop_oneof![3 => 0..4_usize, 1 => 0..40_usize];
     let called = || 0..5_u8;
     prop_oneof![
@@ -66,7 +67,7 @@ struct File {
     handle: Handle,
 }
 
-/// The model: every file that ever was, by the order of its making; 0 is the root.
+/// The model: every file ever created, in the order of creation; 0 is the root.
 struct Model {
     files: Vec<File>,
 }
@@ -152,7 +153,7 @@ impl Model {
         if victim == moved {
             return Ok(());
         }
-        // A directory that would be replaced by something in it.
+        // The moved file is below the directory that it would replace.
         if self.is_dir(victim) && self.is_within(from, victim) {
             return Err(Status::NotEmpty);
         }
@@ -178,7 +179,7 @@ impl Model {
 }
 
 fn called(number: u8) -> vfs::Name {
-    // One of them is long and not UTF-8.
+    // One name is long and not UTF-8.
     match number {
         4 => name([0xe9; 200]),
         number => name([b'a' + number]),
@@ -346,7 +347,7 @@ async fn check_handles(served: &Served, model: &Model) {
     }
 }
 
-/// What the directory itself holds is what the model holds.
+/// The served directory has the content of the model.
 async fn check_tree(served: &Served, model: &Model, directory: Id) {
     for (&old, &id) in model.entries(directory).unwrap() {
         let file = &model.files[id];

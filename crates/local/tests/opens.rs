@@ -1,4 +1,4 @@
-//! Opens: what they allow stays allowed, and a file that somebody has open outlives its last name.
+//! Opens keep the rights that were checked, and keep a file without a name.
 #![allow(clippy::unwrap_used)] // helpers of tests are tests
 
 mod common;
@@ -115,7 +115,7 @@ async fn an_open_is_of_use_to_the_user_that_made_it_and_to_no_other_of_the_holde
         served.fs.write(&other, &file, StateidBasis::Anonymous, 0, Bytes::new(), Stability::Unstable).await;
     assert_eq!(written.unwrap_err().status, Status::Access);
     assert_eq!(std::fs::read(served.path("file")).unwrap(), b"there");
-    // A program that has opened the file goes on with it when its mode has changed.
+    // A program keeps the rights of its open when the mode changes.
     std::fs::set_permissions(served.path("file"), std::fs::Permissions::from_mode(0o000)).unwrap();
     std::os::unix::fs::chown(served.path("file"), Some(0), Some(0)).unwrap();
     assert_eq!(cut_by(&owner).await, Ok(()));
@@ -196,19 +196,19 @@ async fn permission_is_decided_at_the_open() {
     served.fs.close(&bob, writing).await.unwrap();
     assert_eq!(served.fs.setattr(&bob, &file, &cut, None).await.unwrap_err().status, Status::Access);
 
-    // A file made with no permissions at all is open to whoever made it.
+    // The creator of a file has an open of it, even if the mode permits nothing.
     let create = Some((CreateHow::Guarded, with_mode(0)));
     let made = OpenRequest { create, ..request(&root, Some("closed"), Share::READ | Share::WRITE) };
     let made = open(&served, &bob, &made).await.unwrap();
     assert_eq!(write(&served, &bob, &made.handle, made.id, b"mine").await, Ok(4));
     assert_eq!(read(&served, &bob, &made.handle, made.id).await, Ok(Bytes::from_static(b"mine")));
 
-    // Whoever may execute may open for reading.
+    // A user who may execute a file may open it for reading.
     served.fs.setattr(&alice, &file, &with_mode(0o711), None).await.unwrap();
     let run = open(&served, &holding(user(1002), 3), &ask(Share::READ)).await.unwrap();
     assert_eq!(run.granted, Some(AccessMask::EXECUTE));
 
-    // What may not be written is not cut by an open for reading alone.
+    // An open truncates only a file that the caller may write.
     served.fs.setattr(&alice, &file, &with_mode(0o622), None).await.unwrap();
     let cut = SetAttributes { size: Some(0), ..SetAttributes::default() };
     let trunc = OpenRequest {
@@ -219,7 +219,7 @@ async fn permission_is_decided_at_the_open() {
     assert_eq!(std::fs::metadata(served.path("file")).unwrap().len(), 1);
 }
 
-/// The verifier of an exclusive create is in the times of the file, where everybody sees it.
+/// The verifier of an exclusive create is in the times of the file, which every user can see.
 #[tokio::test]
 async fn an_exclusive_open_that_comes_again_is_its_makers() {
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -260,7 +260,7 @@ async fn outlives_its_name(served: Served) {
     let second = OpenRequest { owner: owner("second"), ..request(&handle, None, Share::READ) };
     let second = open(&served, &caller, &second).await.unwrap().id;
     served.fs.remove(&machine(), &root, &name("file")).await.unwrap();
-    // What is in use for longest is forgotten, but not this.
+    // This evicts the least recently used files, but not this one.
     for number in 0..200 {
         served.create(&machine(), &root, &number.to_string()).await.unwrap();
     }
@@ -348,13 +348,13 @@ async fn what_is_open_is_bounded_in_files_and_nothing_is_made_that_finds_no_room
     assert_eq!(open(&served, &caller, &making("new")).await.unwrap_err(), Status::Resource);
     assert!(!served.path("new").exists());
     assert_eq!(open(&served, &caller, &making("a")).await.unwrap_err(), Status::Exist);
-    // What need not be made is opened as without.
+    // An OPEN with creation of an existing file works like one without.
     let create = Some((CreateHow::Unchecked, with_mode(0o644)));
     opens.push(open(&served, &caller, &OpenRequest { create, ..by(6, "a") }).await.unwrap());
     let making = OpenRequest { create, ..by(6, "c") };
     assert_eq!(open(&served, &caller, &making).await.unwrap_err(), Status::Resource);
     assert!(!served.fs.free_capacity(&caller).await);
-    // A file that is open is open for others too, and what was removed keeps its data.
+    // A file that is open can be opened by others too, and a removed file keeps its data.
     opens.push(open(&served, &caller, &by(5, "a")).await.unwrap());
     served.fs.remove(&caller, &root, &name("b")).await.unwrap();
     std::fs::remove_file(served.path("a")).unwrap();

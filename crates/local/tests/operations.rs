@@ -51,7 +51,7 @@ async fn a_large_read_is_a_range_of_the_file() {
     assert_eq!(read.data.to_bytes().unwrap(), data[..(64 << 10) - 1]);
 }
 
-/// More files than the pool has workers, each of them cut under a reply that nobody takes.
+/// Truncates more files than the pool has workers, each while a reply with a range of it is not sent.
 #[tokio::test(flavor = "multi_thread")]
 async fn cuts_that_wait_hold_up_nobody_else() {
     let served = std::sync::Arc::new(serve());
@@ -68,7 +68,7 @@ async fn cuts_that_wait_hold_up_nobody_else() {
             served.fs.setattr(&machine(), &file, &set, None).await.unwrap();
         });
     }
-    // Each of these needs a worker, and comes behind the cuts.
+    // Each of these needs a worker, and is queued after the truncations.
     for number in 0..8 {
         served.create(&machine(), &root, &format!("other{number}")).await.unwrap();
     }
@@ -95,7 +95,7 @@ async fn a_cut_waits_for_ranges_on_their_way() {
         let cut = SetAttributes { size: Some(1), ..SetAttributes::default() };
         async move { served.fs.setattr(&machine(), &file, &cut, None).await.map(drop) }
     });
-    // While the cut waits, a large read gets bytes; before and after, a range.
+    // While the truncation waits, a large read gets bytes; before and after that it gets a range.
     loop {
         let other = served.fs.read(&machine(), &file, StateidBasis::Anonymous, 0, 1 << 20).await.unwrap();
         match other.data {
@@ -158,7 +158,7 @@ async fn the_three_ways_to_create() {
     let exclusive = CreateHow::Exclusive(*b"\xff\xee\xdd\xcc\x01\x02\x03\x04");
     let made = how(exclusive).await.unwrap();
     assert_eq!(made.attributes.unwrap().mode, 0o640);
-    // As if the first attempt had not come to that.
+    // As if the first attempt had been interrupted before it set the mode.
     let less = SetAttributes { mode: Some(0), ..SetAttributes::default() };
     served.fs.setattr(&machine(), &made.handle, &less, None).await.unwrap();
     let again = how(exclusive).await.unwrap();
@@ -180,7 +180,8 @@ async fn the_three_ways_to_create() {
     assert_eq!(taken.unwrap_err().status, Status::Exist);
 }
 
-/// What a kill could leave is what somebody else could see: never a name without the verifier.
+/// A kill could leave only a state that another client could see: there is never a name without the
+/// verifier.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_name_made_exclusively_has_its_verifier_from_the_first() {
     const FILES: usize = 200;
@@ -494,7 +495,8 @@ async fn listings_come_in_parts_and_survive_changes() {
     assert_eq!(plus[7].node, Some(looked));
     assert_eq!(plus[7].fileid, looked.attributes.unwrap().fileid);
 
-    // A listing goes on behind the same entry although what it saw was removed, others came, and the server restarted.
+    // A listing continues after the same entry, although the listed entries were removed, others were
+    // added, and the server was restarted.
     let part = ReadDir { cookie: 0, verifier: [0; 8], bytes: 8000, plus: false, want_directory_lease: false };
     let first = served.fs.readdir(&machine(), &root, part).await.unwrap();
     assert!(!first.eof);
@@ -534,8 +536,8 @@ async fn space_and_limits() {
     let space = served.fs.fsstat(&machine(), &root).await.unwrap();
     assert!(space.total_bytes >= space.free_bytes && space.free_bytes >= space.available_bytes);
     assert!(space.total_bytes > 0);
-    // What is set aside for the superuser is free, and available to nobody, as statfs(2) has it. Others use the file
-    // system meanwhile.
+    // Space reserved for the superuser is free, but available to no user, as in statfs(2). Other processes
+    // use the file system meanwhile.
     let native = rustix::fs::statvfs(served.path("")).unwrap();
     let [free, available] = [native.f_bfree, native.f_bavail].map(|blocks| blocks * native.f_frsize);
     for caller in [machine(), user(1000)] {

@@ -1,4 +1,4 @@
-//! Weak cache consistency: what an operation reports as before is what another reported as after.
+//! Weak cache consistency: the state before an operation is the state after another one.
 #![allow(clippy::unwrap_used)] // helpers of tests are tests
 
 mod common;
@@ -10,8 +10,8 @@ use bytes::Bytes;
 use common::{machine, name, serve_with};
 use vfs::{CreateHow, FileSystem, SetAttributes, Stability, StateidBasis, Wcc, WccAttributes};
 
-/// Every state that was seen before a change is the start, or was seen after another, as often as that: the changes
-/// form one chain. (Not every file system's clock makes each state its own.)
+/// The changes form one chain: each state before a change is the start, or equals the state after another
+/// change, equally often. With a coarse clock, several states may be equal.
 fn assert_chain(start: WccAttributes, changes: &[Wcc]) {
     let mut left: HashMap<WccAttributes, i64> = HashMap::from([(start, 1)]);
     for change in changes {

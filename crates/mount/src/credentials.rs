@@ -1,7 +1,9 @@
-//! With what rights a process asks: user and group come with each request, the supplementary groups do not.
+//! The credential of a request: the kernel sends user and group with each request, but not the
+//! supplementary groups.
 //!
-//! They are read from `/proc` of the thread that asks, each time: a process may change them from one call to the next.
-//! What is kept is the descriptor to read from, which means this very thread and never one that gets its number later.
+//! The groups are read from `/proc` of the requesting thread for each request, since a process may change
+//! them between calls. Only the open descriptor is cached. It names this very thread, never a later one
+//! with the same number.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -11,24 +13,24 @@ use vfs::{Caller, HolderId};
 
 use crate::wire::request::Header;
 
-/// All that comes through one mount holds its opens and locks under this name.
+/// All opens and locks of one mount belong to this holder.
 const HOLDER: HolderId = HolderId(1);
-/// Of AUTH_SYS (RFC 5531, appendix A).
+/// Limit of AUTH_SYS (RFC 5531, appendix A).
 const GROUPS_MAX: usize = 16;
 /// `SIGKILL`, as a bit of `SigPnd`.
 const KILL_BIT: u64 = 1 << 8;
 
-/// Bytes that the lines of `status` before the groups have, with as many groups as are taken, and more.
+/// Covers the lines of `status` before the groups, and as many groups as are used.
 const HEAD_BYTES: usize = 1024;
-/// Threads whose descriptor is kept, for each of our own.
+/// Cached descriptors for each of the session's threads.
 const KEPT_MAX: usize = 16;
 
 thread_local! {
-    /// `status` of those who asked last, the latest first.
+    /// `status` files of the last requesters, the latest first.
     static KEPT: RefCell<Vec<(u32, File)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Who asks.
+/// The credential of a request.
 pub fn caller(header: &Header) -> Caller {
     let mut groups = groups_of(header.pid);
     groups.retain(|group| *group != header.gid);
@@ -36,27 +38,29 @@ pub fn caller(header: &Header) -> Caller {
     Caller { holder: Some(HOLDER), ..Caller::unix(header.uid, header.gid, &groups) }
 }
 
-/// Ourselves, for what the mount does of its own accord.
+/// The credential for calls that the mount makes itself.
 pub fn machine() -> Caller {
     Caller { holder: Some(HOLDER), ..Caller::unix(0, 0, &[]) }
 }
 
-/// Has this thread been killed, so that it waits for nothing but to end?
+/// Has this thread been killed, so that it only waits to end?
 ///
-/// From `status` alone: `stat` and others of `/proc` wait for a process that is being started until it has closed what it
-/// does not keep, and that may be what it asks us for. Who answers must never wait for who asks.
+/// This reads `status` only. `stat` and other files of `/proc` block while a process is in exec(2), until
+/// it has closed its close-on-exec files. Such a close may be the request in question. An answer must never
+/// wait for its requester.
 pub fn is_killed(pid: u32) -> bool {
     pid != 0 && status_of(pid).is_none_or(|status| is_ending(&status))
 }
 
-/// A SIGKILL is pending, or it is past that and closes its files: those that end have none any more.
+/// A SIGKILL is pending, or the thread is past that and closes its files: then it has no file table any
+/// more.
 fn is_ending(status: &str) -> bool {
     let pending = ["SigPnd:", "ShdPnd:"].iter().filter_map(|name| field(status, name));
     let killed = |bits: &str| u64::from_str_radix(bits, 16).is_ok_and(|bits| bits & KILL_BIT != 0);
     pending.into_iter().any(killed) || field(status, "FDSize:") == Some("0")
 }
 
-/// The supplementary groups of a thread, as many as fit into what is read, and none if it is gone.
+/// The supplementary groups of a thread: as many as fit into the bytes read, none if the thread is gone.
 fn groups_of(pid: u32) -> Vec<u32> {
     if pid == 0 {
         return Vec::new();
@@ -73,10 +77,10 @@ fn groups_of(pid: u32) -> Vec<u32> {
         })
 }
 
-/// Reads the beginning of a thread's `status`, which says something new each time that it is read from the start.
+/// Reads the beginning of a thread's `status`. Each read from offset 0 gives current values.
 fn read_head(kept: &mut Vec<(u32, File)>, pid: u32, head: &mut [u8]) -> Option<usize> {
     if let Some(at) = kept.iter().position(|(of, _)| *of == pid) {
-        // One that has ended has nothing to say, whoever has its number now.
+        // The read fails if that thread has ended, even if another one has its number now.
         if let Ok(length) = kept[at].1.read_at(head, 0) {
             kept[..=at].rotate_right(1);
             return Some(length);

@@ -1,7 +1,7 @@
 //! `/dev/fuse`: the descriptors of one connection to the kernel.
 //!
-//! Each reader thread has a descriptor of its own where the kernel can clone one, so that they do not queue for a lock.
-//! Replies and notifications may be written by any thread; a write is atomic.
+//! Each reader thread has its own descriptor, if the kernel can clone one, so that readers do not contend
+//! for a lock. Any thread may write replies and notifications; a write is atomic.
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,14 +15,14 @@ use crate::sys;
 use crate::wire::abi::{IN_HEADER_BYTES, WRITE_OVERHEAD_BYTES};
 use crate::wire::reply::{self, Outcome};
 
-/// Where the kernel offers FUSE.
+/// The FUSE device.
 pub const PATH: &str = "/dev/fuse";
 
-/// Messages up to this size are copied out of the buffer, so that it can be used again: a new one has to be cleared, page
-/// by page, which takes longer than to copy a quarter of it.
+/// Messages up to this size are copied out of the buffer, so that the buffer can be reused. A new buffer
+/// must be zeroed page by page, which takes longer than copying a quarter of it.
 const COPY_MAX_BYTES: usize = 256 << 10;
 
-/// Opens the device: a connection that is mounted nowhere yet.
+/// Opens the device: a connection that is not mounted yet.
 pub fn open() -> Result<OwnedFd, Errno> {
     rustix::fs::open(PATH, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
 }
@@ -34,12 +34,13 @@ pub struct Device {
 }
 
 impl Device {
-    /// The connection of a descriptor that has been mounted.
+    /// The connection of a mounted descriptor.
     pub fn new(fd: OwnedFd) -> Device {
         Device { fd: Arc::new(fd) }
     }
 
-    /// Another descriptor of the same connection, for a reader; the same one, where the kernel cannot clone.
+    /// Another descriptor of the same connection for a reader, or the same descriptor if the kernel cannot
+    /// clone.
     pub fn another(&self) -> Device {
         let cloned = open().and_then(|new| sys::clone_device(new.as_fd(), self.as_fd()).map(|()| new));
         cloned.map_or_else(|_| self.clone(), Device::new)
@@ -48,12 +49,12 @@ impl Device {
     /// Sends a reply.
     ///
     /// # Errors
-    /// `NOENT` if nobody waits for it any more.
+    /// `NOENT` if the request no longer waits for a reply.
     pub fn reply(&self, unique: u64, outcome: &Outcome) -> Result<(), Errno> {
         reply::with_reply(unique, outcome, |parts| self.send(parts))
     }
 
-    /// Sends a notification. What it speaks of may be gone; that is no error.
+    /// Sends a notification. Its node or name may not exist any more; that is no error.
     ///
     /// # Errors
     /// `NODEV` if the file system is no longer mounted.
@@ -68,7 +69,7 @@ impl Device {
         rustix::io::retry_on_intr(|| rustix::io::writev(&*self.fd, parts)).map(drop)
     }
 
-    /// Registers a file that reads may go to.
+    /// Registers a file for passthrough reads.
     pub fn open_backing(&self, file: BorrowedFd<'_>) -> Result<Backing, Errno> {
         let id = sys::open_backing(self.as_fd(), file)?;
         Ok(Backing { device: self.clone(), id })
@@ -81,17 +82,17 @@ impl AsFd for Device {
     }
 }
 
-/// A file that the kernel reads by itself, until it is dropped.
+/// A file registered for passthrough. Dropping it unregisters it.
 #[derive(Debug)]
 pub struct Backing {
     device: Device,
-    /// Its number with the connection.
+    /// Its id within the connection.
     pub id: u32,
 }
 
 impl Drop for Backing {
     fn drop(&mut self) {
-        // The connection may be gone, and the number with it.
+        // The connection may be gone, and the id with it.
         let _ = sys::close_backing(self.device.as_fd(), self.id);
     }
 }
@@ -105,18 +106,18 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// A reader for writes of at most `max_write` bytes.
+    /// A reader for WRITEs of at most `max_write` bytes.
     pub fn new(device: Device, max_write: u32) -> Reader {
         let size = max_write as usize + WRITE_OVERHEAD_BYTES;
         Reader { device, buffer: BytesMut::new(), size }
     }
 
-    /// Where replies to what it reads go.
+    /// The descriptor that replies to these requests go to.
     pub fn device(&self) -> &Device {
         &self.device
     }
 
-    /// The next request; `None` when the file system is unmounted or the connection was aborted.
+    /// The next request; `None` if the file system is unmounted or the connection was aborted.
     pub fn next(&mut self) -> Result<Option<Bytes>, Errno> {
         loop {
             self.buffer.resize(self.size, 0);
@@ -124,7 +125,7 @@ impl Reader {
                 Ok(length) if length < IN_HEADER_BYTES => return Err(Errno::IO),
                 Ok(length) => return Ok(Some(self.take(length))),
                 Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(None),
-                // Interrupted while it was being read: the next one.
+                // The request was interrupted while it was read: try the next one.
                 Err(Errno::INTR | Errno::NOENT | Errno::AGAIN) => {}
                 Err(errno) => return Err(errno),
             }

@@ -1,4 +1,4 @@
-//! What the file system below says, in the words of the kernel: one place.
+//! The one translation from statuses of the file system below to error numbers of the kernel.
 
 use rustix::io::Errno;
 use vfs::Status;

@@ -1,4 +1,4 @@
-//! What is open: files with the credential of their opener, and directories with how far they have been read.
+//! Open files with the credential of their opener, and open directories with their read position.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -15,26 +15,26 @@ use crate::inodes::Inode;
 /// An open file.
 #[derive(Debug)]
 pub struct File {
-    /// Its number with the kernel.
+    /// Its file handle in the kernel's requests.
     pub fh: u64,
-    /// The file.
+    /// Its node.
     pub inode: Arc<Inode>,
-    /// Who opened it: all that is done with it is done with these rights.
+    /// The credential of the opener. All operations on the open use it.
     pub caller: Caller,
-    /// Its open below; none where the file system below has no opens.
+    /// The open in the layer below; none if that layer has no opens.
     pub open: Option<OpenId>,
-    /// What it may do.
+    /// The access mode of the open.
     pub access: Share,
-    /// Its reads go to the backing file.
+    /// Reads go to the backing file (passthrough).
     pub passed: bool,
-    /// The verifier of what was written and not committed.
+    /// The write verifier of data that is written but not committed.
     pub unstable: Mutex<Option<Verifier>>,
-    /// Something was written that a close has to see to.
+    /// Data was written that a close must flush.
     pub dirty: AtomicBool,
 }
 
 impl File {
-    /// On what ground it reads and writes.
+    /// The stateid basis of its READs and WRITEs.
     pub fn by(&self) -> StateidBasis {
         self.open.map_or(StateidBasis::Anonymous, StateidBasis::Open)
     }
@@ -43,56 +43,56 @@ impl File {
 /// An open directory.
 #[derive(Debug)]
 pub struct Directory {
-    /// The directory.
+    /// Its node.
     pub inode: Arc<Inode>,
-    /// Who opened it.
+    /// The credential of the opener.
     pub caller: Caller,
-    /// In which state it was found, if what the kernel reads with it is kept.
+    /// The state of the directory at the open, if the kernel keeps the listing that it reads through it.
     pub state: Option<WccAttributes>,
-    /// How far it has been read. An async lock: the kernel reads a directory one call after the other.
+    /// The read position. An async lock: the kernel sends one READDIR at a time.
     pub position: tokio::sync::Mutex<Position>,
 }
 
-/// Entries that are kept with an open directory, so that seekdir(3) to one of them costs no new fetch.
+/// Limit of entries kept with an open directory. A seekdir(3) to one of them needs no new fetch.
 const ENTRIES_MAX: usize = 1 << 14;
 
-/// How far a directory has been read, and what has been fetched around that place.
+/// The read position in a directory, with the entries fetched around it.
 #[derive(Debug, Default)]
 pub struct Position {
-    /// The kernel has been told everything up to this cookie.
+    /// The cookie of the last entry sent to the kernel.
     pub cookie: u64,
-    /// What has been fetched in one pass: first what the kernel has been told, then what follows.
+    /// The entries fetched in one pass: first those already sent to the kernel, then the rest.
     entries: VecDeque<Entry>,
-    /// So many of these the kernel has been told.
+    /// How many of `entries` were sent to the kernel.
     told: usize,
-    /// The cookie before the first of them.
+    /// The cookie before the first of `entries`.
     start: u64,
-    /// They were fetched with attributes.
+    /// The entries were fetched with attributes.
     pub plus: bool,
-    /// Of the listing.
+    /// The cookie verifier of the listing.
     pub verifier: Verifier,
-    /// Nothing follows the last of the entries.
+    /// Nothing follows the last of `entries`.
     pub eof: bool,
-    /// All from the beginning was told with attributes, which are believed until then.
+    /// All entries from the beginning were sent with attributes, which are valid until this time.
     pub good: Option<Instant>,
-    /// What has come so far does not go round.
+    /// Detects a listing that loops.
     pub pass: Pass,
-    /// What was known of other clients in the directory (`Front::doubted`) before the first of the entries was fetched.
+    /// The value of `Front::doubted` before the first of `entries` was fetched.
     pub doubted: Option<u64>,
 }
 
 impl Position {
-    /// Behind a cookie, with nothing fetched.
+    /// The position after a cookie, with nothing fetched.
     pub fn behind(cookie: u64, plus: bool, verifier: Verifier) -> Position {
         Position { cookie, start: cookie, plus, verifier, ..Position::default() }
     }
 
-    /// Of a directory that has been removed, in which there is nothing.
+    /// The position in a removed directory, which has no entries.
     pub fn at_the_end() -> Position {
         Position { eof: true, ..Position::default() }
     }
 
-    /// Goes to a place within what has been fetched. False if that is not known.
+    /// Moves to a cookie among the fetched entries. False if the cookie is not among them.
     pub fn seek(&mut self, cookie: u64) -> bool {
         let told = if cookie == self.start {
             Some(0)
@@ -101,17 +101,17 @@ impl Position {
             found.map(|found| found + 1)
         };
         let Some(told) = told else { return false };
-        // What lies between has not been told in one pass.
+        // The skipped entries were not sent in one pass.
         (self.cookie, self.told, self.good) = (cookie, told, None);
         true
     }
 
-    /// What comes next.
+    /// The next entry.
     pub fn next(&self) -> Option<&Entry> {
         self.entries.get(self.told)
     }
 
-    /// The kernel has been told that.
+    /// Records that the next entry was sent to the kernel.
     pub fn advance(&mut self) {
         if let Some(entry) = self.entries.get(self.told) {
             self.cookie = entry.cookie;
@@ -119,11 +119,11 @@ impl Position {
         }
     }
 
-    /// Takes what the layer below told from here on.
+    /// Adds the entries that the layer below returned for this position.
     ///
     /// # Errors
     ///
-    /// ELOOP if the listing goes round, as the kernel's own client has it; then nothing is taken.
+    /// ELOOP if the listing loops, as in the kernel's NFS client; then nothing is added.
     pub fn take(&mut self, listing: Listing) -> Result<(), Errno> {
         if listing.entries.iter().any(|entry| self.pass.goes_round(entry.cookie)) {
             return Err(Errno::LOOP);
@@ -140,7 +140,7 @@ impl Position {
     }
 }
 
-/// All opens.
+/// All open files and directories.
 #[derive(Debug, Default)]
 pub struct Files {
     next: AtomicU64,
@@ -149,12 +149,12 @@ pub struct Files {
 }
 
 impl Files {
-    /// A number that was never used.
+    /// A new file handle, never used before.
     pub fn number(&self) -> u64 {
         self.next.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// A file has been opened.
+    /// Adds an open file.
     pub fn insert(&self, file: File) -> Arc<File> {
         let file = Arc::new(file);
         self.regular.lock().insert(file.fh, file.clone());
@@ -166,12 +166,12 @@ impl Files {
         self.regular.lock().get(&fh).cloned()
     }
 
-    /// It is closed.
+    /// Removes an open file.
     pub fn remove(&self, fh: u64) -> Option<Arc<File>> {
         self.regular.lock().remove(&fh)
     }
 
-    /// A directory has been opened.
+    /// Adds an open directory.
     pub fn insert_directory(&self, fh: u64, directory: Directory) {
         self.directories.lock().insert(fh, Arc::new(directory));
     }
@@ -181,17 +181,17 @@ impl Files {
         self.directories.lock().get(&fh).cloned()
     }
 
-    /// It is closed.
+    /// Removes an open directory.
     pub fn remove_directory(&self, fh: u64) -> Option<Arc<Directory>> {
         self.directories.lock().remove(&fh)
     }
 
-    /// How many files are open.
+    /// Number of open files.
     pub fn len(&self) -> usize {
         self.regular.lock().len()
     }
 
-    /// An open of this node that the kernel reads by itself.
+    /// An open of this node that uses passthrough.
     pub fn passed_of(&self, inode: &Arc<Inode>) -> Option<Arc<File>> {
         self.all().into_iter().find(|file| file.passed && Arc::ptr_eq(&file.inode, inode))
     }
@@ -202,12 +202,13 @@ impl Files {
     }
 }
 
-/// The owner of an open: each open of the kernel is one of its own.
+/// The open-owner of an open. Each open of the kernel has its own owner.
 pub fn open_owner(fh: u64) -> Owner {
     Owner(Bytes::copy_from_slice(&fh.to_be_bytes()))
 }
 
-/// The owner of locks: a table of open files for `fcntl`, an open file for `flock`. They never are the same.
+/// The lock-owner: a table of open files for `fcntl`, an open file for `flock`. The prefix keeps the two
+/// apart.
 pub fn lock_owner(kernel: u64, flock: bool) -> Owner {
     let mut bytes = [0; 9];
     bytes[0] = if flock { b'f' } else { b'p' };

@@ -1,4 +1,5 @@
-//! The heart of a mount: the file system below, what the kernel knows of it, and what the operations share.
+//! The state of a mount: the file system below, the kernel's view of it, and the helpers that the
+//! operations share.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -25,16 +26,17 @@ use crate::silly::Record;
 use crate::wire::reply::{Answer, Attr, EntryOut, Outcome};
 use crate::wire::request::{Header, Request};
 
-/// How long the kernel believes what a lease vouches for, unless it is told otherwise before.
+/// How long the kernel may cache attributes and names under a lease without an end, unless the mount
+/// invalidates them earlier.
 pub const LEASED: Duration = Duration::from_secs(3600);
 
-/// Which names the kernel may remember: the mount option `lookupcache`.
+/// Which name lookups the kernel may cache: the mount option `lookupcache`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LookupCache {
-    /// Those that lead somewhere, and those that do not.
+    /// Positive and negative entries.
     #[default]
     All,
-    /// Those that lead somewhere.
+    /// Positive entries only.
     Positive,
     /// None.
     None,
@@ -43,19 +45,21 @@ pub enum LookupCache {
 /// How a mount behaves.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Which names the kernel may remember.
+    /// Which name lookups the kernel may cache.
     pub lookup_cache: LookupCache,
-    /// Writes are at the origin when they return: the mount options `sync` and `noac`.
+    /// The origin has the data when a write returns: the mount options `sync` and `noac`.
     pub sync: bool,
-    /// Let the kernel read files that are whole in the cache by itself, where it can and we may.
+    /// Let the kernel read complete files from the cache itself, where the kernel supports it and the
+    /// process may.
     pub passthrough: bool,
-    /// Leave `flock` and `fcntl` locks to the kernel of this machine, even if the origin has locks: `local_lock=all`.
+    /// Leave `flock` and `fcntl` locks to the kernel of this machine, even if the origin supports locks:
+    /// `local_lock=all`.
     pub local_locks: bool,
     /// Largest WRITE of the kernel in bytes.
     pub max_write: u32,
     /// Threads that read requests.
     pub threads: usize,
-    /// Where to write down what has to be removed after a crash.
+    /// Directory for the record of silly names to remove after a crash.
     pub state: Option<std::path::PathBuf>,
 }
 
@@ -74,24 +78,24 @@ impl Default for Options {
     }
 }
 
-/// What has been done, since the mount.
+/// Counters since the mount.
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// Requests of the kernel.
+    /// Requests from the kernel.
     pub requests: AtomicU64,
-    /// Opens whose reads go to the cache file itself.
+    /// Opens whose reads the kernel serves from the cache file.
     pub opens_passed: AtomicU64,
     /// Other opens.
     pub opens_ordinary: AtomicU64,
-    /// Requests that were given up because the asker was killed.
+    /// Requests that were given up because the requesting process was killed.
     pub abandoned: AtomicU64,
-    /// Leases that were taken back.
+    /// Leases that the layer below recalled.
     pub recalls: AtomicU64,
 }
 
-/// A mount, from the kernel's side. See the module.
+/// A mount, as the kernel sees it.
 pub struct Front {
-    /// For tasks of its own.
+    /// For tasks that the front starts.
     pub this: Weak<Front>,
     pub fs: Arc<dyn FileSystem>,
     pub options: Options,
@@ -101,24 +105,24 @@ pub struct Front {
     pub notifier: Notifier,
     pub silly: Record,
     pub recalls: Recalls,
-    /// Names that are being removed.
+    /// Removals of names in progress.
     pub removals: Removals,
-    /// Opens that the kernel tries again.
+    /// Opens that the kernel will send again.
     pub retries: Retries,
     /// Processes that wait for locks.
     pub waits: Waits,
     pub limits: FsLimits,
     pub root_fsid: Fsid,
-    /// Locks come to us.
+    /// The kernel forwards lock requests to this mount.
     pub locks: bool,
-    /// The kernel and our rights allow passthrough. Given up at the first refusal.
+    /// The kernel and the rights of this process allow passthrough. The first refusal clears it.
     pub passthrough: AtomicBool,
-    /// Files that the kernel reads by itself now.
+    /// Backing files that are in use.
     pub passed: PassedFiles,
     pub counters: Counters,
 }
 
-/// Tells an operation that its asker does not wait any more.
+/// Tells an operation that its requester does not wait any more.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt(Arc<Interrupted>);
 
@@ -129,18 +133,18 @@ struct Interrupted {
 }
 
 impl Interrupt {
-    /// The asker got a signal.
+    /// Signals that the requesting process got a signal.
     pub fn raise(&self) {
         self.0.yes.store(true, Ordering::Release);
         self.0.wake.notify_one();
     }
 
-    /// Did it?
+    /// Was the signal raised?
     pub fn is_raised(&self) -> bool {
         self.0.yes.load(Ordering::Acquire)
     }
 
-    /// Waits until it does.
+    /// Waits until the signal is raised.
     pub async fn raised(&self) {
         while !self.is_raised() {
             self.0.wake.notified().await;
@@ -209,7 +213,7 @@ impl Front {
             Request::Setlk { fh, owner, lock, flock, wait } => {
                 self.setlk(fh, (owner, flock), lock, wait.then_some(&interrupt)).await
             }
-            // Handled where they arrive.
+            // The session handles these when they arrive.
             Request::Init { .. } | Request::Destroy | Request::Interrupt { .. } | Request::Forget(_) => {
                 Ok(Answer::UnansweredSince)
             }
@@ -217,7 +221,7 @@ impl Front {
         }
     }
 
-    /// An answer reached nobody: what it gave is taken back.
+    /// An answer could not be delivered: undoes its effect, closes the open and forgets the nodes.
     pub async fn abandon(&self, answer: Answer) {
         match answer {
             Answer::Entry(entry) if entry.node != 0 => self.forget(entry.node, 1),
@@ -234,7 +238,7 @@ impl Front {
         }
     }
 
-    /// The kernel gives back what it was told.
+    /// FORGET: the kernel drops `count` lookups of a node.
     pub fn forget(&self, node: u64, count: u64) {
         let Some(inode) = self.inodes.forget(node, count) else { return };
         let lease = inode.state.lock().lease.take();
@@ -244,7 +248,7 @@ impl Front {
         }
     }
 
-    /// The file of a node. One that we never gave is stale.
+    /// The inode of a node number. A number that is not in use is ESTALE.
     pub fn inode(&self, node: u64) -> Result<Arc<Inode>, Errno> {
         self.inodes.get(node).ok_or(Errno::STALE)
     }
@@ -254,7 +258,8 @@ impl Front {
         self.files.get(fh).ok_or(Errno::BADF)
     }
 
-    /// A new name for the kernel, with attributes, which are asked for if they did not come along.
+    /// A directory entry for the kernel. Asks the layer below for the attributes if the node came without
+    /// them.
     pub async fn entry(
         &self,
         caller: &Caller,
@@ -268,7 +273,7 @@ impl Front {
         Ok(self.entry_of(&node.handle, &attributes, at))
     }
 
-    /// The same, if they did.
+    /// The same, with known attributes.
     pub fn entry_of(
         &self,
         handle: &vfs::Handle,
@@ -278,11 +283,12 @@ impl Front {
         self.entry_for(&self.inodes.remember(handle), attributes, at)
     }
 
-    /// The same, of a node that the kernel is told of.
+    /// The same, for a node whose lookup count already includes this reply.
     pub fn entry_for(&self, inode: &Inode, attributes: &Attributes, at: Option<(u64, Name)>) -> EntryOut {
         let parent = at.as_ref().map(|(parent, _)| *parent);
         let attr_valid = self.valid(inode);
-        // A name that is not among those that are remembered would not be looked at when the file is opened by it.
+        // An open checks only the remembered names. A file with more links may be opened by a forgotten
+        // name, so the kernel must not cache its names.
         let many = !attributes.is_dir() && attributes.nlink as usize > NAMES_MAX;
         let locked = !attributes.is_dir() && parent.is_some_and(|parent| self.has_locks(parent));
         let kept = self.options.lookup_cache != LookupCache::None && !many && !locked;
@@ -297,7 +303,8 @@ impl Front {
         EntryOut { node: inode.number, entry_valid, attr_valid, attr }
     }
 
-    /// Attributes for the kernel. If they show that somebody else has written the file, its pages go.
+    /// Attributes for the kernel. If they show that another client has written the file, its pages are
+    /// dropped.
     pub fn attr(&self, inode: &Inode, attributes: &Attributes) -> Attr {
         let (foreign, silly) = {
             let mut state = inode.state.lock();
@@ -320,12 +327,13 @@ impl Front {
             self.notifier.data(inode.number);
         }
         let mut attr = attr_of(attributes, self.number_of(attributes));
-        // The name that a removed file has until it is closed is no link that anybody should count on.
+        // The silly name exists only until the last close; programs must not see it in the link count.
         attr.nlink = attr.nlink.saturating_sub(u32::from(silly));
         attr
     }
 
-    /// The inode number that programs see: the origin's; of a file system below its root, one that does not collide.
+    /// The inode number that programs see: the origin's `fileid`. For another file system below the root,
+    /// the fsid is mixed in to avoid collisions.
     pub fn number_of(&self, attributes: &Attributes) -> u64 {
         if attributes.fsid == self.root_fsid {
             return attributes.fileid;
@@ -334,8 +342,9 @@ impl Front {
         attributes.fileid ^ fsid.wrapping_mul(0x9e37_79b9_7f4a_7c15).max(1)
     }
 
-    /// How long the kernel may believe what it is told of a file: as long as a lease that we hold, else as long as the
-    /// layer below would without asking.
+    /// How long the kernel may cache the attributes of a file. Under a lease: until its end, at most
+    /// `LEASED`. Otherwise: as long as the layer below trusts its own cache. Zero while names in the
+    /// directory are doubted.
     pub fn valid(&self, inode: &Inode) -> Duration {
         let now = Instant::now();
         let lease = {
@@ -352,7 +361,7 @@ impl Front {
         until.map_or(Duration::ZERO, |until| until.saturating_duration_since(now))
     }
 
-    /// Has the layer below this?
+    /// Does the layer below have this feature?
     pub fn has(&self, feature: Features) -> bool {
         self.limits.features.contains(feature)
     }
@@ -363,17 +372,17 @@ pub fn wall() -> Timestamp {
     SystemClock.wall()
 }
 
-/// A name of the kernel's.
+/// Checks a name from the kernel.
 pub fn name(bytes: &[u8]) -> Result<Name, Errno> {
     Name::new(bytes).map_err(errno::of)
 }
 
-/// Attributes of a directory that has been removed, for those who have it open.
+/// Attributes of a removed directory, for processes that have it open.
 pub fn attr_of_removed(front: &Front, attributes: &Attributes) -> Attr {
     attr_of(attributes, front.number_of(attributes))
 }
 
-/// What counts as an open.
+/// The caller of an open, which demands fresh attributes.
 pub fn opening(caller: &Caller) -> Caller {
     caller.clone().with_freshness(Freshness::Open)
 }
@@ -426,7 +435,7 @@ fn device_number(device: vfs::Device) -> u32 {
     (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)
 }
 
-/// The other way round.
+/// The inverse of `device_number`.
 pub fn device_of(number: u32) -> vfs::Device {
     vfs::Device { major: (number >> 8) & 0xfff, minor: (number & 0xff) | ((number >> 12) & 0xf_ff00) }
 }

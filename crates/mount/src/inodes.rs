@@ -1,19 +1,19 @@
-//! What the kernel calls a file, and what we do: node numbers, handles, and how often the kernel was told.
+//! Nodes: the kernel's node numbers, the handles of the layer below, and the kernel's lookup counts.
 //!
-//! A node number is given out once and never again, so that a number means one file for as long as the mount lasts.
-//! (What programs see as the inode number is the origin's `fileid`, in the attributes.) The kernel counts each time
-//! that it is told of a node, and gives the count back with FORGET; at zero the node is gone.
+//! A node number is never reused for another file during a mount. Programs do not see it: they see the
+//! origin's `fileid`, which is in the attributes. The kernel counts each reply that names a node and
+//! subtracts that count with FORGET. At zero the node is gone.
 //!
-//! Where a file was found is remembered too: an open goes by name, so that it finds what is there now, and a file that is
-//! removed or renamed while it is open is known by it. It may have been found under several names: those of its links, or
-//! one that somebody else has given it meanwhile. The kernel may believe each of them, and does not say which one an open
-//! came by.
+//! A node remembers where its file was found. An open goes by name, so that it finds the file that the name
+//! leads to now. If the file is removed or renamed while it is open, the name identifies its node. A file
+//! may be found under several names: its links, or a name that another client has given it since. The
+//! kernel may cache each of them, and an OPEN does not say which name it came by.
 //!
-//! A number that the kernel has given back is remembered for some time with its file: programs that have a file handle
-//! (open_by_handle_at(2)) come back with it, and so does whoever finds the file again.
+//! A forgotten number is remembered for some time with its file. Programs with a file handle
+//! (open_by_handle_at(2)) use that number again, and a new lookup of the file gets it again.
 //!
-//! A node may be **retired**: its file gets a new node at the next lookup, while those who have the old one open keep
-//! it. That is how a file leaves passthrough, which the kernel cannot undo for an open that has it.
+//! A node may be **retired**: the next lookup of its file gets a new node, and existing opens keep the old
+//! one. This is how a file leaves passthrough: the kernel cannot undo passthrough for an existing open.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -31,7 +31,7 @@ use crate::wire::abi::ROOT;
 
 mod forgotten;
 
-/// Names of a file that are remembered. Of one with more links the kernel may remember none.
+/// Names remembered for each file. If a file has more links, the kernel may cache none of its names.
 pub const NAMES_MAX: usize = 8;
 
 /// A file that the kernel knows.
@@ -39,96 +39,100 @@ pub const NAMES_MAX: usize = 8;
 pub struct Inode {
     /// Its node number.
     pub number: u64,
-    /// What the layer below calls it.
+    /// Its handle in the layer below.
     pub handle: Handle,
-    /// What changes. May be locked while the table is, and not the other way round.
+    /// The mutable part. Lock order: the table first, then this.
     pub state: Mutex<NodeState>,
-    /// Woken when a lock on it may be free.
+    /// Woken when a lock on the file may be free.
     pub unlocked: Notify,
-    /// Woken when the kernel has given up names in it that were doubted.
+    /// Woken when the kernel has dropped the doubted names of this directory.
     pub settled: Notify,
-    /// Held by who appends while the kernel may be wrong about the end: its direct writes may come several at a time.
+    /// Held during an append while the kernel may be wrong about the end of file: it may send several
+    /// direct writes at a time.
     pub appending: tokio::sync::Mutex<()>,
 }
 
-/// What changes about a file.
+/// The mutable part of an inode.
 #[derive(Debug, Default)]
 pub struct NodeState {
-    /// Where it was found and may be still, the last place last: the directory's node, and the name there.
+    /// Where the file was found and may still be: the node of the directory and the name. The latest is
+    /// last.
     pub names: Vec<(u64, Name)>,
-    /// Opens of it.
+    /// Number of opens.
     pub opens: u32,
-    /// Opens under way, which may fail yet.
+    /// Opens in progress, which may still fail.
     pub opening: u32,
-    /// Those of them that may write.
+    /// Opens that may write.
     pub writers: u32,
-    /// Those of them that go through the page cache, or through us.
+    /// Opens that read through the page cache or through this process.
     pub ordinary: u32,
-    /// What the others read from. The kernel wants the same for all of them.
+    /// The backing file of the other opens. The kernel demands the same one for all of them.
     pub backing: Option<Arc<Passed>>,
-    /// What the layer below has promised.
+    /// The lease that the layer below has granted.
     pub lease: Option<Lease>,
-    /// What the kernel has of its data.
+    /// The state of the kernel's page cache for this file.
     pub pages: Pages,
-    /// The attributes that the kernel was last told.
+    /// The attributes last sent to the kernel.
     pub told: Option<WccAttributes>,
-    /// The size that it was last told.
+    /// The size last sent to the kernel.
     pub told_size: u64,
-    /// Opens and locks, any of which may have shown another size than the kernel believes in.
+    /// Number of opens and locks. Each may have shown another size than the kernel's.
     pub looks: u64,
-    /// After how many of them the kernel has appended where the end was.
+    /// The value of `looks` when the kernel last appended at the true end of file.
     pub ends_known: u64,
-    /// Which processes got locks on it, by their owners, and by which open last, until they give up all of them or that
-    /// is released: the kernel says nothing of an owner that is an open file itself (`F_OFD_SETLK`).
+    /// The processes that got locks on the file, by lock owner, with the open that they used last. An entry
+    /// stays until the owner gives up all its locks or that open is released. The kernel does not say which
+    /// owners are open files (`F_OFD_SETLK`).
     pub lockers: HashMap<Owner, Locker>,
-    /// Opens with locks of which a descriptor was closed, and when: their RELEASE may be on its way.
+    /// Opens with locks of which a descriptor was closed, and when. Their RELEASE may be on its way.
     pub leaving: HashMap<OpenId, Instant>,
-    /// Removed while it was open: the name that it has until the last close.
+    /// Set if the file was removed while it was open: its silly name, until the last close.
     pub silly: Option<Silly>,
-    /// It has lost that name too: where it was before. If it has another link, it is found by that.
+    /// Set if the silly name was removed too: the place where the file was before. If the file has another
+    /// link, a lookup of that link finds it.
     pub gone: Option<(u64, Name)>,
-    /// Of a directory: as it was last seen.
+    /// For a directory: the attributes last sent to the kernel.
     pub seen: Option<Box<Attributes>>,
-    /// Of a directory that was removed through this mount: what those see who have it open.
+    /// For a directory that was removed through this mount: the attributes for processes that have it open.
     pub removed: Option<Box<Attributes>>,
-    /// When it was locked last; of a directory, when a file in it was.
+    /// The time of the last lock of the file. For a directory: of the last lock of a file in it.
     pub locked: Option<Instant>,
-    /// What the kernel has read of a directory, if it was all.
+    /// For a directory: the listing that the kernel keeps, if it is complete.
     pub listed: Option<Listed>,
-    /// The open by which the kernel is reading that now.
+    /// For a directory: the open by which the kernel is reading that listing now.
     pub lister: Option<u64>,
-    /// Of a directory: what the kernel believes of names in it.
+    /// For a directory: names that the kernel caches although another client may have changed them.
     pub doubt: Doubt,
 }
 
-/// Who has locks.
+/// The process behind a lock owner.
 #[derive(Clone, Copy, Debug)]
 pub struct Locker {
-    /// The process that asked for the last of them.
+    /// The process that asked for the latest lock.
     pub pid: u32,
-    /// The open that it asked by.
+    /// The open that it used.
     pub open: OpenId,
 }
 
-/// A directory as the kernel has it.
+/// A directory listing that the kernel keeps.
 #[derive(Clone, Copy, Debug)]
 pub struct Listed {
-    /// As it was found by the open that it was read with.
+    /// The state of the directory at the open by which it was read.
     pub state: WccAttributes,
-    /// Until then, what came along about the files in it is believed.
+    /// The end of the validity of the file attributes that came with the listing.
     pub until: Instant,
 }
 
 /// A name that a removed file has until it is closed.
 #[derive(Clone, Debug)]
 pub struct Silly {
-    /// In this directory.
+    /// The directory with that name.
     pub directory: Handle,
     /// `.nfs…`
     pub name: Name,
     /// The name that was removed.
     pub of: (u64, Name),
-    /// Who removed it.
+    /// The credential of the process that removed it.
     pub caller: Caller,
 }
 
@@ -142,17 +146,17 @@ pub struct Inodes {
 struct Table {
     by_number: HashMap<u64, (Arc<Inode>, u64)>,
     by_handle: HashMap<Handle, u64>,
-    /// In order, so that those in a directory are beside each other.
+    /// Ordered, so that the names of a directory are adjacent.
     by_name: BTreeMap<(u64, Name), Told>,
     forgotten: Forgotten,
     next: u64,
 }
 
-/// A name that the kernel was told.
+/// A name that was sent to the kernel.
 #[derive(Clone, Copy, Debug)]
 struct Told {
     number: u64,
-    /// How long it believes that.
+    /// How long the kernel may cache it.
     until: Instant,
 }
 
@@ -162,19 +166,19 @@ impl Inode {
         Arc::new(Inode { number, handle, state, unlocked, settled, appending })
     }
 
-    /// Is a lease held on it?
+    /// Is a valid lease held on it?
     pub fn is_leased(&self) -> bool {
         self.state.lock().lease.is_some_and(|lease| is_valid(&lease))
     }
 }
 
 impl NodeState {
-    /// Is it open, or about to be?
+    /// Is the file open, or is an open in progress?
     pub fn is_open(&self) -> bool {
         self.opens > 0 || self.opening > 0
     }
 
-    /// The name that a removed file had for as long as it was open, which is to be removed now.
+    /// If the file is not open any more, takes its silly name, which is to be removed now.
     pub fn take_silly(&mut self) -> Option<Silly> {
         let silly = if self.is_open() { None } else { self.silly.take() };
         if let Some(silly) = &silly {
@@ -183,13 +187,13 @@ impl NodeState {
         silly
     }
 
-    /// Ends what `Inodes::remember_ordinary` began.
+    /// Undoes the count of `Inodes::remember_ordinary`.
     pub fn leave_ordinary(&mut self) {
         self.ordinary = self.ordinary.saturating_sub(1);
     }
 
-    /// We wrote for the kernel, which knows by itself how large the file is now, and asks for its times when it wants
-    /// them: what it was told of the state before is as good as if it had been told of the one after.
+    /// Records a WRITE for the kernel. The kernel knows the new size by itself and asks for the times when
+    /// it needs them. So the state that it was told before the write counts as the state after it.
     pub fn wrote(&mut self, wcc: &Wcc, leased: bool) {
         if let Some((before, after)) = self.pages.wrote(wcc, leased)
             && self.told == Some(before)
@@ -199,13 +203,14 @@ impl NodeState {
     }
 }
 
-/// Has the term of a lease not ended?
+/// Is the lease still within its term?
 pub fn is_valid(lease: &Lease) -> bool {
     lease.until.is_none_or(|until| Instant::now() < until)
 }
 
 impl Table {
-    /// A node for a file that has none, told once: the one that it had last, if that is remembered.
+    /// Adds a node with one lookup for a file that has none. Reuses the last number of the file, if that is
+    /// remembered.
     fn add(&mut self, handle: &Handle) -> Arc<Inode> {
         let number = self.forgotten.take(handle).unwrap_or_else(|| {
             self.next += 1;
@@ -225,7 +230,7 @@ impl Table {
 }
 
 impl Inodes {
-    /// The root alone.
+    /// A table with the root only.
     pub fn new(root: Handle) -> Inodes {
         let by_number = HashMap::from([(ROOT, (Inode::new(ROOT, root), 1))]);
         let by_handle = HashMap::from([(root, ROOT)]);
@@ -233,12 +238,12 @@ impl Inodes {
         Inodes { table: Mutex::new(Table { by_number, by_handle, by_name, forgotten, next: ROOT + 1 }) }
     }
 
-    /// The file of a node.
+    /// The inode of a node number.
     pub fn get(&self, number: u64) -> Option<Arc<Inode>> {
         self.table.lock().by_number.get(&number).map(|(inode, _)| inode.clone())
     }
 
-    /// The file that a node was, also if the kernel has given it back since.
+    /// The file of a node number, even if the kernel has forgotten the node.
     pub fn file_of(&self, number: u64) -> Option<Handle> {
         let table = self.table.lock();
         let known = table.by_number.get(&number).map(|(inode, _)| inode.handle);
@@ -252,7 +257,7 @@ impl Inodes {
         table.by_number.get(number).map(|(inode, _)| inode.clone())
     }
 
-    /// The kernel is about to be told of a file.
+    /// The node of a file, with one more lookup. A reply to the kernel is about to name it.
     pub fn remember(&self, handle: &Handle) -> Arc<Inode> {
         let mut table = self.table.lock();
         if let Some(number) = table.by_handle.get(handle).copied()
@@ -264,8 +269,9 @@ impl Inodes {
         table.add(handle)
     }
 
-    /// The same, of a node that takes every open: one that is not in passthrough, and does not enter it before
-    /// `NodeState::leave_ordinary`. If the file has a node in passthrough, that one too, which is retired.
+    /// The same, for a node that accepts every open: it is not in passthrough, and does not enter it before
+    /// `NodeState::leave_ordinary`. If the current node of the file is in passthrough, it is returned as
+    /// the second value; the caller retires it.
     pub fn remember_ordinary(&self, handle: &Handle) -> (Arc<Inode>, Option<Arc<Inode>>) {
         let mut table = self.table.lock();
         let mut retired = None;
@@ -285,14 +291,15 @@ impl Inodes {
         (inode, retired)
     }
 
-    /// The kernel is about to be told of a node once more. False if it has given that back.
+    /// Adds a lookup, since a reply is about to name the node again. False if the kernel has forgotten the
+    /// node.
     pub fn tell_again(&self, number: u64) -> bool {
         let mut table = self.table.lock();
         let known = table.by_number.get_mut(&number);
         known.map(|(_, lookups)| *lookups += 1).is_some()
     }
 
-    /// The kernel gives back what it was told so many times. The file, if that was all.
+    /// Subtracts `count` lookups. Returns the inode if none is left.
     pub fn forget(&self, number: u64, count: u64) -> Option<Arc<Inode>> {
         if number == ROOT {
             return None;
@@ -314,8 +321,8 @@ impl Inodes {
         Some(inode)
     }
 
-    /// A file was found here, and the kernel is told so until then. `alone` is what can have no other name: a directory. The
-    /// name that is not remembered any more.
+    /// Records that a file was found under a name, which the kernel may cache until `until`. `alone`: the
+    /// file can have no other name, as a directory. Returns the name that this record displaced, if any.
     pub fn name(&self, inode: &Inode, at: (u64, Name), alone: bool, until: Instant) -> Option<(u64, Name)> {
         let mut table = self.table.lock();
         if !table.by_number.contains_key(&inode.number) {
@@ -333,22 +340,22 @@ impl Inodes {
         lost
     }
 
-    /// A file is not there any more.
+    /// Records that a file is no longer under a name.
     pub fn unname(&self, inode: &Inode, at: &(u64, Name)) {
         let mut table = self.table.lock();
         inode.state.lock().names.retain(|name| name != at);
         table.unname(at, inode.number);
     }
 
-    /// What was last found under a name.
+    /// The inode that was last found under a name.
     pub fn named(&self, parent: u64, name: &Name) -> Option<Arc<Inode>> {
         let table = self.table.lock();
         let told = table.by_name.get(&(parent, name.clone()))?;
         table.by_number.get(&told.number).map(|(inode, _)| inode.clone())
     }
 
-    /// Does the kernel believe that a name leads to a directory? If it looks the name up all the same, it has a reason: it is
-    /// about to make something there, or it was told ESTALE.
+    /// Does the kernel's cache map this name to a directory? If the kernel looks the name up nevertheless,
+    /// it has a reason: it is about to create something there, or it got ESTALE.
     pub fn is_believed_directory(&self, parent: u64, name: &Name) -> bool {
         let table = self.table.lock();
         let told = table.by_name.get(&(parent, name.clone())).filter(|told| told.until > Instant::now());
@@ -356,7 +363,8 @@ impl Inodes {
         found.is_some_and(|(inode, _)| inode.state.lock().seen.is_some())
     }
 
-    /// Names in a directory that the kernel believes without a lease on the file. It is about to be told not to.
+    /// The names in a directory that the kernel caches without a lease on the file. The caller is about to
+    /// invalidate them, so they count as expired from now on.
     pub fn doubt_names(&self, parent: u64) -> Vec<Name> {
         let now = Instant::now();
         let mut table = self.table.lock();
@@ -374,7 +382,7 @@ impl Inodes {
         doubted.collect()
     }
 
-    /// The next lookup of this file gives it another node.
+    /// Detaches the node from its file: the next lookup of the file gets another node.
     pub fn retire(&self, inode: &Inode) {
         let mut table = self.table.lock();
         if table.by_handle.get(&inode.handle) == Some(&inode.number) && inode.number != ROOT {
@@ -382,12 +390,12 @@ impl Inodes {
         }
     }
 
-    /// Would the next lookup of its file give this node?
+    /// Would the next lookup of the file get this node?
     pub fn is_current(&self, inode: &Inode) -> bool {
         self.table.lock().by_handle.get(&inode.handle) == Some(&inode.number)
     }
 
-    /// How many nodes the kernel knows.
+    /// Number of nodes that the kernel knows.
     pub fn len(&self) -> usize {
         self.table.lock().by_number.len()
     }
@@ -503,7 +511,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a model that counts: a file has its node as long as the kernel has not given back all of it.
+        /// Against a model that counts: a file has its node until the kernel has forgotten all its lookups.
         #[test]
         fn counts_are_the_kernels(steps in prop::collection::vec((1..6u8, any::<bool>(), 1..3u64), 1..80)) {
             let inodes = Inodes::new(handle(0));

@@ -1,21 +1,23 @@
-//! The FUSE front: a [`vfs::FileSystem`] as a directory of this machine.
+//! The FUSE front: presents a [`vfs::FileSystem`] as a directory of this machine.
 //!
-//! After Badros' caching client (1999), with Lever's close-to-open (2001) and the semantics of Sun's client (1985).
+//! The design follows Badros' caching client (1999), Lever's close-to-open consistency (2001) and the
+//! semantics of Sun's client (1985).
 //!
 //! | module | what it does |
 //! |---|---|
-//! | `wire` | the kernel's messages |
-//! | `device`, `mounting`, `session` | where they come from, and who answers them |
-//! | `inodes`, `files` | what the kernel knows, and what is open |
-//! | `pages` | when the kernel's page cache is still good at an open |
-//! | `passthrough` | reads that the kernel does by itself |
-//! | `recalls`, `notify` | leases, and what the kernel is told of their end |
+//! | `wire` | encodes and decodes the kernel's messages |
+//! | `device`, `mounting`, `session` | mount, read requests, send replies |
+//! | `inodes`, `files` | the nodes that the kernel knows, and the open files |
+//! | `pages` | decides whether the kernel's page cache is still valid at an open |
+//! | `passthrough` | reads that the kernel serves itself from the cache file |
+//! | `recalls`, `notify` | leases and their recall, notifications to the kernel |
 //! | `silly` | files that are removed while they are open |
-//! | `credentials`, `errno` | with what rights, and in what words |
+//! | `credentials`, `errno` | credentials of a request, error numbers of a reply |
 //! | `ops` | the operations |
 //!
-//! No lock is held while the layer below is asked, and none while the kernel is told something that it may have to wait
-//! for. What a killed process waits for goes on without it.
+//! The front holds no lock while it calls the layer below. It holds none while it sends a notification on
+//! which the kernel may block. If the requesting process is killed, its operation runs to completion
+//! without it.
 
 mod credentials;
 mod device;
@@ -57,12 +59,12 @@ use crate::session::{Refused, Session};
 use crate::silly::Record;
 use crate::wire::abi::Init;
 
-/// How much the kernel may read ahead, in KiB, where we may say so.
+/// Read-ahead limit of the kernel in KiB, set where the process may set it.
 const READAHEAD_KIB: u32 = 1024;
-/// How long it is waited for the kernel to let go after an unmount.
+/// How long `stop` waits for the kernel to end the connection after an unmount.
 const DETACHED: Duration = Duration::from_secs(2);
 
-/// A mounted file system. Dropping it detaches it.
+/// A mounted file system. Dropping it unmounts it lazily.
 pub struct Mount {
     directory: PathBuf,
     connection: Option<u32>,
@@ -72,36 +74,37 @@ pub struct Mount {
     locks: bool,
 }
 
-/// What a mount has done, and how.
+/// Counters and properties of a mount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Requests of the kernel.
+    /// Requests from the kernel.
     pub requests: u64,
     /// Requests that wait for an answer now.
     pub waiting: u64,
-    /// Files that the kernel knows.
+    /// Nodes that the kernel knows.
     pub nodes: u64,
     /// Files that are open.
     pub open: u64,
-    /// Opens whose reads the kernel does by itself, from the cache file.
+    /// Opens whose reads the kernel serves from the cache file.
     pub opens_passed: u64,
     /// Other opens.
     pub opens_ordinary: u64,
-    /// Requests that were given up because the asker was killed.
+    /// Requests that were given up because the requesting process was killed.
     pub abandoned: u64,
-    /// Leases that were taken back.
+    /// Leases that the layer below recalled.
     pub recalls: u64,
-    /// The kernel reads whole files by itself where it can.
+    /// The kernel may read complete files from the cache file itself.
     pub passthrough: bool,
-    /// Locks are the origin's; else they are this machine's alone.
+    /// The origin holds the locks. If false, locks are local to this machine.
     pub locks: bool,
 }
 
 impl Mount {
-    /// Mounts, and answers from then on. What a dead process has left mounted there is detached first.
+    /// Mounts, and answers requests from then on. A mount that a dead process left on the directory is
+    /// detached first.
     ///
     /// # Errors
-    /// One line that says what is in the way, and the way out.
+    /// One line with the cause and the way out.
     pub async fn start(
         fs: Arc<dyn FileSystem>,
         mut target: Target,
@@ -114,7 +117,7 @@ impl Mount {
         let limits =
             fs.limits(&machine, &root.handle).await.map_err(|error| MountError::Root(error.status))?;
         let silly = record(&options, &*fs).await?;
-        // Who is not waited for any more detaches what it has mounted.
+        // If the caller drops this future, the guard detaches the mount.
         let mount = move || mounting::mount(&target).map(|fd| (fd, Detach(Some(target.directory))));
         let mounted = tokio::task::spawn_blocking(mount).await;
         let (fd, detach) = mounted.map_err(|error| MountError::Start(std::io::Error::other(error)))??;
@@ -128,7 +131,7 @@ impl Mount {
         let agreed = agreed.map_err(|refused| refused_at(&directory, refused))?;
         let connection = mounting::mounted_at(&directory).map(|(_, minor)| minor);
         if let Some(minor) = connection {
-            // Only root may; others read ahead as little as the kernel likes.
+            // Only root may write this file. For other users the kernel's default read-ahead stays.
             let path = format!("/sys/class/bdi/0:{minor}/read_ahead_kb");
             let _ = std::fs::write(path, READAHEAD_KIB.to_string());
         }
@@ -165,17 +168,17 @@ impl Mount {
         Ok(Mount { directory, connection, locks: front.locks, front, session, tasks })
     }
 
-    /// Where it is.
+    /// The directory that it is mounted on.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// The number of its connection to the kernel.
+    /// The number of its FUSE connection.
     pub fn connection(&self) -> Option<u32> {
         self.connection
     }
 
-    /// Are locks the origin's?
+    /// Does the origin hold the locks?
     pub fn has_locks(&self) -> bool {
         self.locks
     }
@@ -197,17 +200,19 @@ impl Mount {
         }
     }
 
-    /// Waits until somebody else has unmounted it.
+    /// Waits until another process has unmounted it.
     pub async fn ended(&self) {
         self.session.ended().await;
     }
 
-    /// Unmounts: out of sight at once, also while files are open or the server is away. What was written and not yet
-    /// committed is, if that takes no longer than `patience`. Then whoever still waits gets an error.
+    /// Unmounts. The mount point disappears at once, even if files are open or the server is unreachable.
+    /// Then data that was written but not committed is committed, for at most `patience`. After that,
+    /// requests that still wait fail.
     pub async fn stop(self, patience: Duration) {
         if !self.session.has_ended() {
             if tokio::time::timeout(patience, self.detach()).await.is_err() {
-                // Out of sight it is. Who finishes the unmount waits for who is told of pages, and he for their READ.
+                // The mount point has disappeared already. The kernel finishes the unmount after its page
+                // notifications, and these wait for a READ of the pages. Only an abort ends that wait.
                 self.abort();
             }
             let _ = tokio::time::timeout(patience, self.settle()).await;
@@ -226,7 +231,7 @@ impl Mount {
         }
     }
 
-    /// Commits what is written, and removes what was removed while it was open.
+    /// Commits written data, and removes the files that were removed while they were open.
     async fn settle(&self) {
         for file in self.front.files.all() {
             let _ = self.front.fsync(file.fh).await;
@@ -243,7 +248,7 @@ impl Mount {
         if let Some(connection) = self.connection
             && let Err(error) = mounting::abort(connection)
         {
-            // The end of the process does it too.
+            // The end of this process ends the connection too.
             tracing::debug!("cannot abort the connection: {error}");
         }
     }
@@ -259,7 +264,7 @@ impl Drop for Mount {
     }
 }
 
-/// Detaches what was mounted and cannot be answered for.
+/// Unmounts the directory when dropped, if the start of the mount did not finish.
 struct Detach(Option<PathBuf>);
 
 impl Detach {
@@ -287,7 +292,7 @@ async fn record(options: &Options, fs: &dyn FileSystem) -> Result<Record, MountE
 fn wanted(options: &Options, locks: bool) -> Init {
     let mut wanted = Init::all() - Init::POSIX_LOCKS - Init::FLOCK_LOCKS - Init::PASSTHROUGH;
     wanted.set(Init::POSIX_LOCKS | Init::FLOCK_LOCKS, locks);
-    // The kernel refuses it to others, and refuses such a mount as a lower one of others.
+    // Only root may use passthrough. The kernel also refuses to stack another file system on such a mount.
     wanted.set(Init::PASSTHROUGH, options.passthrough && rustix::process::geteuid().is_root());
     wanted
 }
@@ -299,7 +304,7 @@ fn refused_at(directory: &Path, refused: Refused) -> MountError {
     }
 }
 
-/// Who the mount is to the file system below, for what it does of its own accord.
+/// The credential of the mount for calls that it makes itself.
 pub fn machine() -> Caller {
     credentials::machine()
 }

@@ -1,4 +1,4 @@
-//! Mounting and unmounting: by ourselves as root, through fusermount3 as anybody else.
+//! Mounting and unmounting: with mount(2) for root, through fusermount3 for other users.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -20,9 +20,9 @@ use rustix::net::{
 
 use crate::device;
 
-/// What does it for those who are not root.
+/// The program that mounts and unmounts for users other than root.
 const HELPER: &str = "fusermount3";
-/// The kernel tells at once that nobody answers.
+/// Limit of the statfs probe in `is_dead`. If the process is gone, the kernel answers at once.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
 
 /// Where and how to mount.
@@ -42,7 +42,7 @@ pub struct Target {
     pub noexec: bool,
     /// `noatime`
     pub noatime: bool,
-    /// Everybody may use it, and not only who mounts it. The kernel then checks mode bits too.
+    /// All users may use the mount, not only the one that mounted it. The kernel then checks mode bits too.
     pub allow_other: bool,
     /// Largest READ in bytes.
     pub max_read: u32,
@@ -65,18 +65,18 @@ impl Target {
     }
 }
 
-/// Why a directory cannot be mounted on, or not be unmounted.
+/// Why a mount or an unmount fails.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
-    /// The directory is no good.
+    /// The directory cannot be used.
     #[error("cannot mount on {directory}: {source}; name a directory that exists and that we may enter")]
     Directory {
         /// As given.
         directory: PathBuf,
-        /// What the kernel says.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// There is no `/dev/fuse`, or it is not ours to use.
+    /// `/dev/fuse` does not exist, or this process may not use it.
     #[error("cannot open /dev/fuse: {0}; load the kernel module fuse, or give the container this device")]
     Device(io::Error),
     /// mount(2) failed.
@@ -86,44 +86,44 @@ pub enum MountError {
     Mount {
         /// As given.
         directory: PathBuf,
-        /// What the kernel says.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// fusermount3 is not there or failed.
+    /// fusermount3 is missing or failed.
     #[error(
         "cannot mount on {directory} as an ordinary user: {cause}; install the package fuse3, own the directory, and for allow_other set user_allow_other in /etc/fuse.conf"
     )]
     Helper {
         /// As given.
         directory: PathBuf,
-        /// What it says.
+        /// Its error message.
         cause: String,
     },
     /// The kernel is too old.
     #[error("the kernel speaks FUSE {major}.{minor}, and we need 7.31; Linux 5.4 is the first that has it")]
     Kernel {
-        /// Of its protocol.
+        /// Major version of its protocol.
         major: u32,
-        /// Of its protocol.
+        /// Minor version of its protocol.
         minor: u32,
     },
-    /// The file system behind does not answer.
+    /// The file system below does not answer.
     #[error("the server does not answer for its root: {0}; look at its log")]
     Root(vfs::Status),
-    /// The record of what has to be removed cannot be kept.
+    /// The record of silly names cannot be read or written.
     #[error("cannot use {path}: {source}; make it readable and writable")]
     State {
         /// The file.
         path: PathBuf,
-        /// What the kernel says.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// Something that does not fail.
+    /// A thread or a task could not be started.
     #[error("cannot start: {0}; are threads limited (ulimit -u)?")]
     Start(io::Error),
 }
 
-/// Mounts, and gives the descriptor of the connection.
+/// Mounts, and returns the descriptor of the connection.
 pub fn mount(target: &Target) -> Result<OwnedFd, MountError> {
     if rustix::process::geteuid().is_root() { mount_directly(target) } else { mount_by_helper(target) }
 }
@@ -154,16 +154,16 @@ fn flags(target: &Target) -> MountFlags {
     flags
 }
 
-/// Gives a directory that is mounted other flags: read-only or not, `nosuid`, `nodev`, `noexec`, `noatime`. All that the
-/// target has besides stays as it was mounted.
+/// Changes the flags of a mount: read-only, `nosuid`, `nodev`, `noexec`, `noatime`. Everything else in
+/// `target` is ignored and stays as it was mounted.
 ///
 /// # Errors
-/// What mount(2) says: EBUSY if files are open for writing, EPERM without CAP_SYS_ADMIN.
+/// Those of mount(2): EBUSY if files are open for writing, EPERM without CAP_SYS_ADMIN.
 pub fn remount(target: &Target) -> io::Result<()> {
     rustix::mount::mount_remount(&target.directory, flags(target), c"").map_err(io::Error::from)
 }
 
-/// What mount(2) and fusermount3 take alike.
+/// Options that mount(2) and fusermount3 share.
 fn common_options(target: &Target) -> String {
     let others = if target.allow_other { ",allow_other,default_permissions" } else { "" };
     format!(",max_read={}{others}", target.max_read)
@@ -229,11 +229,12 @@ fn receive(socket: &OwnedFd) -> Result<OwnedFd, Errno> {
 /// How to unmount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
-    /// If nobody uses it.
+    /// Fails if the mount is busy.
     Plain,
-    /// Out of sight at once, and in fact when nobody uses it any more.
+    /// The mount point disappears at once. The kernel unmounts when the last user is gone.
     Lazy,
-    /// If nobody uses it; requests that wait for an answer fail. For root; for others it is the same as `Lazy`.
+    /// Fails if the mount is busy; requests that wait for an answer fail. Only root can force; for other
+    /// users it is the same as `Lazy`.
     Forced,
 }
 
@@ -254,8 +255,8 @@ pub fn unmount(directory: &Path, how: How) -> io::Result<()> {
     Err(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned()))
 }
 
-/// A directory as it can be mounted on: absolute, without links on the way. One that a process which was killed has left
-/// mounted is detached first.
+/// The absolute path of a directory, without symbolic links, ready to be mounted on. A mount that a killed
+/// process left there is detached first.
 pub fn prepare(directory: &Path) -> Result<PathBuf, MountError> {
     let unusable = |source: io::Error| MountError::Directory { directory: directory.to_owned(), source };
     for _ in 0..8 {
@@ -273,8 +274,8 @@ pub fn prepare(directory: &Path) -> Result<PathBuf, MountError> {
     Ok(directory)
 }
 
-/// Is a FUSE file system mounted there whose process is gone? The kernel answers a stat from what it remembers, and
-/// remembers nothing of a statfs.
+/// Is a FUSE file system mounted there whose process is gone? The probe is statfs(2): the kernel caches no
+/// statfs reply, but may answer a stat from its attribute cache.
 pub fn is_dead(directory: &Path) -> bool {
     if mounted_at(directory).is_none() {
         return false;
@@ -282,23 +283,25 @@ pub fn is_dead(directory: &Path) -> bool {
     let (answer, answered) = mpsc::channel();
     let asked = directory.to_owned();
     let asking = move || answer.send(rustix::fs::statvfs(&asked).err());
-    // A thread, since a process that is there may wait for its server. That is no death.
+    // The probe runs in its own thread, since a live process may be waiting for its server. A timeout means
+    // alive.
     let thread = std::thread::Builder::new().name("fuse-probe".to_owned()).spawn(asking);
     thread.is_ok()
         && matches!(answered.recv_timeout(ANSWER_MAX), Ok(Some(Errno::NOTCONN | Errno::CONNABORTED)))
 }
 
-/// What is mounted on top there: its type, and the minor number of its device, which for FUSE names the connection.
+/// The topmost mount on a directory: its type and the minor number of its device. For FUSE, that number
+/// names the connection.
 pub fn mounted_at(directory: &Path) -> Option<(String, u32)> {
     topmost(directory).map(|line| (line.kind, line.minor))
 }
 
-/// The flags, as mount(8) writes them, of what is mounted on top there, if it is of this type.
+/// The flags of the topmost mount on a directory, as mount(8) writes them, if the mount has this type.
 pub fn options_at(directory: &Path, kind: &str) -> Option<String> {
     topmost(directory).filter(|line| line.kind == kind).map(|line| line.options)
 }
 
-/// Is this connection mounted anywhere in this name space? What a bind mount shows may be mounted elsewhere too.
+/// Is this connection mounted anywhere in this mount name space? A bind mount shows it at several places.
 pub fn has_mounts(connection: u32) -> bool {
     let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let device = format!("0:{connection}");
@@ -311,7 +314,7 @@ fn topmost(directory: &Path) -> Option<MountLine> {
     lines.filter_map(|line| mount_line(line, directory)).next_back()
 }
 
-/// What mountinfo says of a mount.
+/// The fields that are used from a line of mountinfo.
 #[derive(Debug, PartialEq, Eq)]
 struct MountLine {
     kind: String,
@@ -333,7 +336,7 @@ fn mount_line(line: &[u8], directory: &Path) -> Option<MountLine> {
     Some(MountLine { kind, minor, options })
 }
 
-/// mountinfo writes blanks and the like as a backslash and three octal digits.
+/// mountinfo writes blanks and other special characters as a backslash and three octal digits.
 fn unescaped(field: &[u8]) -> OsString {
     let mut bytes = Vec::with_capacity(field.len());
     let mut at = 0;
@@ -346,20 +349,21 @@ fn unescaped(field: &[u8]) -> OsString {
     std::ffi::OsStr::from_bytes(&bytes).to_owned()
 }
 
-/// Where the kernel shows its connections, if somebody has mounted it there.
+/// Where the kernel shows the FUSE connections, if fusectl is mounted there.
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 
-/// Breaks a connection: whoever waits for an answer gets an error. Nothing that the server does can hold this up.
+/// Aborts a connection: all requests that wait for an answer fail. This does not wait for the server.
 pub fn abort(connection: u32) -> io::Result<()> {
     breaker(connection)?.write_all(b"1")
 }
 
-/// What breaks a connection when something is written to it. It is never that of another connection with the same number.
+/// Opens the `abort` file of a connection; any write to it aborts the connection. The open file keeps
+/// naming this connection, even if the number is reused.
 pub fn breaker(connection: u32) -> io::Result<File> {
     let path = format!("{CONNECTIONS}/{connection}/abort");
     match File::options().write(true).open(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound && rustix::process::geteuid().is_root() => {
-            // Where no systemd has done it.
+            // fusectl is not mounted yet, as on a system without systemd.
             rustix::mount::mount("fusectl", CONNECTIONS, "fusectl", MountFlags::empty(), None)?;
             File::options().write(true).open(&path)
         }

@@ -1,23 +1,25 @@
-//! What the kernel is told without having asked: names, attributes and pages that it must not believe any longer.
+//! Notifications to the kernel: names, attributes and pages that it must not trust any longer.
 //!
-//! A notification is a `write` that returns when the kernel has done what it was told, and for that it takes locks which
-//! a process may hold that waits for an answer of ours. That is no cycle, because **nobody whom that answer needs ever
-//! waits for a notification without a bound**. Which locks those are (Linux, `fs/fuse`), and who waits:
+//! A notification is a `write` that returns when the kernel has carried it out. For that the kernel takes
+//! locks. The holder of such a lock may be a process that waits for a reply of this mount. This causes no
+//! deadlock, because **no task that the reply depends on waits for a notification without a bound**. The
+//! locks (Linux, `fs/fuse`) and the waiters:
 //!
-//! | notification | waits in the kernel for | who holds that | who waits for it here |
+//! | notification | kernel lock that it waits for | holder of that lock | waiter in the mount |
 //! |---|---|---|---|
-//! | a name | the directory's inode lock | whoever makes, removes, renames or (for reading) looks up a name there, until we answer | a thread of its own; a recall, and an OPEN, which holds no such lock, for `PATIENCE` |
-//! | names that are doubted | the same lock | the same; a process that asks for the directory's attributes before it changes a name | a blocking thread for each directory; a GETATTR of the directory, with a bound (`ops::doubt`) |
-//! | pages | the pages, and mapped ones that are written: a WRITE of their own | whoever reads or writes them, until we answer | a blocking thread for each; a lock (`data_gone`) and a direct WRITE (`range_gone`), both with a bound: the kernel holds no page locked for them |
-//! | attributes | the inode, if it is being made or dropped | nobody who waits for us: RELEASE holds the inode until its READs are over | whoever tells |
-//! | any | `fc->killsb`, for reading | an unmount that is being finished, which waits for those who hold it already: for pages, that is for READs | an unmount, for its patience, after which it breaks the connection |
+//! | a name | the directory's inode lock | a process that creates, removes, renames or (shared) looks up a name there, until the reply | a thread of its own; a recall, and an OPEN, which holds no such lock, for `PATIENCE` |
+//! | doubted names | the same lock | the same; a process that asks for the directory's attributes before it changes a name | a blocking thread for each directory; a GETATTR of the directory, with a bound (`ops::doubt`) |
+//! | pages | the page locks; for dirty mapped pages also a WRITE of their own | a process that reads or writes them, until the reply | a blocking thread for each; a lock (`data_gone`) and a direct WRITE (`range_gone`), both with a bound: the kernel holds no page locked for them |
+//! | attributes | the inode, while it is created or dropped | no process that waits for this mount: RELEASE holds the inode until its READs are over | the thread that sends it |
+//! | any | `fc->killsb`, shared | an unmount in progress, which waits for the present holders: for pages, that means READs | an unmount, for its patience; then it aborts the connection |
 //!
-//! So the threads that read requests, and those that answer them, tell attributes alone, and only of a file that a request
-//! of the kernel is about, which keeps its super block and inode. A recall is of a file that nobody need have open: it
-//! tells from a blocking thread, and is bounded. No lock of ours is held meanwhile: a guard of `parking_lot` is not `Send`,
-//! and every future here is, so that the compiler finds one that is held across an `await`.
+//! So the threads that read or answer requests send attribute notifications only, and only for the file of
+//! a pending request. That request keeps the super block and the inode alive. A recall may concern a file
+//! that no process has open: its notifications run on a blocking thread, with a bound. No lock of the mount
+//! is held meanwhile. The compiler proves that: a guard of `parking_lot` is not `Send`, every future here
+//! is, so no guard is held across an `await`.
 //!
-//! `tests/mounted/gated.rs` holds calls back at the origin and tries each row.
+//! `tests/mounted/gated.rs` blocks calls at the origin and tries each row.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -30,17 +32,17 @@ use vfs::Name;
 use crate::device::Device;
 use crate::wire::reply;
 
-/// Names that wait to be told. Beyond it the oldest are given up: what is opened by them is asked of the origin anyway.
+/// Limit of queued names. Beyond it the oldest are dropped: an open by such a name asks the origin anyway.
 const NAMES_MAX: usize = 1 << 16;
-/// Blocking threads that may wait at a time for pages that direct writes have made stale. A READ that holds such a page
-/// may itself need a blocking thread.
+/// Limit of blocking threads that wait for pages made stale by direct writes. A READ that holds such a page
+/// may need a blocking thread itself.
 const RANGES_MAX: usize = 32;
-/// Directories of which the kernel is told at a time that their names are doubted.
+/// Limit of directories whose doubted names are being invalidated at a time.
 const TELLERS_MAX: usize = 32;
-/// How long it is waited for the kernel to have heard.
+/// How long a caller waits for the kernel to finish a notification.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// Tells the kernel.
+/// Sends notifications to the kernel.
 #[derive(Debug)]
 pub struct Notifier {
     device: Device,
@@ -79,43 +81,44 @@ impl Notifier {
         Ok(Notifier { device, queue, ranges: Arc::new(ranges), tellers: Arc::new(tellers) })
     }
 
-    /// The attributes of a node are to be asked for again. For who answers a request that is about this node.
+    /// Invalidates the attributes of a node. Only for a thread that answers a request about this node.
     pub fn attributes(&self, node: u64) {
         tell(&self.device, &reply::inval_inode(node, -1, 0));
     }
 
-    /// The same of any node. Waits a moment for the kernel to have heard.
+    /// The same for any node. Waits at most `PATIENCE` for the kernel.
     pub async fn attributes_of_any(&self, node: u64) {
         let device = self.device.clone();
         let told = tokio::task::spawn_blocking(move || tell(&device, &reply::inval_inode(node, -1, 0)));
         let _ = tokio::time::timeout(PATIENCE, told).await;
     }
 
-    /// The same of any node, and nobody waits.
+    /// The same for any node, without waiting.
     pub fn attributes_later(&self, node: u64) {
         let (device, message) = (self.device.clone(), reply::inval_inode(node, -1, 0));
         tokio::task::spawn_blocking(move || tell(&device, &message));
     }
 
-    /// The attributes and all data of a node are. Waits for pages that are being read: not for those who answer.
+    /// Invalidates the attributes and all data of a node, without waiting. The kernel waits for pages that
+    /// are being read, so a thread that answers requests must not wait for this.
     pub fn data(&self, node: u64) {
         let (device, message) = (self.device.clone(), reply::inval_inode(node, 0, 0));
         tokio::task::spawn_blocking(move || device.notify(&message));
     }
 
-    /// The same, and waits until they have gone.
+    /// The same, and waits until the pages are gone.
     pub async fn data_gone(&self, node: u64) {
         let (device, message) = (self.device.clone(), reply::inval_inode(node, 0, 0));
         let _ = tokio::task::spawn_blocking(move || device.notify(&message)).await;
     }
 
-    /// Drops the pages of a range of bytes, and the attributes, and returns when that is done.
+    /// Invalidates the pages of a range of bytes, and the attributes, and waits for the end of it.
     pub async fn range_gone(&self, node: u64, offset: u64, bytes: u64) {
         let Ok(permit) = self.ranges.clone().acquire_owned().await else { return };
         let start = i64::try_from(offset).unwrap_or(i64::MAX);
         let length = i64::try_from(bytes).unwrap_or(i64::MAX);
         let (device, message) = (self.device.clone(), reply::inval_inode(node, start, length));
-        // The caller may stop to wait; the permit goes when the kernel has answered.
+        // The caller may stop waiting; the permit is released when the kernel has finished.
         let told = tokio::task::spawn_blocking(move || {
             tell(&device, &message);
             drop(permit);
@@ -123,7 +126,7 @@ impl Notifier {
         let _ = told.await;
     }
 
-    /// Names are to be looked up again. Waits a moment for the kernel to have heard.
+    /// Invalidates names. Waits at most `PATIENCE` for the kernel.
     pub async fn names(&self, names: Vec<(u64, Name)>) {
         let push = |name| {
             let (told, heard) = oneshot::channel();
@@ -139,7 +142,7 @@ impl Notifier {
         let _ = tokio::time::timeout(PATIENCE, all).await;
     }
 
-    /// Names in a directory are to be looked up again; returns when the kernel has heard. It hears when nobody holds the
+    /// Expires names in a directory and waits for the kernel. The kernel finishes when no process holds the
     /// directory's lock.
     pub fn names_in(&self, parent: u64, names: Vec<Name>) -> impl Future<Output = ()> + use<> {
         let (device, tellers) = (self.device.clone(), self.tellers.clone());
@@ -153,7 +156,7 @@ impl Notifier {
         }
     }
 
-    /// The same of one, and nobody waits.
+    /// Invalidates one name, without waiting.
     pub fn name_later(&self, parent: u64, name: &Name) {
         self.queue.push((parent, name.clone()), oneshot::channel().0);
     }

@@ -1,4 +1,5 @@
-//! The operations, one file per group: what the kernel asks, in terms of the file system below.
+//! The operations, one file for each group: they translate the kernel's requests into calls of the file
+//! system below.
 
 mod attributes;
 pub mod deadlock;

@@ -1,48 +1,51 @@
-//! When what the kernel has in its page cache is still good at an open: one file's bookkeeping, pure.
+//! Decides whether the kernel's page cache of a file is still valid at an open. Pure bookkeeping for one
+//! file.
 //!
-//! Pages belong to the state of the file (`WccAttributes`) that was known when they were read. An open that shows the
-//! same state keeps them. Two changes within one granule of the origin's time stamps look alike, so that pages read
-//! while the last change was younger than a granule are kept until the next open and no longer (the granule rule of
-//! docs/semantics.md), unless a lease says that nobody else changes the file.
+//! Pages belong to the state of the file (`WccAttributes`) that was known when they were read. An open that
+//! shows the same state keeps them. Two changes may carry the same timestamp of the origin. So pages that
+//! were read while the state was racy are kept until the next open only, unless a lease excludes changes by
+//! other clients. This is the timestamp granularity rule of docs/semantics.md.
 //!
-//! Telling the kernel to drop pages takes time, in which it goes on reading them. So an open that comes after a change is not
-//! kept, though the kernel has been told already; and while an open that is not kept has been answered and the kernel
-//! has not been heard of it since, no other open is kept either.
+//! The kernel needs time to drop pages and goes on reading them meanwhile. So an open that follows a change
+//! does not keep pages, even if the kernel was already told to drop them. After an open that drops pages,
+//! no other open keeps pages either, until a request of that open shows that the kernel has processed its
+//! reply.
 //!
-//! Our own writes go through the page cache, which has them; they keep the rest if it is proven that nothing came
-//! between.
+//! The mount's own writes go through the page cache, which has their data. They keep the other pages if it
+//! is proven that no other change came between.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 use vfs::{Attributes, Timestamp, Wcc, WccAttributes};
 
-/// What a granule is at most, as the cache assumes it.
+/// Lower bound of the timestamp granularity, as the cache assumes it.
 const GRANULARITY_MIN: Duration = Duration::from_millis(10);
-/// Opens that are waited for to be heard of again; the last ones are the ones that will be.
+/// Limit of remembered opens that drop pages. The oldest is forgotten first: a request of the latest is the
+/// most likely.
 const DROPPING_MAX: usize = 64;
-/// A write that is shorter makes no page whole.
+/// A shorter write fills no complete page.
 const PAGE_MIN_BYTES: usize = 4096;
-/// How far the origin's clock may be from ours.
+/// Bound of the difference between the origin's clock and ours.
 pub const SKEW: Duration = Duration::from_secs(3);
 
-/// What is known of the pages of one file.
+/// The state of the kernel's pages of one file.
 #[derive(Clone, Debug, Default)]
 pub struct Pages {
-    /// The state that they are of, and when it was first seen.
+    /// The file state that the pages belong to, and when it was first seen.
     seen: Option<(WccAttributes, Instant)>,
-    /// Some were read when a change in the same granule would not have shown.
+    /// Some pages were read while the state was racy: a second change might carry the same timestamp.
     racy: bool,
-    /// Some belong to no known state, or to one that is over.
+    /// Some pages belong to an unknown or an outdated state.
     mixed: bool,
-    /// Opens that the kernel drops the pages for, or may not yet have: all of the same state.
+    /// Opens for which the kernel drops the pages, or may not have dropped them yet; all of the same state.
     dropping: Vec<u64>,
-    /// Some may be whole: only those are read without asking.
+    /// The kernel may have complete pages: only those are read without a request.
     filled: bool,
 }
 
 impl Pages {
-    /// The file is opened as `fh`, and this is what it is now. May its pages be kept?
+    /// Records an open as `fh` with the current attributes. True if its pages may be kept.
     pub fn open(&mut self, fh: u64, now: &Attributes, leased: bool) -> bool {
         let state = now.wcc();
         let same = self.seen.is_some_and(|(seen, _)| seen == state);
@@ -61,19 +64,19 @@ impl Pages {
         keep
     }
 
-    /// The kernel asks for something of the open `fh`: if it was to drop pages for that, it has.
+    /// A request of the open `fh` arrived: if the kernel had to drop pages for that open, it has done so.
     pub fn heard_of(&mut self, fh: u64) {
         if self.dropping.contains(&fh) {
             self.dropping.clear();
         }
     }
 
-    /// May the kernel have whole pages, or be about to get some?
+    /// May the kernel have complete pages now or soon?
     pub fn are_filled(&self) -> bool {
         self.filled || !self.dropping.is_empty()
     }
 
-    /// The kernel has put into its pages what it wrote.
+    /// The kernel has copied its written bytes into its pages.
     pub fn put(&mut self, bytes: usize) {
         self.filled |= bytes >= PAGE_MIN_BYTES;
     }
@@ -89,15 +92,17 @@ impl Pages {
         self.racy |= !leased && !old && since.elapsed() < granularity.max(GRANULARITY_MIN);
     }
 
-    /// The kernel has put what it wrote elsewhere than where it was written. May it be read there without our being asked?
+    /// The kernel cached its write at another offset than the bytes were written to. True if a program may
+    /// read them there without a request.
     pub fn misplaced(&mut self, bytes: usize) -> bool {
         let read = self.are_filled() || bytes >= PAGE_MIN_BYTES;
         *self = Pages { filled: read, ..Pages::default() };
         read
     }
 
-    /// We wrote, and the kernel has what we wrote. The states before and after, if nobody else wrote in between: else
-    /// the next open shows a state that these pages are not proven to be of.
+    /// Records a WRITE whose data the kernel has in its pages. Returns the states before and after it, if
+    /// no other client wrote in between. Otherwise the next open shows a state that these pages are not
+    /// proven to belong to.
     pub fn wrote(&mut self, wcc: &Wcc, leased: bool) -> Option<(WccAttributes, WccAttributes)> {
         let (seen, _) = self.seen?;
         let alone = leased || wcc.before.is_some_and(|before| before == seen);
@@ -108,11 +113,12 @@ impl Pages {
         Some((seen, after))
     }
 
-    /// Attributes are told to the kernel while nobody writes here. True if the pages are of another state: they go.
+    /// Attributes are sent to the kernel while no open here writes. True if the pages belong to another
+    /// state and must be dropped.
     pub fn told(&mut self, now: &Attributes) -> bool {
         let Some((seen, _)) = self.seen.filter(|(seen, _)| *seen != now.wcc()) else { return false };
         self.seen = Some((now.wcc(), Instant::now()));
-        // Until the kernel has dropped them they are there.
+        // The pages stay until the kernel has dropped them.
         (self.racy, self.mixed) = (false, true);
         self.dropping.clear();
         seen.mtime != now.mtime || seen.size != now.size || seen.change != now.change
@@ -146,7 +152,7 @@ mod tests {
         }
     }
 
-    /// An open that the kernel does something with.
+    /// An open, followed by a request of that open.
     fn open(pages: &mut Pages, mtime: i64, leased: bool) -> bool {
         let keep = pages.open(1, &at(mtime), leased);
         pages.heard_of(1);

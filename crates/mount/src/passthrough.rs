@@ -1,16 +1,17 @@
-//! Reads that the kernel does by itself, from the cache's own file.
+//! Passthrough: reads that the kernel serves itself from the cache file.
 //!
-//! An open for reading alone, of a file that is whole and valid in the cache, is told the descriptor of the cache file;
-//! its reads never come to us. The rules are the kernel's:
-//! - All opens of a node go one way: through the page cache, or through one and the same backing file.
-//! - An open cannot lose its backing file, nor get another one.
-//! - It takes CAP_SYS_ADMIN, and a connection that agreed on it.
+//! An open for reading only, of a file that is complete and valid in the cache, gets the descriptor of the
+//! cache file. Its reads never reach this process. The kernel sets these rules:
+//! - All opens of a node use the page cache, or all use one and the same backing file.
+//! - An open cannot lose or replace its backing file.
+//! - Passthrough needs CAP_SYS_ADMIN, and a connection on which INIT agreed on it.
 //!
-//! So the way is chosen at the open. If this open writes, or the file has changed, it cannot go the way of the node's other
-//! opens. Then the node is retired: the kernel looks the file up again and opens a new node. The opens of the old node keep
-//! their backing file, and `refill` writes that file anew when the remote file has changed.
+//! So the mount decides at the open. An open for writing, or of a changed file, cannot share the backing
+//! file of the node's other opens. Then the mount retires the node: the kernel looks the file up again and
+//! opens a new node. The opens of the old node keep their backing file, and `refill` rewrites it when the
+//! remote file has changed.
 //!
-//! A file that was locked not long ago is not passed through: each grant of a lock would have to look at the backing file.
+//! A recently locked file gets no passthrough: each grant of a lock would have to check the backing file.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -29,16 +30,16 @@ pub mod refill;
 /// How an open reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// Through the page cache, and us.
+    /// Through the page cache and this process.
     Ordinary,
-    /// From the backing file with this number.
+    /// From the backing file with this id.
     Passed(u32),
-    /// Not with this node: the kernel has to look the file up again.
+    /// Not through this node: the kernel must look the file up again.
     Again,
 }
 
 impl Front {
-    /// Chooses the way of an open and counts it.
+    /// Chooses how an open reads, and counts the open in the node.
     pub async fn way(
         &self,
         caller: &Caller,
@@ -81,7 +82,8 @@ impl Front {
         match self.device.open_backing(complete.file.as_fd()) {
             Ok(backing) => Some(Passed::new(backing, complete)),
             Err(errno) => {
-                // A file system that cannot be stacked, a right that is missing: it will not be better next time.
+                // An unsupported file system or a missing right will not be better next time; a lack of
+                // resources may.
                 if !matches!(errno, Errno::MFILE | Errno::NFILE | Errno::NOMEM) {
                     self.passthrough.store(false, Ordering::Relaxed);
                     tracing::info!("the kernel does not read cache files by itself: {errno}");

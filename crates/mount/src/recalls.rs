@@ -1,16 +1,19 @@
-//! Leases of the layer below, and what happens when it wants one back: the kernel is told first, then it is returned.
+//! Leases from the layer below, and their recall: the mount first invalidates the kernel's caches, then
+//! returns the lease.
 //!
-//! A recall may come before the reply to the open that grants the lease. An id that nobody has is therefore kept as long
-//! as an open is under way that was sent before; if none of them brings it, it goes back.
+//! A recall may arrive before the reply to the open that grants the lease. Therefore the mount remembers a
+//! recalled id that no node holds, as long as an earlier open is in flight. If no such open brings the
+//! lease, the mount returns it.
 //!
-//! A lease is held by the node that the next lookup of its file gives, which is the one that a recall finds. A retired node
-//! leaves its lease with the layer below, which gives the same one to its successor's open. It does not return it: the
-//! return might come after that.
+//! The node that the next lookup of the file gives holds the lease; a recall finds that node. A retired
+//! node drops its lease without returning it, and the layer below gives the same lease to the successor's
+//! open. A return could arrive after that grant.
 //!
-//! The layer below grants the same lease to each open while it has it. The return of a lease (the kernel has forgotten the
-//! file) and the next grant may therefore overtake each other, and the layer below would take a lease for returned that a
-//! node believes in. So an open that was sent before a return has ended brings no lease: the layer below keeps it as given,
-//! which costs a recall later, at most.
+//! The layer below grants the same lease to each open while it has the lease. So the return of a lease (the
+//! kernel has forgotten the file) and the next grant may overtake each other. The layer below would then
+//! take a lease for returned that a node relies on. Therefore an open that was sent before the end of a
+//! return brings no lease. The layer below keeps that lease as granted, which costs at most one recall
+//! later.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -25,15 +28,16 @@ use crate::credentials;
 use crate::front::Front;
 use crate::inodes::Inode;
 
-/// Recalls of leases that nobody has yet, at most.
+/// Limit of remembered recalls of leases that no node holds.
 const EARLY_MAX: usize = 4096;
-/// Leases on their way back, at most; beyond it the layer below revokes them in its own time.
+/// Limit of leases queued for return. Beyond it the layer below revokes them when their time is over.
 const RETURNS_MAX: usize = 1 << 16;
 
-/// What is known of leases on their way.
+/// Opens that may bring a lease, and leases on their way back.
 #[derive(Debug)]
 pub struct Recalls {
-    /// Held while a node gets a lease or loses it to a recall: neither comes between the two steps of the other.
+    /// Held while a node gets a lease or loses it to a recall, so that neither happens in the middle of the
+    /// other.
     in_flight: Mutex<OpensInFlight>,
     back: mpsc::Sender<(LeaseId, Handle)>,
 }
@@ -42,36 +46,37 @@ pub struct Recalls {
 struct OpensInFlight {
     under_way: BTreeSet<u64>,
     next: u64,
-    /// Recalled before they came: of which file, and the first open that cannot bring them any more.
+    /// Leases recalled before their grant: the file, and the first open that cannot bring the lease any
+    /// more.
     early: HashMap<LeaseId, (Handle, u64)>,
     leaving: HashMap<LeaseId, Leaving>,
-    /// Those whose return has ended, with the first open that was sent after that, in this order.
+    /// Leases whose return has ended, with the first open sent after that end, in this order.
     left: VecDeque<(u64, LeaseId)>,
 }
 
 /// A lease on its way back.
 #[derive(Debug, Default)]
 struct Leaving {
-    /// Returns that have not ended.
+    /// Returns in progress.
     returns: usize,
-    /// The first open that was sent after the last return.
+    /// The first open sent after the last return ended.
     until: u64,
 }
 
 impl OpensInFlight {
-    /// The first open that is under way, or the next one.
+    /// The oldest open in flight, or the next one.
     fn first(&self) -> u64 {
         self.under_way.first().copied().unwrap_or(self.next)
     }
 
-    /// May this open bring the lease? Not if its return may come after the grant.
+    /// May this open bring the lease? Not if a return of the lease may be processed after the grant.
     fn may_bring(&self, number: u64, id: LeaseId) -> bool {
         let leaving = self.leaving.get(&id);
         let is_gone = leaving.is_none_or(|leaving| leaving.returns == 0 && leaving.until <= number);
         is_gone && !self.early.contains_key(&id)
     }
 
-    /// Forgets what no open under way can bring.
+    /// Forgets returned leases that no open in flight can bring.
     fn forget_left(&mut self) {
         let first = self.first();
         while let Some((until, id)) = self.left.front().copied().filter(|(until, _)| *until <= first) {
@@ -87,13 +92,13 @@ impl OpensInFlight {
 }
 
 impl Recalls {
-    /// None, and where those go that are returned.
+    /// A table without leases, and the queue of leases to return.
     pub fn new() -> (Recalls, mpsc::Receiver<(LeaseId, Handle)>) {
         let (back, returns) = mpsc::channel(RETURNS_MAX);
         (Recalls { in_flight: Mutex::default(), back }, returns)
     }
 
-    /// An open that may bring a lease is about to be sent.
+    /// An open that may bring a lease is about to be sent. Returns its number.
     pub fn take_off(&self) -> u64 {
         let mut in_flight = self.in_flight.lock();
         let number = in_flight.next;
@@ -102,8 +107,8 @@ impl Recalls {
         number
     }
 
-    /// It has been answered. `keep` takes the lease that it brought, unless that was recalled or given back meanwhile. What
-    /// was recalled and cannot be brought any more.
+    /// The open has been answered. Calls `keep` to store the lease that it brought, unless that lease was
+    /// recalled or returned meanwhile. Returns the recalled leases that no open can bring any more.
     fn land(&self, number: u64, lease: Option<LeaseId>, keep: impl FnOnce()) -> Vec<(LeaseId, Handle)> {
         let mut in_flight = self.in_flight.lock();
         in_flight.under_way.remove(&number);
@@ -116,7 +121,7 @@ impl Recalls {
         over.map(|(id, (handle, _))| (id, handle)).collect()
     }
 
-    /// A lease is wanted back. `take` takes it from the node that has it.
+    /// Handles a recall. `take` takes the lease from the node that holds it.
     fn recall(&self, id: LeaseId, of: &Handle, take: impl FnOnce() -> Option<Arc<Inode>>) -> Wanted {
         let mut in_flight = self.in_flight.lock();
         if let Some(inode) = take() {
@@ -132,7 +137,7 @@ impl Recalls {
         Wanted::Early
     }
 
-    /// A lease goes back, unless `stays` says that it does not.
+    /// Marks a lease as leaving, unless `stays` returns true.
     fn leave(&self, id: LeaseId, stays: impl FnOnce() -> bool) -> bool {
         let mut in_flight = self.in_flight.lock();
         let leaves = !stays();
@@ -142,7 +147,7 @@ impl Recalls {
         leaves
     }
 
-    /// A return has ended.
+    /// Records the end of a return.
     fn left(&self, id: LeaseId) {
         let mut in_flight = self.in_flight.lock();
         let until = in_flight.next;
@@ -154,7 +159,8 @@ impl Recalls {
         in_flight.forget_left();
     }
 
-    /// Returns a lease that leaves, soon. One that does not fit is revoked by the layer below when its time is over.
+    /// Queues the return of a leaving lease. If the queue is full, the layer below revokes the lease when
+    /// its time is over.
     fn send_back(&self, id: LeaseId, of: &Handle) {
         if self.back.try_send((id, *of)).is_err() {
             self.left(id);
@@ -162,19 +168,19 @@ impl Recalls {
     }
 }
 
-/// From whom a lease is wanted.
+/// The holder of a recalled lease.
 #[derive(Debug)]
 enum Wanted {
-    /// It had it, and is to be told of.
+    /// This node held it; the kernel's caches of the node must be invalidated.
     From(Arc<Inode>),
     FromNobody,
-    /// An open under way may bring it.
+    /// An open in flight may bring it.
     Early,
 }
 
 impl Front {
-    /// An open has been answered, and this is the lease that it brought. One that may be on its way back is left with the
-    /// layer below, and comes with a later open.
+    /// An open has been answered and brought `lease`. A lease that may be on its way back stays with the
+    /// layer below and comes with a later open.
     pub fn landed(&self, flight: u64, inode: &Inode, lease: Option<Lease>) {
         let mut holder = None;
         let mut before = None;
@@ -193,20 +199,20 @@ impl Front {
         }
     }
 
-    /// An open brought nothing.
+    /// An open failed and brought no lease.
     pub fn crashed(&self, flight: u64) {
         let over = self.recalls.land(flight, None, || ());
         over.into_iter().for_each(|(id, of)| self.give_back(id, &of));
     }
 
-    /// The next lookup of a file gives it another node. Whatever the kernel was told of this one under a lease it has to
-    /// ask for again: nobody will recall it.
+    /// Retires a node: the next lookup of the file gets another node. The kernel must ask again for
+    /// everything that it cached under this node's lease, since no recall will reach this node.
     pub fn retire(&self, inode: &Inode) {
         self.inodes.retire(inode);
         self.part(inode);
     }
 
-    /// A retired node parts with its lease.
+    /// Drops the lease of a retired node and invalidates what the kernel cached under it.
     fn part(&self, inode: &Inode) {
         let names = {
             let mut state = inode.state.lock();
@@ -217,7 +223,7 @@ impl Front {
         names.iter().for_each(|(parent, name)| self.notifier.name_later(*parent, name));
     }
 
-    /// Returns a lease, soon, unless the node of this file has it.
+    /// Queues the return of a lease, unless the node of the file holds it.
     pub fn give_back(&self, id: LeaseId, of: &Handle) {
         let is_held = || {
             let node = self.inodes.find(of);
@@ -228,7 +234,7 @@ impl Front {
         }
     }
 
-    /// The kernel must not believe any longer what a lease vouched for.
+    /// Handles a recall: the kernel must stop trusting what it cached under the lease.
     async fn recall(&self, id: LeaseId, handle: &Handle) {
         self.counters.recalls.fetch_add(1, Ordering::Relaxed);
         let take = || {
@@ -244,7 +250,7 @@ impl Front {
         self.recalls.send_back(id, handle);
     }
 
-    /// Attributes and names of a file are to be asked for again.
+    /// Invalidates the kernel's attributes and names of a file.
     pub async fn distrust(&self, inode: &Inode) {
         self.notifier.attributes_of_any(inode.number).await;
         let names = inode.state.lock().names.clone();
@@ -252,8 +258,8 @@ impl Front {
     }
 }
 
-/// Returns leases, for as long as the mount lives. Only when one has ended does the layer below show what has changed: then the
-/// files are looked at that the kernel reads by itself.
+/// Returns leases for the lifetime of the mount. The layer below shows the new state only after the return
+/// has ended; so the backing files of passthrough are checked then.
 pub async fn returner(front: Weak<Front>, mut returns: mpsc::Receiver<(LeaseId, Handle)>) {
     while let Some((id, of)) = returns.recv().await {
         let Some(fs) = front.upgrade().map(|front| front.fs.clone()) else { return };
@@ -270,7 +276,7 @@ pub async fn returner(front: Weak<Front>, mut returns: mpsc::Receiver<(LeaseId, 
     }
 }
 
-/// Listens to the layer below, for as long as the mount lives.
+/// Handles callbacks of the layer below for the lifetime of the mount.
 pub async fn listener(front: Weak<Front>, mut callbacks: Callbacks) {
     while let Some(callback) = callbacks.recv().await {
         let Some(front) = front.upgrade() else { return };
@@ -299,7 +305,7 @@ async fn on_callback(front: Arc<Front>, callback: Callback) {
                 }
             }
         }
-        // Writes are below by the time they are answered: nothing is known here alone.
+        // This front delays no writes: the layer below has them when they are answered.
         Callback::Getattr(_) => {}
     }
 }
@@ -308,7 +314,7 @@ async fn on_callback(front: Arc<Front>, callback: Callback) {
 mod tests {
     use super::*;
 
-    /// Is the lease that an open brings kept? And what goes back.
+    /// Is the lease that an open brings kept, and which leases must be returned?
     fn land(recalls: &Recalls, number: u64, lease: Option<u64>) -> (bool, Vec<u64>) {
         let mut kept = false;
         let over = recalls.land(number, lease.map(LeaseId), || kept = true);
@@ -334,7 +340,7 @@ mod tests {
         assert_eq!(land(&recalls, a, Some(2)), (false, vec![2]), "recalled on the way");
         assert_eq!(land(&recalls, c, Some(2)), (true, vec![]), "sent after: it is another grant");
         assert!(recalls.in_flight.lock().early.is_empty());
-        // Nobody brings it: whoever wants it back gets it all the same.
+        // No open brings it: the recall is answered nevertheless.
         let d = recalls.take_off();
         assert!(is_early(&recalls, 4));
         assert_eq!(land(&recalls, d, None), (false, vec![4]));

@@ -1,13 +1,13 @@
-//! The conversation with the kernel: who reads requests, who answers them, and who stops waiting.
+//! Reads the kernel's requests, starts them, and sends the replies.
 //!
-//! One thread reads at a time, and goes on reading as long as what it reads is soon answered: the kernel would wake the
-//! others in turn, for a request each, and each would find its caches cold. Before it copies much it lets another one
-//! read.
+//! One thread reads at a time, and continues while its requests are answered quickly. If all threads read
+//! in turn, the kernel would wake a different one for each request, and each would find its CPU caches
+//! cold. Before a thread copies much data, it lets another thread read.
 //!
-//! A request is begun on the thread that read it: an answer that needs no waiting needs no other thread. What has to
-//! wait goes on as a task, to its end, whoever waits for it. A process that has been killed gets its answer before that
-//! (`hard` or not, a mount must not keep anybody from being killed), and what it would have got is taken back: an open
-//! is closed, nodes are forgotten.
+//! A request starts on the thread that read it, so a reply that needs no waiting needs no other thread. A
+//! request that must wait continues as a task and runs to completion, even if its requester goes away. If
+//! the requesting process was killed, reply EINTR at once and undo the operation when it finishes: close
+//! the open, forget the nodes. This holds with `hard` too: a mount must never make a process unkillable.
 
 use std::collections::{HashMap, HashSet};
 use std::future::Future;
@@ -29,27 +29,28 @@ use crate::wire::abi::{IN_HEADER_BYTES, Init, MAJOR, MINOR_MIN};
 use crate::wire::reply::{Answer, InitOut, Outcome};
 use crate::wire::request::{self, Header, Request};
 
-/// After how long it is looked whether who waits has been killed, if no signal is told; and how often from then on.
+/// When to check whether the requesting process was killed: first after `.0`, if the kernel reports no
+/// signal, then every `.1`.
 const LOOK: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(250));
-/// Signals for requests that have not begun, at most.
+/// Limit of remembered signals for requests that have not started.
 const EARLY_MAX: usize = 1024;
-/// Bytes of file data that take longer to copy than it takes to wake up another thread.
+/// Copying more bytes of file data takes longer than waking another thread.
 const MUCH_BYTES: usize = 32 << 10;
-/// Requests of the kernel itself (read-ahead, write-back) at a time.
+/// Limit of requests that the kernel itself has in flight (read-ahead, write-back).
 const BACKGROUND_MAX: u16 = 64;
 
 type Work = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
-/// What the two sides have agreed on.
+/// The result of INIT.
 #[derive(Clone, Copy, Debug)]
 pub struct Agreed {
-    /// What both can.
+    /// The flags that both sides support.
     pub flags: Init,
     /// Largest WRITE in bytes.
     pub max_write: u32,
 }
 
-/// Why there is no conversation.
+/// Why INIT failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// The kernel's protocol is too old.
@@ -58,7 +59,7 @@ pub enum Refused {
     Broken(Errno),
 }
 
-/// Answers INIT: the first request, before any other. `wanted` are our wishes.
+/// Answers INIT, which comes before any other request. `wanted` are the flags that this mount asks for.
 pub fn shake_hands(device: &Device, wanted: Init, max_write: u32) -> Result<Agreed, Refused> {
     let mut reader = Reader::new(device.clone(), max_write);
     loop {
@@ -82,21 +83,21 @@ pub fn shake_hands(device: &Device, wanted: Init, max_write: u32) -> Result<Agre
             time_gran: 1,
         };
         device.reply(header.unique, &Ok(Answer::Init(init))).map_err(Refused::Broken)?;
-        // One that speaks a later major version asks again with ours.
+        // A kernel with a later major version sends INIT again with ours.
         if major == MAJOR {
             return Ok(agreed);
         }
     }
 }
 
-/// Requests that wait, and signals for some that have not begun to.
+/// Requests that wait for the layer below, and signals for requests that have not started.
 #[derive(Debug, Default)]
 struct Waiting {
     requests: HashMap<u64, Interrupt>,
     early: HashSet<u64>,
 }
 
-/// A conversation. Cheap to clone.
+/// The exchange with the kernel over one connection. Cheap to clone.
 #[derive(Clone)]
 pub struct Session {
     front: Arc<Front>,
@@ -128,7 +129,7 @@ impl Session {
         let _ = ended.wait_for(|ended| *ended).await;
     }
 
-    /// Has that happened?
+    /// Is the file system unmounted, or the connection aborted?
     pub fn has_ended(&self) -> bool {
         *self.ended.borrow()
     }
@@ -179,7 +180,7 @@ impl Session {
         }
     }
 
-    /// Begins a request, and answers it if it need not wait.
+    /// Starts a request. If it finishes without waiting, replies at once.
     fn begin(&self, device: &Device, header: Header, request: Request) {
         let _runtime = self.runtime.enter();
         let interrupt = Interrupt::default();
@@ -199,7 +200,7 @@ impl Session {
         }
     }
 
-    /// Waits for an answer for as long as the asker does.
+    /// Waits for the answer, until the requesting process is killed.
     async fn go_on(self, device: Device, header: Header, mut work: Work, interrupt: Interrupt) {
         let mut look = LOOK.0;
         let mut told = false;
@@ -226,21 +227,24 @@ impl Session {
         }
     }
 
-    /// A signal came for who waits for this request. It may have been read by another thread, which has not begun it.
+    /// INTERRUPT: the requester of `unique` got a signal. If another thread has read that request but not
+    /// started it, the signal is kept for it.
     fn interrupt(&self, unique: u64) {
         let mut waiting = self.waiting.lock();
         if let Some(interrupt) = waiting.requests.get(&unique) {
             interrupt.raise();
             return;
         }
-        // Of those that have just been answered nothing comes any more.
+        // A signal for a request that was just answered is never consumed. Drop all of them when the set is
+        // full.
         if waiting.early.len() >= EARLY_MAX {
             waiting.early.clear();
         }
         waiting.early.insert(unique);
     }
 
-    /// Replies the way that the request came: the kernel keeps a list of its own for each descriptor.
+    /// Replies over the descriptor that delivered the request: the kernel keeps a list of requests for each
+    /// descriptor.
     fn reply(&self, device: &Device, unique: u64, outcome: Outcome) {
         if matches!(outcome, Ok(Answer::UnansweredSince)) {
             return;
@@ -255,7 +259,7 @@ impl Session {
     }
 }
 
-/// Does a request take long without waiting for anything?
+/// Does a request take long although it waits for nothing?
 fn is_much(request: &Request) -> bool {
     match request {
         Request::Read { size, .. } => *size as usize > MUCH_BYTES,

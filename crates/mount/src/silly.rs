@@ -1,8 +1,8 @@
-//! Files that are removed while they are open, as every NFS client does it: the file gets a name of its own, `.nfs…`,
-//! and loses that at the last close.
+//! Silly rename: a file that is removed while it is open gets a name `.nfs…`, as with every NFS client. The
+//! name is removed at the last close.
 //!
-//! A process that is killed leaves such names behind. Each is therefore written down before it is given, in a file of
-//! one line each, and what stands there is removed at the next mount.
+//! A killed process leaves such names behind. Therefore each name is recorded in a file before it is given,
+//! one per line. The next mount removes all names in that file.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -14,9 +14,9 @@ use vfs::{Caller, FileSystem, Handle, Name, Status};
 
 use crate::inodes::Silly;
 
-/// The file, in the state directory.
+/// Name of the record in the state directory.
 const FILE: &str = "silly";
-/// What is read of it at most.
+/// Limit of lines read from it.
 const LINES_MAX: usize = 100_000;
 
 /// The record of names to be removed.
@@ -24,14 +24,15 @@ const LINES_MAX: usize = 100_000;
 pub struct Record {
     path: Option<PathBuf>,
     file: Mutex<Option<File>>,
-    /// Names that are given and not yet removed. At none of them the file is cut.
+    /// Names given and not yet removed. When none is left, the file is truncated.
     standing: Mutex<u64>,
     next: AtomicU64,
     nonce: u32,
 }
 
 impl Record {
-    /// The record in a directory, or one that is kept nowhere. What a process that was killed had left in it is removed.
+    /// Opens the record in a directory, or one that is kept in memory only. Removes the names that a killed
+    /// process left in it.
     pub async fn open(directory: Option<&Path>, fs: &dyn FileSystem) -> io::Result<Record> {
         let nonce = getrandom::u32().map_err(|error| io::Error::other(error.to_string()))?;
         let path = directory.map(|directory| directory.join(FILE));
@@ -51,14 +52,14 @@ impl Record {
         Ok(record)
     }
 
-    /// A name that nobody has, for a file: `.nfs`, its inode number, and what makes it unique.
+    /// A unique silly name for a file: `.nfs`, its inode number, a nonce and a counter.
     pub fn name(&self, fileid: u64) -> Name {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let text = format!(".nfs{fileid:016x}{:08x}{number:08x}", self.nonce);
         Name::new(text.as_bytes()).unwrap_or_else(|_| unreachable!("36 plain characters"))
     }
 
-    /// A name is about to be given.
+    /// Records a name that is about to be given.
     pub fn add(&self, silly: &Silly) -> io::Result<()> {
         *self.standing.lock() += 1;
         let (uid, gid) = match &silly.caller.principal {
@@ -67,7 +68,7 @@ impl Record {
         };
         let line = format!("{} {} {uid} {gid}\n", silly.directory, hex(silly.name.as_bytes()));
         match self.file.lock().as_mut().map(|file| file.write_all(line.as_bytes())) {
-            // The program may remove its file all the same.
+            // The record is lost, but the program may remove its file.
             Some(Err(error)) if is_full(&error) => {
                 tracing::warn!(
                     "the disk of the cache is full: if this process is killed, {} stays",
@@ -79,7 +80,7 @@ impl Record {
         }
     }
 
-    /// It was removed, or not given after all.
+    /// The name was removed, or was not given after all.
     pub fn done(&self) {
         let mut standing = self.standing.lock();
         *standing = standing.saturating_sub(1);
@@ -97,16 +98,16 @@ impl Record {
     }
 }
 
-/// Does the system say that there is no space?
+/// Is the error a lack of space or quota?
 fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// Removes what the lines speak of.
+/// Removes the recorded names.
 async fn clean(lines: &str, fs: &dyn FileSystem) {
     for line in lines.lines().take(LINES_MAX) {
         let Some((directory, name, uid, gid)) = parse(line) else { continue };
-        // Only names that we gave: whatever else the file says is not ours to remove.
+        // Remove only names that a mount gave; never any other name that the record contains.
         if !name.as_bytes().starts_with(b".nfs") {
             continue;
         }

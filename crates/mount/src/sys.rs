@@ -1,5 +1,5 @@
-//! The ioctls of `/dev/fuse`, which nothing safe offers.
-#![allow(unsafe_code)] // these three ioctls are wrapped nowhere
+//! The ioctls of `/dev/fuse` that no safe wrapper offers.
+#![allow(unsafe_code)] // no crate wraps these three ioctls
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -28,24 +28,24 @@ fn result(returned: libc::c_int) -> Result<libc::c_int, Errno> {
     }
 }
 
-/// Makes `new`, a fresh descriptor of `/dev/fuse`, another way to the connection of `of`.
+/// Connects `new`, a fresh descriptor of `/dev/fuse`, to the connection of `of`.
 pub fn clone_device(new: BorrowedFd<'_>, of: BorrowedFd<'_>) -> Result<(), Errno> {
     let fd = of.as_raw_fd() as u32;
     // SAFETY: the argument is a pointer to a u32 that lives through the call, as this ioctl wants it.
     result(unsafe { libc::ioctl(new.as_raw_fd(), CLONE, &raw const fd) }).map(drop)
 }
 
-/// Registers a file for passthrough: its number with this connection.
+/// Registers a file for passthrough. Returns its id within this connection.
 ///
 /// # Errors
-/// `PERM` without CAP_SYS_ADMIN or where passthrough was not agreed on, `NOTTY` on a kernel without it.
+/// `PERM` without CAP_SYS_ADMIN or if passthrough was not agreed on, `NOTTY` on a kernel without it.
 pub fn open_backing(device: BorrowedFd<'_>, file: BorrowedFd<'_>) -> Result<u32, Errno> {
     let map = BackingMap { fd: file.as_raw_fd(), flags: 0, padding: 0 };
     // SAFETY: the argument is a pointer to a `fuse_backing_map` that lives through the call.
     result(unsafe { libc::ioctl(device.as_raw_fd(), BACKING_OPEN, &raw const map) }).map(|id| id as u32)
 }
 
-/// Lets go of a registered file; opens that use it keep it.
+/// Unregisters a file. Opens that use it keep it.
 pub fn close_backing(device: BorrowedFd<'_>, id: u32) -> Result<(), Errno> {
     // SAFETY: the argument is a pointer to a u32 that lives through the call.
     result(unsafe { libc::ioctl(device.as_raw_fd(), BACKING_CLOSE, &raw const id) }).map(drop)

@@ -1,12 +1,12 @@
-//! What the kernel and a FUSE file system say to each other over `/dev/fuse` (`linux/fuse.h`, protocol 7.31 and later).
+//! The FUSE protocol over `/dev/fuse` (`linux/fuse.h`, protocol 7.31 and later).
 //!
-//! Every read of the device gives one request, every write takes one reply or one notification; all numbers are of the
-//! machine's own byte order. Requests are parsed once into values that own what they need; a request that does not
-//! parse is answered with EINVAL. Pure: no system call is made here.
+//! Each read of the device returns one request; each write takes one reply or one notification. Numbers
+//! have the machine's byte order. A request is parsed once into a value that owns its data; a malformed
+//! request gets EINVAL. Pure: this module makes no system call.
 //!
-//! The protocol is spoken here and not through a library because two things that this front needs are not to be had
-//! there: FUSE_INTERRUPT (without it, who waits for a lock or for a silent server cannot be killed), and the flags that
-//! tell `flock` from `fcntl` and say that set-id bits are to go.
+//! The project implements the protocol itself because no library offers two things that this front needs.
+//! The first is FUSE_INTERRUPT; without it, a process that waits for a lock or a dead server cannot be
+//! killed. The second are the flags that tell `flock` from `fcntl` and request the clearing of set-id bits.
 
 pub mod abi;
 pub mod reply;

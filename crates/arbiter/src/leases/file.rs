@@ -1,4 +1,4 @@
-//! What is known of one file.
+//! The state of one file.
 
 use tokio::time::Instant;
 use vfs::{Lease, LeaseId};
@@ -7,24 +7,24 @@ use vfs::{Lease, LeaseId};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Under {
     pub(super) lease: Lease,
-    /// It is to go back as soon as ours have come back.
+    /// It must be returned as soon as all leases under it have ended.
     pub(super) recalled: bool,
-    /// Orders them by last use.
+    /// The order of the last use.
     pub(super) used: u64,
 }
 
-/// See the module.
+/// The state of one file.
 #[derive(Debug, Default)]
 pub(super) struct File {
     pub(super) under: Option<Under>,
     pub(super) grants: Vec<LeaseId>,
-    /// Changes under way.
+    /// Number of changes in flight.
     pub(super) changing: u32,
-    /// Askers who wait until something is returned.
+    /// Number of requesters that wait for the return of leases.
     pub(super) claims: u32,
-    /// Nothing is granted until then: the file changes hands.
+    /// The end of the quiet period after a conflict; until then no lease is granted.
     pub(super) quiet_until: Option<Instant>,
-    /// It is in the queue of quiet files.
+    /// The file is in the queue of quiet files.
     pub(super) hushed: bool,
 }
 

@@ -1,7 +1,7 @@
-//! The files of which something is known, by handle.
+//! The files with state, by handle.
 //!
-//! A handle may be 128 bytes long and most are a quarter of that: each is kept once, as long as it is, and shared by all that
-//! speaks of its file.
+//! A handle may be 128 bytes long, and most are a quarter of that. Each handle is stored once, in its own
+//! length, and shared by all entries about its file.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -11,7 +11,7 @@ use vfs::Handle;
 
 use super::file::File;
 
-/// A handle that is kept.
+/// A stored handle.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Key(Arc<[u8]>);
 
@@ -20,7 +20,7 @@ impl Key {
         Key(handle.as_bytes().into())
     }
 
-    /// As others have it.
+    /// The handle as a value.
     pub(super) fn handle(&self) -> Handle {
         Handle::new(&self.0).unwrap_or_else(|| unreachable!("it was made of one"))
     }
@@ -32,7 +32,7 @@ impl Borrow<[u8]> for Key {
     }
 }
 
-/// See the module.
+/// The table of files. See the module.
 #[derive(Debug, Default)]
 pub(super) struct Files(HashMap<Key, File>);
 
@@ -45,7 +45,7 @@ impl Files {
         self.0.get_mut(handle.as_bytes())
     }
 
-    /// What is known of the file, from now on.
+    /// The state of the file, created if necessary.
     pub(super) fn entry(&mut self, handle: &Handle) -> &mut File {
         if !self.0.contains_key(handle.as_bytes()) {
             self.0.insert(Key::new(handle), File::default());
@@ -53,7 +53,7 @@ impl Files {
         self.get_mut(handle).unwrap_or_else(|| unreachable!("it is there"))
     }
 
-    /// Its handle, to be kept: that of the file, if anything is known of it.
+    /// The stored handle of a file: shared with its state, if there is any.
     pub(super) fn key(&self, handle: &Handle) -> Key {
         let known = self.0.get_key_value(handle.as_bytes());
         known.map_or_else(|| Key::new(handle), |(key, _)| key.clone())

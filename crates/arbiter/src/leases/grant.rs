@@ -1,4 +1,4 @@
-//! When a lease is granted, and which is taken back to make room.
+//! Grants of leases, and recalls that free capacity.
 
 use std::time::Duration;
 
@@ -8,37 +8,38 @@ use vfs::{Handle, HolderId, Lease, LeaseId, LeaseKind, Share, Want};
 use super::{Delegations, Effect, Grant, Leases, Term, Termed};
 use crate::shares::Others;
 
-/// Room is made when all but one in so many leases are out.
+/// Old leases are recalled when fewer than `leases_max` divided by this are free.
 const RESERVE_DIVISOR: usize = 16;
-/// No more than so many are recalled for one that is granted.
+/// Limit of recalls for one grant.
 const ROOM_AT_ONCE_MAX: usize = 16;
-/// Where the layer below has no room, so many more are recalled than there are askers.
+/// Number of recalls beyond the number of waiters, when the layer below has no capacity.
 const RECALLED_BEYOND_ASKERS: usize = 3;
-/// How often a holder is asked to return what it likes least.
+/// Interval of CB_RECALL_ANY.
 const ASK_ANY_INTERVAL: Duration = Duration::from_secs(10);
 
-/// An open that might get a lease.
+/// An open that may get a lease.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
-    /// For whom.
+    /// The holder that would get it.
     pub holder: Option<HolderId>,
-    /// What it does.
+    /// The access of the open.
     pub access: Share,
-    /// What it would like.
+    /// The kind of lease that the client wants.
     pub want: Want,
-    /// What others do with the file.
+    /// The opens of other holders.
     pub others: Others,
     /// The change attribute that came with the open.
     pub change: u64,
-    /// It is a directory.
+    /// The file is a directory.
     pub directory: bool,
-    /// The lease is to end by itself after so long: see [`super::terms`].
+    /// If given, the lease ends by itself after this time: see [`super::terms`].
     pub term: Option<Duration>,
 }
 
 impl Leases {
-    /// Grants a lease with an open that was entered, if that is allowed and wise. The open is [`Leases::clear`] of what
-    /// others hold, and what the layer below gave with it has [landed](Leases::land).
+    /// Grants a lease with an open that was entered, if the rules permit and recommend it. The caller has
+    /// checked [`Leases::clear`]; the lease that the layer below gave with the open has
+    /// [landed](Leases::land).
     pub fn grant(&mut self, now: Instant, handle: &Handle, wanted: &Wanted) -> Option<Lease> {
         let holder = wanted.holder?;
         if let Some(term) = wanted.term
@@ -63,7 +64,7 @@ impl Leases {
         let id = LeaseId(self.stamp());
         let change = wanted.change;
         let under = self.files.get(handle).and_then(|file| file.under);
-        // The layer below has set space aside for one writer, and there is only one.
+        // The layer below has reserved space for one writer, and there is only one.
         let space_limit = under.map_or(Lease::NO_SPACE_LIMIT, |under| under.lease.space_limit);
         let lease = Lease { id, kind, until, change, space_limit };
         let grant = Grant {
@@ -83,7 +84,7 @@ impl Leases {
         self.grants.insert(id, grant);
         self.queue_end(id);
         if term.is_none() {
-            // One with a term is not recalled to make room: it ends soon enough.
+            // A lease with a term is not recalled to free capacity: it ends soon enough.
             self.idle.insert(used, id);
         }
         self.termed += usize::from(term.is_some());
@@ -94,14 +95,14 @@ impl Leases {
         Some(lease)
     }
 
-    /// The attributes that go with a grant were read anew.
+    /// Records the change attribute of attributes that were read again after the grant.
     pub fn vouch(&mut self, id: LeaseId, change: u64) {
         if let Some(grant) = self.grants.get_mut(&id) {
             (grant.change, grant.told) = (change, change);
         }
     }
 
-    /// The holder uses the file: its lease on it is useful.
+    /// The holder uses the file, so its lease on it is useful.
     pub fn touch(&mut self, handle: &Handle, holder: Option<HolderId>) {
         let used = self.stamp();
         let Some(file) = self.files.get(handle) else { return };
@@ -153,10 +154,10 @@ impl Leases {
         (under.lease.kind >= kind).then_some((kind, until))
     }
 
-    /// The layer below has no room for what so many askers want: recalls the least useful leases, unless as many are on
-    /// their way back.
+    /// The layer below has no capacity for `waiters` requests. Recalls the least recently used leases,
+    /// unless enough are on their way back.
     pub fn free_up(&mut self, now: Instant, waiters: usize) {
-        // Those with a term end soon enough.
+        // Leases with a term end soon enough.
         let on_their_way = self.grants.len() - self.termed - self.idle.len();
         let missing = (waiters + RECALLED_BEYOND_ASKERS).saturating_sub(on_their_way);
         let oldest: Vec<LeaseId> = self.idle.values().take(missing.min(ROOM_AT_ONCE_MAX)).copied().collect();
@@ -165,7 +166,7 @@ impl Leases {
         }
     }
 
-    /// Recalls the least useful leases when the bound is near.
+    /// Recalls the least recently used leases when the limit is near.
     fn free_capacity(&mut self, now: Instant) {
         let reserve = (self.max / RESERVE_DIVISOR).max(1);
         let high = self.max.saturating_sub(reserve);
@@ -182,7 +183,7 @@ impl Leases {
                 self.holders.iter().max_by_key(|(holder, count)| (**count, **holder))
         {
             self.asked_any = Some(now);
-            // As many as the reserve: no more are in anybody's way.
+            // As many as the reserve: recalling more would be useless.
             self.effects.push(Effect::RecallAny(*holder, count.saturating_sub(reserve) as u32));
         }
     }

@@ -1,30 +1,31 @@
-//! Opens under way below, whose answers may name leases that something else has been heard of meanwhile.
+//! Opens in flight at the layer below. Their replies may name leases about which other news has arrived
+//! meanwhile.
 
 use std::collections::BTreeSet;
 
-/// An open under way.
+/// An open in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GrantInFlight {
     pub(super) number: u64,
-    /// Changes that had ended when it began.
+    /// The number of changes that had ended when it began.
     pub(super) changes: u64,
 }
 
 impl GrantInFlight {
-    /// So many changes that end meanwhile are the open's own.
+    /// This many changes that end meanwhile are the open's own.
     pub fn allow(&mut self, changes: u64) {
         self.changes += changes;
     }
 }
 
-/// All opens under way.
+/// All opens in flight.
 #[derive(Debug, Default)]
 pub(super) struct GrantsInFlight {
     next: u64,
     in_flight: BTreeSet<u64>,
 }
 
-/// A point in time: between the opens that began before and those that began after.
+/// A point in time: it separates earlier opens from later ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Mark(u64);
 
@@ -44,21 +45,21 @@ impl GrantsInFlight {
         Mark(self.next)
     }
 
-    /// Have all opens landed that were under way then?
+    /// Have all opens ended that were in flight at that time?
     pub(super) fn have_ended(&self, mark: Mark) -> bool {
         self.in_flight.first().is_none_or(|oldest| *oldest >= mark.0)
     }
 }
 
-/// What has been heard of a lease from below that no open's answer has named, or that may be named once more.
+/// News about a lease from below that no reply has named yet, or that a reply may name again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Seen {
-    /// It was recalled; the answer that grants it may be one of those under way.
+    /// It was recalled; a reply in flight may grant it.
     Recalled(Mark),
     /// It was revoked.
     Revoked(Mark),
-    /// We are giving it back.
+    /// The arbiter is returning it.
     GivingBack,
-    /// We have given it back; an answer from before that means nothing.
+    /// The arbiter has returned it; an older reply that names it is ignored.
     GaveBack(Mark),
 }

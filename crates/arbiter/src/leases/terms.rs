@@ -1,18 +1,21 @@
 //! Leases with a term: those of NQNFS (Macklem 1994, sections 4 and 5).
 //!
-//! Such a lease ends by itself, unless its holder renews it, and nothing else ends it for certain: the holder may never
-//! hear that it is recalled. So whoever is in its way waits until it is returned *or has truly ended*, and it is never
-//! revoked before, unless the layer below has lost what it stands under. When one has truly ended is told here, by the clock of this machine alone:
+//! Such a lease ends by itself unless its holder renews it. Nothing else ends it for certain: the holder
+//! may never hear of a recall. So a conflicting request waits until the lease is returned *or has truly
+//! ended*. It is never revoked before that, unless the layer below has lost the lease that it depends on.
+//! This module decides, by the clock of this machine alone, when a lease has truly ended:
 //!
-//! - one for reading, `clock_skew` after its term: the holder's clock may run slower than ours by so much in a term;
-//! - one for writing, when besides nothing was written to the file for `write_slack` after that, because what the holder
-//!   wrote under it may be on its way still, and when there is a worker free to take what arrives (`workers`): what
-//!   waits unread in a socket has arrived for its sender.
+//! - A read lease has truly ended `clock_skew` after its term: the holder's clock may fall behind ours by
+//!   that much during a term.
+//! - For a write lease, in addition no write to the file may arrive for `write_slack` after that. A write
+//!   under the lease may still be in flight. Also a worker must be free to process arriving calls
+//!   (`workers`): for its sender, a call that waits unread in a socket has arrived.
 //!
-//! A holder may renew as long as its lease has not truly ended and is not recalled. Records are bounded: when all are
-//! taken, the next lease waits for one to end (section 4.1).
+//! A holder may renew its lease as long as it has not truly ended and is not recalled. Records are bounded:
+//! when all are in use, the next lease waits for one to end (section 4.1).
 //!
-//! Assumed: a lease counts at the holder from when its request left, and here from when it was granted, which is later.
+//! Assumption: at the holder, a term starts when its request was sent. Here it starts at the grant, which
+//! is later.
 
 use std::time::Duration;
 
@@ -23,25 +26,25 @@ use super::{Grant, Key, Leases};
 use crate::options::Delegations;
 use crate::shares::Others;
 
-/// What the end of a term depends on.
+/// Parameters of the end of a term.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// By how much a holder's clock may fall behind ours during the longest term. The paper: 3 s.
+    /// How far a holder's clock may fall behind ours during the longest term. The paper: 3 s.
     pub clock_skew: Duration,
-    /// For how long after the term's end, and after each write, another write may arrive: several times the timer with
-    /// which holders send their calls again.
+    /// How long after the end of the term, and after each write, another write may arrive: several times
+    /// the retransmission timer of the holders.
     pub write_slack: Duration,
     /// The longest term.
     pub longest: Duration,
-    /// Leases with a term at one time, at most.
+    /// Limit of leases with a term.
     pub leases_max: usize,
-    /// Changes under way at one time beyond which calls wait where we do not see them.
+    /// With this many changes in flight, further calls wait where the arbiter does not see them.
     pub workers: usize,
 }
 
 impl Default for Terms {
-    /// The paper's, where it has figures. Over UDP our own clients send again after at most a second or so on a path that
-    /// works; five times that.
+    /// The paper's figures, where it gives any. `write_slack` is five times the retransmission timer of our
+    /// own UDP clients, which is about one second at most on a working path.
     fn default() -> Terms {
         Terms {
             clock_skew: Duration::from_secs(3),
@@ -53,41 +56,42 @@ impl Default for Terms {
     }
 }
 
-/// What is known of a lease because it has a term.
+/// The additional state of a lease with a term.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Term {
-    /// The file was written to last.
+    /// Time of the last write to the file.
     pub(super) wrote: Option<Instant>,
 }
 
-/// A lease with a term, asked for.
+/// A request for a lease with a term.
 #[derive(Clone, Copy, Debug)]
 pub struct Termed {
-    /// By whom.
+    /// The holder that asks.
     pub holder: HolderId,
     /// For reading or for writing.
     pub kind: LeaseKind,
-    /// For how long.
+    /// The requested term.
     pub term: Duration,
-    /// What others do with the file.
+    /// The opens of other holders.
     pub others: Others,
 }
 
-/// What comes of asking without opening the file.
+/// The result of a request without an open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Renewal {
-    /// The holder has it, for longer than before.
+    /// The holder has the lease, and its term was extended.
     Held(Lease),
-    /// It may get it with an open.
+    /// An open may bring the lease.
     Open,
-    /// It gets none now: others use the file too, or it changed hands a moment ago.
+    /// No lease now: other clients use the file too, or there was a recent conflict.
     NonCaching,
-    /// All records are taken, until then at least.
+    /// All records are in use, at least until then.
     Full(Instant),
 }
 
 impl Grant {
-    /// When it ends, should nobody do anything more: what a lease with a term waits for after it.
+    /// When it ends without any further event. For a lease with a term, this includes the waits after the
+    /// term.
     pub(super) fn truly_ends(&self, terms: &Terms) -> Option<Instant> {
         let Some(term) = self.term else { return self.until };
         let end = self.until? + terms.clock_skew;
@@ -102,7 +106,8 @@ impl Grant {
 }
 
 impl Leases {
-    /// Renews a lease with a term, or makes one for reading one for writing; says what there is to do if that is not all.
+    /// Renews a lease with a term, or upgrades a read lease to a write lease. Returns what else the caller
+    /// must do.
     pub fn renew(&mut self, now: Instant, handle: &Handle, asked: &Termed) -> Renewal {
         self.expire(now);
         if let Some(mine) = self.termed_lease_of(handle, asked.holder) {
@@ -129,7 +134,7 @@ impl Leases {
         self.files.get(handle)?.grants.iter().find(mine).copied()
     }
 
-    /// The file was written to.
+    /// The file was written.
     pub(super) fn wrote(&mut self, now: Instant, handle: &Handle) {
         let Some(file) = self.files.get(handle) else { return };
         for id in &file.grants {
@@ -142,14 +147,14 @@ impl Leases {
         }
     }
 
-    /// Has it truly ended?
+    /// Has the lease truly ended?
     pub(super) fn is_over(&self, now: Instant, grant: &Grant) -> bool {
         let over = grant.truly_ends(&self.terms).is_some_and(|end| end <= now);
         let writes = grant.term.is_some() && grant.kind == LeaseKind::Write;
         over && !(writes && (self.is_busy() || self.is_changing(&grant.handle.handle())))
     }
 
-    /// When to look again whether one has ended whose time had come before.
+    /// When to check again whether a lease has ended whose time is over.
     pub(super) fn look_again(&self, now: Instant, grant: &Grant) -> Instant {
         let end = grant.truly_ends(&self.terms).unwrap_or(now);
         if end > now { end } else { now + LOOK_AGAIN }
@@ -163,7 +168,7 @@ impl Leases {
         self.files.get(handle).is_some_and(|file| file.changing > 0)
     }
 
-    /// Does the file not change hands?
+    /// Is the file without a recent conflict?
     fn is_calm(&self, now: Instant, handle: &Handle) -> bool {
         let Some(file) = self.files.get(handle) else { return true };
         let quiet = file.quiet_until.is_some_and(|until| until > now);
@@ -217,12 +222,13 @@ impl Leases {
     }
 }
 
-/// Between two looks at a lease that would have ended if the workers were not all busy.
+/// Interval of the checks of a lease that would have ended if a worker were free.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// What a lease with a term takes here, in bytes, with its places in all tables of the arbiter and with the file's, if it is the
-/// only one of the file; without the handle itself, which is kept once, and the tables' spare room. The paper's record has 64, of
-/// a kernel that has the handle elsewhere, too.
+/// Size in bytes of a lease with a term that is the only lease on its file. It includes the lease's entries
+/// in all tables of the arbiter and the state of the file. Not included are the handle itself, which is
+/// stored once, and the tables' spare capacity. The paper's record has 64 bytes, in a kernel that also
+/// stores the handle elsewhere.
 pub const RECORD_BYTES: usize = size_of::<(LeaseId, Grant)>()
     + size_of::<(Instant, LeaseId)>()
     + size_of::<(Key, super::file::File)>()

@@ -1,4 +1,5 @@
-//! The machine against the rules themselves: what is out is kept by a model that knows nothing of how it comes about.
+//! The state machine against its rules. A model keeps the leases held, without knowledge of the
+//! implementation.
 
 use proptest::prelude::*;
 use vfs::{Lease, Share, Want};
@@ -10,26 +11,26 @@ const FILES: u8 = 3;
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// A holder opens a file; the layer below gives this with it.
+    /// A holder opens a file; the layer below grants this kind of lease with it.
     Open {
         holder: u64,
         file: u8,
         write: bool,
         below: Option<LeaseKind>,
     },
-    /// Somebody, or a holder, reads or changes a file.
+    /// A holder, or an anonymous caller, reads or changes a file.
     Use {
         holder: Option<u64>,
         file: u8,
         usage: Use,
     },
-    /// One of the leases that are out comes back.
+    /// A holder returns one of its leases.
     Return(usize),
-    /// The layer below asks for its lease on a file, or has lost it.
+    /// The layer below recalls its lease on a file, or has lost it.
     RecallBelow(u8),
     RevokeBelow(u8),
     KeepBelow(usize),
-    /// The layer below has no room for what so many want.
+    /// The layer below has no capacity for this many requests.
     FreeUp(usize),
     /// A change by a holder begins or ends.
     BeginChange(Option<u64>, u8),
@@ -85,7 +86,7 @@ struct Model {
     leases: Leases,
     now: Instant,
     out: Vec<Out>,
-    /// What the layer below believes that we have.
+    /// The leases that the layer below has granted, as it sees them.
     below: HashMap<u8, (LeaseId, LeaseKind)>,
     changing: Vec<u8>,
     next_below: u64,
@@ -108,7 +109,7 @@ impl Model {
         theirs.filter(|out| usage == Use::Change || out.kind == LeaseKind::Write).map(|out| out.id).collect()
     }
 
-    /// Carries effects out as the shell does, and holds them to what may be said.
+    /// Carries effects out as the shell does, and checks that the rules permit them.
     fn effects(&mut self) {
         for effect in self.leases.effects() {
             match effect {

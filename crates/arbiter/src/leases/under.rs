@@ -1,4 +1,4 @@
-//! Leases from below: how they come, and how they go back.
+//! Leases from below: their grant and their return.
 
 use tokio::time::Instant;
 use vfs::{Handle, Lease, LeaseId, LeaseKind, Recall};
@@ -8,16 +8,16 @@ use super::files::Key;
 use super::grants_in_flight::{GrantInFlight, Seen};
 use super::{Effect, Ending, Leases, Writer};
 
-/// Of the time until the layer below revokes a lease, this part is kept for giving it back.
+/// The time until the layer below revokes a lease, divided by this, is reserved for the return.
 const MARGIN_DIVISOR: u32 = 8;
 
 impl Leases {
-    /// An open goes to the layer below, which may grant a lease with it.
+    /// An open is sent to the layer below, which may grant a lease with it.
     pub fn begin_open(&mut self) -> GrantInFlight {
         GrantInFlight { number: self.grants_in_flight.begin(), changes: self.changes }
     }
 
-    /// Its answer came: of this file, perhaps with a lease.
+    /// The reply to the open has arrived, for this file, perhaps with a lease.
     pub fn land(&mut self, handle: &Handle, lease: Option<Lease>) {
         let used = self.stamp();
         if let Some(under) = self.files.get_mut(handle).and_then(|file| file.under.as_mut()) {
@@ -27,7 +27,7 @@ impl Leases {
         match self.seen.get(&lease.id) {
             Some(Seen::GivingBack | Seen::GaveBack(_) | Seen::Revoked(_)) => return,
             Some(Seen::Recalled(_)) => {
-                // It was recalled before we knew it, and nothing was granted under it.
+                // The lease was recalled before its grant arrived, so nothing was granted under it.
                 self.seen.insert(lease.id, Seen::GivingBack);
                 self.effects.push(Effect::GiveBack(lease.id));
                 return;
@@ -43,12 +43,12 @@ impl Leases {
                 under.lease = Lease { kind, ..lease };
             }
             Some(under) if under.recalled => {
-                // Nothing may be granted before that is over.
+                // Nothing may be granted before the recall has ended.
                 self.seen.insert(lease.id, Seen::GivingBack);
                 self.effects.push(Effect::GiveBack(lease.id));
             }
             other => {
-                // Ours that are out stand under the newer one from now on.
+                // Leases of clients depend on the newer lease from now on.
                 if let Some(old) = other.replace(Under { lease, recalled: false, used }) {
                     self.under_of.remove(&old.lease.id);
                 }
@@ -57,18 +57,18 @@ impl Leases {
         }
     }
 
-    /// An open is over, however it went; what its answer named has [landed](Leases::land).
+    /// An open has ended, with any result. If its reply named a lease, that has [landed](Leases::land).
     pub fn end_open(&mut self, grant: GrantInFlight) {
         self.grants_in_flight.end(grant.number);
         self.settle();
     }
 
-    /// Has anything been changed since the open began? Then its attributes may be from before.
+    /// Has any change ended since the open began? Then its attributes may be older than the change.
     pub fn changed_since(&self, grant: GrantInFlight) -> bool {
         self.changes != grant.changes
     }
 
-    /// The layer below asks for a lease.
+    /// The layer below recalls a lease.
     pub fn recalled_below(&mut self, now: Instant, recall: &Recall) {
         let Some(handle) = self.under_of.get(&recall.id).map(Key::handle) else {
             self.heard(recall.id, Seen::Recalled(self.grants_in_flight.mark()));
@@ -79,7 +79,7 @@ impl Leases {
         self.call_in(now, &handle, deadline);
     }
 
-    /// The layer below has lost a lease: so have our clients.
+    /// The layer below has lost a lease, so the leases under it are revoked.
     pub fn revoked_below(&mut self, now: Instant, id: LeaseId) {
         let Some(handle) = self.under_of.remove(&id).map(|key| key.handle()) else {
             self.heard(id, Seen::Revoked(self.grants_in_flight.mark()));
@@ -93,7 +93,7 @@ impl Leases {
         self.forget_if_unused(now, &handle);
     }
 
-    /// The layer below asks to keep no more than so many of its leases: the least useful go.
+    /// The layer below asks to keep at most `keep` of its leases: the least recently used are recalled.
     pub fn keep_below(&mut self, now: Instant, keep: usize) {
         let held = self.under_of.values().map(Key::handle).filter_map(|handle| {
             let under = self.files.get(&handle)?.under?;
@@ -107,7 +107,7 @@ impl Leases {
         }
     }
 
-    /// Nobody has the file open: if nobody has a lease on it either, that from below is of no use.
+    /// The file has no opens any more. If it has no leases either, the lease from below is useless.
     pub fn closed(&mut self, now: Instant, handle: &Handle) {
         if self.files.get(handle).is_some_and(|file| file.grants.is_empty()) {
             self.give_back(handle);
@@ -115,13 +115,13 @@ impl Leases {
         }
     }
 
-    /// The layer below has it back.
+    /// The layer below has processed the return of a lease.
     pub fn gave_back(&mut self, id: LeaseId) {
         self.seen.insert(id, Seen::GaveBack(self.grants_in_flight.mark()));
         self.settle();
     }
 
-    /// The lease of ours that may write under a lease from below, for a question to whoever knows the file's size.
+    /// The write lease held under a lease from below, for a question about the file's size.
     pub fn writer_under(&self, now: Instant, id: LeaseId) -> Option<Writer> {
         let handle = self.under_of.get(&id)?.handle();
         self.writer(now, &handle, None)
@@ -134,7 +134,7 @@ impl Leases {
         }
     }
 
-    /// Orders uses.
+    /// A sequence number, to order uses.
     pub(super) fn stamp(&mut self) -> u64 {
         self.next += 1;
         self.next
@@ -159,7 +159,7 @@ impl Leases {
         self.effects.push(Effect::GiveBack(under.lease.id));
     }
 
-    /// Something about a lease that we do not know. There are no more of these than the layer below has leases.
+    /// Records news about an unknown lease. There are never more of these than leases of the layer below.
     fn heard(&mut self, id: LeaseId, what: Seen) {
         if !matches!(self.seen.get(&id), Some(Seen::GivingBack | Seen::GaveBack(_))) {
             self.seen.insert(id, what);
@@ -167,7 +167,7 @@ impl Leases {
         }
     }
 
-    /// Forgets what no answer under way can name any more.
+    /// Forgets news about leases that no reply in flight can name any more.
     fn settle(&mut self) {
         if self.seen.is_empty() {
             return;
@@ -177,7 +177,7 @@ impl Leases {
         self.seen.retain(|id, seen| match *seen {
             Seen::GaveBack(mark) | Seen::Revoked(mark) => !grants_in_flight.have_ended(mark),
             Seen::Recalled(mark) if grants_in_flight.have_ended(mark) => {
-                // We never had it, but the layer below waits for it.
+                // The arbiter never had it, but the layer below waits for its return.
                 unknown.push(*id);
                 false
             }

@@ -1,24 +1,24 @@
-//! The ranges of a file that one owner has locked: in order, disjoint, and no two neighbours that could be one.
+//! The locked ranges of one owner on a file: sorted and disjoint, with adjacent ranges of one kind merged.
 
 use vfs::{Lock, LockKind};
 
-/// Some bytes, locked in one way.
+/// A locked range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Range {
     pub(super) start: u64,
-    /// The byte behind the last; `u64::MAX` if there is no last.
+    /// The byte after the last; `u64::MAX` if the range has no end.
     pub(super) end: u64,
     pub(super) kind: LockKind,
 }
 
-/// See the module.
+/// The ranges. See the module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Ranges(Vec<Range>);
 
 impl Ranges {
-    /// Makes all bytes from `start` to `end` locked in this way, or not at all.
+    /// Locks all bytes from `start` to `end` in this way, or unlocks them.
     pub(super) fn set(&mut self, start: u64, end: u64, kind: Option<LockKind>) {
-        // Neighbours that touch take part, so that they can merge.
+        // Adjacent ranges are included, so that they can merge.
         let first = self.0.partition_point(|range| range.end < start);
         let behind = first + self.0[first..].partition_point(|range| range.start <= end);
         let mut pieces: Vec<Range> = Vec::with_capacity(3);
@@ -40,13 +40,13 @@ impl Ranges {
         self.0.splice(first..behind, pieces);
     }
 
-    /// What there is from `start` to `end`.
+    /// The ranges within `start` and `end`.
     pub(super) fn within(&self, start: u64, end: u64) -> Ranges {
         let clip = |range: &Range| Range { start: range.start.max(start), end: range.end.min(end), ..*range };
         Ranges(self.0.iter().filter(|range| range.start < end && start < range.end).map(clip).collect())
     }
 
-    /// The first range that another owner's lock would conflict with.
+    /// The first range that conflicts with a lock of another owner.
     pub(super) fn conflict(&self, lock: &Lock) -> Option<Range> {
         let first = self.0.partition_point(|range| range.end <= lock.offset);
         let near = self.0[first..].iter().take_while(|range| range.start < lock.end());

@@ -1,4 +1,4 @@
-//! The table against one that has an entry for every byte.
+//! The table against a model with an entry for each byte.
 
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -6,8 +6,8 @@ use vfs::LockKind::{self, Exclusive, Shared};
 
 use super::*;
 
-/// Bytes of the model; a lock to the end of the file covers all of them from its start, and the last stands for the
-/// rest of the file.
+/// Number of bytes in the model. A lock to the end of the file covers all bytes from its start; the last
+/// byte stands for the rest of the file.
 const BYTES: u64 = 16;
 
 #[derive(Clone, Debug)]
@@ -51,7 +51,7 @@ fn handle() -> Handle {
     Handle::new(b"file").unwrap()
 }
 
-/// Who holds what of every byte.
+/// The lock of each owner on each byte.
 #[derive(Default)]
 struct Model {
     bytes: HashMap<(u8, u64), LockKind>,
@@ -60,7 +60,7 @@ struct Model {
 
 impl Model {
     fn covered(offset: u64, length: u64) -> impl Iterator<Item = u64> {
-        // Two bytes more than any finite range reaches: the rest of the file.
+        // Two bytes more than any finite range reaches: they stand for the rest of the file.
         (0..2 * BYTES + 2).filter(move |byte| *byte >= offset && *byte < offset.saturating_add(length))
     }
 
@@ -117,7 +117,7 @@ fn agrees(locks: &Locks, model: &Model) {
     }
 }
 
-/// Whoever is told could have its lock; whoever is not could not.
+/// A notified waiter could have its lock; any other waiter could not.
 fn all_were_told(locks: &Locks) {
     for waiter in locks.files.get(&handle()).iter().flat_map(|file| &file.waiters) {
         assert!(locks.test(&handle(), &waiter.lock).unwrap().is_some(), "{waiter:?} could have it");

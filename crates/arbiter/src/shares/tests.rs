@@ -1,4 +1,4 @@
-//! The table against the rules themselves.
+//! The table against the rules.
 
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -14,7 +14,7 @@ enum Step {
     AdmitOpen(u8, Share),
 }
 
-/// One open as the rules see it: the shares it was made of and still has.
+/// An open in the model: the shares it was made and extended with, as far as it still has them.
 #[derive(Clone, Debug)]
 struct Model {
     id: OpenId,
@@ -59,7 +59,7 @@ fn file(number: u8) -> Handle {
     Handle::new(&[number]).unwrap()
 }
 
-/// Owners 0 and 1 are of holder 0, the others of holder 1.
+/// Owners 0 and 1 belong to holder 0, the others to holder 1.
 fn holder(owner: u8) -> HolderId {
     HolderId(u64::from(owner / 2))
 }

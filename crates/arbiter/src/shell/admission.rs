@@ -1,4 +1,4 @@
-//! May it go on? Holding an asker while what is in its way is recalled.
+//! Admission: a request waits while conflicting leases are recalled.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::leases::Use;
 
 use std::sync::atomic::Ordering;
 
-/// An asker that is held: nothing new is granted on its file meanwhile.
+/// A waiting request: meanwhile no lease is granted on its file.
 struct Claim {
     shell: Arc<Shell>,
     handle: Handle,
@@ -32,7 +32,7 @@ impl Drop for Claim {
     fn drop(&mut self) {
         self.shell.with(|state, now| {
             state.leases.unclaim(now, &self.handle);
-            // One of the two is ours, the other the table's.
+            // One reference is this one, the other is in the table.
             if Arc::strong_count(&self.gone) <= 2 {
                 state.waiting.remove(&self.handle);
             }
@@ -41,11 +41,11 @@ impl Drop for Claim {
 }
 
 impl Shell {
-    /// Does `enter` in the moment in which nothing that others hold is in the way of this use of a file, having recalled
-    /// what was. Says with its result whether that took any time.
+    /// Runs `enter` at the moment when nothing that others hold conflicts with this use of a file, after
+    /// recalling conflicting leases. Returns its result, and whether the request had to wait.
     ///
     /// # Errors
-    /// `Delay` if that moment does not come before the asker's patience ends. The recall goes on.
+    /// `Delay` if that moment does not come before the requester's patience ends. The recall continues.
     pub(super) async fn when_clear<T>(
         self: &Arc<Shell>,
         caller: &Caller,
@@ -57,7 +57,7 @@ impl Shell {
         self.when_others_allow(caller, handle, usage, enter).await
     }
 
-    /// The same of who has had this use before a restart, and goes on.
+    /// The same for a requester that had this use before a restart and reclaims it.
     pub(super) async fn when_others_allow<T>(
         self: &Arc<Shell>,
         caller: &Caller,
@@ -90,9 +90,10 @@ impl Shell {
         }
     }
 
-    /// Leases with a term that a life before gave out may be believed in still, and what was written under them may be on
-    /// its way: until that is over, writes of holders of such leases are let in and nothing else (Macklem 1994, section 4.1).
-    /// Who reclaims an open of before has it again, and waits with what he does under it.
+    /// Admission after a restart. A holder may still trust a lease with a term that the incarnation before
+    /// has granted, and writes under it may be in flight. Until these leases have ended, only writes of
+    /// their holders are admitted (Macklem 1994, section 4.1). A reclaimed open is restored at once, but
+    /// operations under it wait.
     ///
     /// # Errors
     /// `Delay`.
@@ -108,13 +109,13 @@ impl Shell {
         Err(Status::Delay.into())
     }
 
-    /// Until when this asker is held, at most.
+    /// The end of this requester's patience.
     pub(super) fn patience_of(&self, caller: &Caller) -> Instant {
         let patience = Instant::now() + self.options.patience;
         caller.deadline.map_or(patience, |deadline| deadline.min(patience))
     }
 
-    /// A READ, or whatever else looks at data. Gives the ground on which it goes on below.
+    /// Admits a READ or another access to data. Returns the stateid basis for the layer below.
     ///
     /// # Errors
     /// `BadStateId`, `ShareDenied`, `Delay`.
@@ -141,10 +142,11 @@ impl Shell {
 }
 
 impl State {
-    /// May a READ or WRITE go on, on this ground? And on which does it go on below?
+    /// May a READ or WRITE with this stateid basis proceed? Returns the basis for the layer below.
     ///
-    /// A holder comes without an open when it comes under its lease, too: what its own opens deny does not count then.
-    /// Without a lease it comes with one of the special state ids, and is as anonymous as anybody (RFC 8881, section 9.1.4.3).
+    /// A holder comes without an open also when it comes under its lease. Then denials of its own opens do
+    /// not count. Without a lease it comes with a special stateid, and is anonymous (RFC 8881, section
+    /// 9.1.4.3).
     pub(super) fn ground(
         &self,
         caller: &Caller,

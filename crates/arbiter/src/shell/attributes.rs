@@ -1,4 +1,4 @@
-//! Attributes of a file that another holder writes to on its own: that holder is asked (CB_GETATTR).
+//! Attributes of a file with delayed writes: the arbiter asks the holder of the write lease (CB_GETATTR).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,16 +10,16 @@ use vfs::{Attributes, Callback, Caller, DelayedAttributes, Handle, Node, Query, 
 use super::Shell;
 use crate::leases::{Use, Writer};
 
-/// Questions about one lease: many who ask at a time share the next answer.
+/// Questions about one lease: concurrent requesters share the next answer.
 #[derive(Default)]
 pub(crate) struct Asked {
     asks: AtomicU64,
-    /// The last answer, and how many had asked when its question left.
+    /// The last answer, and the value of `asks` when its question was sent.
     last: tokio::sync::Mutex<(u64, Option<DelayedAttributes>)>,
 }
 
 impl Shell {
-    /// Attributes of a file as they are for everybody.
+    /// The attributes of a file, including delayed writes of other holders.
     pub(crate) async fn getattr(self: &Arc<Shell>, caller: &Caller, handle: &Handle) -> Result<Attributes> {
         self.recovered(caller, Use::Read)?;
         let mut lagged = false;
@@ -32,7 +32,8 @@ impl Shell {
                 return self.below.getattr(caller, handle).await;
             };
             let below = self.below.getattr(caller, handle).await?;
-            // Something of the holder's has arrived since it answered, or its answer to that is on its way to it.
+            // The layer below has received data of the holder since its answer, or its reply to that data
+            // is in flight.
             let lags = held.modified && held.times.is_some_and(|times| times.ctime < below.ctime);
             if lags && !std::mem::replace(&mut lagged, true) {
                 continue;
@@ -43,7 +44,7 @@ impl Shell {
         }
     }
 
-    /// Attributes that came along with something else: asked for anew if another holder knows better.
+    /// Fetches attributes that came with another reply again, if another holder has delayed writes.
     pub(crate) async fn refreshed(self: &Arc<Shell>, caller: &Caller, node: &mut Node) -> Result<()> {
         if node.attributes.is_some() && self.writer(caller, &node.handle).is_some() {
             node.attributes = Some(self.getattr(caller, &node.handle).await?);
@@ -51,7 +52,7 @@ impl Shell {
         Ok(())
     }
 
-    /// Attributes that came along with something else: left out if another holder knows better.
+    /// Omits attributes that came with another reply, if another holder has delayed writes.
     pub(crate) fn trusted(
         &self,
         caller: &Caller,
@@ -68,8 +69,8 @@ impl Shell {
         self.state.lock().leases.writer(Instant::now(), handle, caller.holder)
     }
 
-    /// What the holder of a write lease has made of the file; `None` if it does not say in time, or is to return the
-    /// lease anyway.
+    /// Asks the holder of a write lease for its changes of the file. `None` if it does not answer in time,
+    /// or if its lease is recalled.
     async fn ask(self: &Arc<Shell>, handle: &Handle, writer: Writer) -> Option<DelayedAttributes> {
         let asked = {
             let mut state = self.state.lock();
@@ -97,8 +98,8 @@ impl Shell {
         timeout_at(deadline, answered).await.ok()?.ok()
     }
 
-    /// What the layer below says of a file with what its holder says; `None` if the lease is out no more. The times of a
-    /// holder that does not know them are those of this moment (RFC 8881, section 10.4.3).
+    /// Merges the attributes of the layer below with those of the holder. `None` if the lease has ended. If
+    /// the holder does not report times, the current time is used (RFC 8881, section 10.4.3).
     fn merge(&self, below: Attributes, writer: Writer, held: DelayedAttributes) -> Option<Attributes> {
         if !held.modified && held.size == below.size {
             return Some(below);
@@ -108,7 +109,7 @@ impl Shell {
         let known = held.times.filter(|times| times.ctime > below.ctime);
         let Times { atime, mtime, ctime } =
             known.unwrap_or(Times { atime: below.atime, mtime: now, ctime: now });
-        // Whatever clock the holder has: a change is not in the future.
+        // The holder's clock may be ahead, but a change is never in the future.
         let ctime = ctime.min(now.max(below.ctime));
         Some(Attributes { size: held.size, change, atime, mtime, ctime, ..below })
     }

@@ -1,9 +1,10 @@
-//! Room at the layer below, which keeps something for every file that is open or leased: when there is none for one more,
-//! what our clients hold and do not use is called back.
+//! Capacity of the layer below, which keeps state for each open or leased file. If it has none left, the
+//! arbiter recalls leases that clients do not use.
 //!
-//! The leases that were of use for longest ago are recalled, a few more than there are askers: a file whose lease comes back
-//! may be open still, and then that makes no room. Each asker waits until something has gone back below, a lease or an
-//! open, and tries again; if there is no room still, more is recalled.
+//! The arbiter recalls the least recently used leases, a few more than there are waiters. A file whose
+//! lease is returned may still be open; then its return frees nothing. Each waiter waits until a lease or
+//! an open has been returned below, and tries again. If there is still no capacity, the arbiter recalls
+//! more.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,15 +15,15 @@ use vfs::Caller;
 
 use super::Shell;
 
-/// Who waits for room, and what they are woken by.
+/// The requests that wait for capacity.
 #[derive(Debug, Default)]
 pub(super) struct Capacity {
     waiters: AtomicUsize,
-    /// Something has gone back below.
+    /// A lease or an open was returned to the layer below.
     freed: Notify,
 }
 
-/// One who waits.
+/// A waiting request.
 struct Waiter<'s>(&'s Capacity);
 
 impl<'s> Waiter<'s> {
@@ -39,7 +40,7 @@ impl Drop for Waiter<'_> {
 }
 
 impl Capacity {
-    /// The layer below keeps less than before.
+    /// The layer below keeps less state than before: wakes the waiters.
     pub(super) fn is_more(&self) {
         if self.waiters.load(Ordering::Relaxed) > 0 {
             self.freed.notify_waiters();
@@ -52,7 +53,7 @@ impl Shell {
     pub(crate) async fn free_capacity(self: &Arc<Shell>, caller: &Caller) -> bool {
         let _asker = Waiter::new(&self.capacity);
         let mut freed = std::pin::pin!(self.capacity.freed.notified());
-        // From here on nothing is missed.
+        // From now on no notification is missed.
         freed.as_mut().enable();
         if self.below.free_capacity(caller).await {
             return true;

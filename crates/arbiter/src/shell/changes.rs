@@ -1,11 +1,12 @@
-//! Changes on their way through: while one is, nothing is granted that it would break.
+//! Changes in flight: while a change runs, no lease is granted that the change would break.
 //!
-//! An open whose answer overtakes a change would otherwise grant a lease that vouches for what the change is about to
-//! end, and nobody would recall it. A change by name (REMOVE, RENAME, a CREATE that truncates) is of a file that only the
-//! layer below will know; while no lease is out it goes on like that, and holds back grants for as long as it takes. While
-//! any is out the name is looked up first, and nobody else changes what it leads to until the change has ended.
+//! The reply to an open may overtake a change. Otherwise the open would grant a lease on a state that the
+//! change is about to end, and no recall would follow. For a change by name (REMOVE, RENAME, a truncating
+//! CREATE) only the layer below knows the file. If no lease is held, such a change proceeds, and no lease
+//! is granted while it runs. If any lease is held, the arbiter looks the name up first. Then no other
+//! request may change the meaning of the name until the change has ended.
 //!
-//! A change of names is a change of the directory as well, and recalls the leases of others on it.
+//! A change of names also changes the directory, and recalls the leases of other clients on it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,7 +19,7 @@ use super::{Shell, State};
 use crate::leases::Use;
 use crate::shares::Opening;
 
-/// What names that are changed may lead to.
+/// The files that a changed name may lead to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Victims {
     /// Anything but directories: REMOVE, truncation.
@@ -29,10 +30,10 @@ pub(crate) enum Victims {
     Any,
 }
 
-/// Whether a file may be changed.
+/// Decides whether a file may be changed.
 type Admitted<'a> = dyn Fn(&State, &Handle) -> Result<(), Status> + Send + Sync + 'a;
 
-/// A change that is under way until this is dropped.
+/// A change in flight, until this is dropped.
 #[must_use]
 pub(crate) struct Change {
     shell: Arc<Shell>,
@@ -46,7 +47,7 @@ impl Change {
         Change { shell: shell.clone(), files: Vec::new(), names: Vec::new(), nameless: false }
     }
 
-    /// Ends it. Gives how many changes that was to the state machine.
+    /// Ends the change. Returns how many changes that is in the state machine.
     pub(super) fn ends(self) -> u64 {
         self.files.len() as u64 + u64::from(self.nameless)
     }
@@ -75,7 +76,7 @@ impl Drop for Change {
 }
 
 impl Shell {
-    /// A change of a file, if `admitted` in the moment in which nothing is in its way. Gives what that gives.
+    /// Admits a change of a file, if `admitted` agrees at the moment without conflicts. Returns its result.
     ///
     /// # Errors
     /// Those of `admitted`; `Delay`.
@@ -102,7 +103,7 @@ impl Shell {
         Ok((change, admitted))
     }
 
-    /// A WRITE, or whatever else changes data. Gives the ground on which it goes on below.
+    /// Admits a WRITE or another change of data. Returns the stateid basis for the layer below.
     ///
     /// # Errors
     /// `BadStateId`, `OpenMode`, `ShareDenied`, `Delay`.
@@ -120,8 +121,8 @@ impl Shell {
         self.change(caller, handle, |state| state.ground(caller, handle, by, Share::WRITE)).await
     }
 
-    /// A change of attributes; `share` is what of the data changes with them. What the caller's own opens deny does not
-    /// count: a SETATTR of a v4 client does not say here for which of them it comes.
+    /// Admits a change of attributes; `share` is the access to data that it includes. Denials of the
+    /// caller's own opens do not count: a SETATTR of a v4 client does not name its open here.
     pub(crate) async fn admit_change(
         self: &Arc<Shell>,
         caller: &Caller,
@@ -132,11 +133,11 @@ impl Shell {
         self.change(caller, handle, admit).await.map(|(change, ())| change)
     }
 
-    /// A change of names: of the directories that they are in, and of whatever they lead to, which is one of `victims`.
-    /// Only if any lease on such is out does it cost a LOOKUP each.
+    /// Admits a change of names: of their directories, and of the files that the names lead to, which are
+    /// among `victims`. It costs a LOOKUP for each name, but only if a lease on such files is held.
     ///
     /// # Errors
-    /// `Delay`; those of LOOKUP but `NoEnt`.
+    /// `Delay`; those of LOOKUP except `NoEnt`.
     pub(crate) async fn change_names(
         self: &Arc<Shell>,
         caller: &Caller,
@@ -148,7 +149,7 @@ impl Shell {
         Ok((directories, self.change_names_if(caller, names, victims, None).await?))
     }
 
-    /// A change of names in directories, whatever becomes of what they lead to.
+    /// Admits a change of names in directories, without regard to the files that the names lead to.
     ///
     /// # Errors
     /// `Delay`.
@@ -175,8 +176,8 @@ impl Shell {
         Ok(change)
     }
 
-    /// A change of the data that a name leads to, if it leads to any: truncation. Only if any lease is out, or any open
-    /// denies something, does it cost a LOOKUP.
+    /// Admits a change of the data of the file under a name, if there is one: truncation. It costs a
+    /// LOOKUP, but only if any lease is held or any open denies access.
     ///
     /// # Errors
     /// `ShareDenied`; those of [`Shell::change_names`].
@@ -198,7 +199,8 @@ impl Shell {
         self.change_names_if(caller, &[name], Victims::Files, Some(&admitted)).await
     }
 
-    /// CREATE: of a name that is probably not there so that it fails if it is, which needs no look at what that would be.
+    /// CREATE. If the name probably does not exist, the first attempt is a guarded create, which needs no
+    /// check of an existing file.
     pub(crate) async fn create(
         self: &Arc<Shell>,
         caller: &Caller,
@@ -231,7 +233,7 @@ impl Shell {
         self.recovered(caller, Use::Change)?;
         let mut change = Change::new(self);
         if self.is_granting() {
-            // First of all, so that what is not out now will not be when the change comes.
+            // Before the check of the gauges, so that no lease is granted between the check and the change.
             self.with(|state, _| state.leases.begin_nameless_change());
             change.nameless = true;
         }
@@ -248,7 +250,7 @@ impl Shell {
             }
         }
         if files.len() == names.len() && std::mem::take(&mut change.nameless) {
-            // From here on the files are known, and no others need to suffer.
+            // From now on the files are known, so grants on other files are possible again.
             self.with(|state, _| state.leases.end_nameless_change());
         }
         for file in files {
@@ -265,7 +267,7 @@ impl Shell {
         Ok(change)
     }
 
-    /// Is any lease out on such files?
+    /// Is a lease held on any such file?
     fn may_be_leased(&self, victims: Victims) -> bool {
         let files = || self.gauges.file_leases.load(Ordering::Acquire) > 0;
         let directories = || self.gauges.directory_leases.load(Ordering::Acquire) > 0;
@@ -276,7 +278,7 @@ impl Shell {
         }
     }
 
-    /// A LINK: a change of the directory, of the file, and of what the name leads to.
+    /// Admits a LINK: a change of the directory, of the file, and of the file under the name.
     pub(crate) async fn change_link(
         self: &Arc<Shell>,
         caller: &Caller,
@@ -285,14 +287,14 @@ impl Shell {
     ) -> Result<(Change, Change)> {
         let mut named = self.change_directories(caller, &[name.0]).await?;
         if self.is_granting() {
-            // Even if no lease is out: unlike other changes of names this one does not keep any from being granted.
+            // Even if no lease is held: unlike other changes of names, this one does not prevent grants.
             self.reserve_names(caller, &[name], &mut named).await?;
         }
         Ok((named, self.admit_change(caller, file, Share::empty()).await?))
     }
 
-    /// Waits until nobody else changes what these names lead to, and lets nobody until the change has ended: otherwise a
-    /// name could lead to another file than the one whose leases were recalled.
+    /// Waits until no other request changes these names, and reserves them until the change has ended.
+    /// Otherwise a name could lead to another file than the one whose leases were recalled.
     async fn reserve_names(
         self: &Arc<Shell>,
         caller: &Caller,

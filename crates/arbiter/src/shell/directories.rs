@@ -1,7 +1,8 @@
 //! Leases on directories: GET_DIR_DELEGATION, and the directory leases of NQNFS.
 //!
-//! They are leases for reading like those on files, under one of the layer below that comes with ACCESS instead of an
-//! open. Nobody opens a directory, so that what vouches for them below goes back as soon as the last of ours has.
+//! They are read leases, like those on files. The lease of the layer below comes with ACCESS instead of an
+//! open. Since no client opens a directory, the lease from below is returned as soon as the last client has
+//! returned its lease.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use super::opens::UnderWay;
 use crate::leases::{GrantInFlight, Use, Wanted};
 use crate::shares::Others;
 
-/// A lease that was granted and not handed out: returned unless it is.
+/// A lease that was granted but not handed out. Dropping it returns the lease.
 struct Ungiven<'a> {
     shell: &'a Arc<Shell>,
     lease: Option<LeaseId>,
@@ -28,7 +29,7 @@ impl Drop for Ungiven<'_> {
 }
 
 impl Shell {
-    /// See `FileSystem::delegate`; the lease ends by itself after `term`, if one is given.
+    /// See `FileSystem::delegate`. If `term` is given, the lease ends by itself after that time.
     pub(crate) async fn delegate(
         self: &Arc<Shell>,
         caller: &Caller,
@@ -37,7 +38,7 @@ impl Shell {
         term: Option<Duration>,
     ) -> Result<Delegated> {
         self.recovered(caller, Use::Read)?;
-        // A front that cannot be called back any more would be waited for in vain.
+        // A front that takes no callbacks could not return a lease.
         if !self.is_granting() || self.up.is_closed() || caller.holder.is_none() {
             return Ok(Delegated {
                 accessed: self.below.access(caller, directory, asked).await?,
@@ -66,7 +67,8 @@ impl Shell {
         Ok(delegated)
     }
 
-    /// A lease on a directory, if that is allowed and wise; and whether what came with it may be older than a change.
+    /// A lease on a directory, if the rules permit and recommend it. True if the attributes may be older
+    /// than a change.
     fn grant_directory(
         self: &Arc<Shell>,
         caller: &Caller,
@@ -91,7 +93,7 @@ impl Shell {
         })
     }
 
-    /// The directory as it is under the lease. Without that there is none.
+    /// Reads the attributes of the directory again under the lease. If that fails, there is no lease.
     async fn look_again(self: &Arc<Shell>, caller: &Caller, directory: &Handle, delegated: &mut Delegated) {
         let Some(lease) = delegated.lease.take() else { return };
         let mut ungiven = Ungiven { shell: self, lease: Some(lease.id) };

@@ -1,4 +1,4 @@
-//! Byte-range locks: ours first, then those of the layer below, if it has any.
+//! Byte-range locks: first here, then at the layer below, if it has locks.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::{Shell, State};
 use crate::leases::Use;
 use crate::locks::{Before, Outcome};
 
-/// A lock that is ours, and not yet the layer below's.
+/// A lock that is entered here, but not yet at the layer below.
 struct Entered {
     handle: Handle,
     before: Before,
@@ -75,7 +75,7 @@ impl Shell {
         })
     }
 
-    /// The first lock, by offset, that is in the way: ours, or one of which only the layer below knows.
+    /// The first conflicting lock, by offset: one held here, or one that only the layer below knows.
     pub(crate) async fn test(
         self: &Arc<Shell>,
         caller: &Caller,
@@ -90,7 +90,7 @@ impl Shell {
         }
         match self.below.test(caller, handle, lock).await {
             Ok(theirs) => Ok(Lock::first(ours, theirs)),
-            // One that is in the way is an answer, whatever the layer below says.
+            // A conflicting lock is an answer, whatever the layer below reports.
             Err(_) if ours.is_some() => Ok(ours),
             Err(error) if error.status == Status::NotSupp => Ok(None),
             Err(error) => Err(error),
@@ -104,7 +104,7 @@ impl Shell {
 }
 
 impl State {
-    /// Enters a lock, or says which one is in the way.
+    /// Enters a lock, or returns the conflicting one.
     fn enter(
         &mut self,
         now: tokio::time::Instant,
@@ -133,7 +133,7 @@ impl State {
     }
 }
 
-/// A lock that is undone unless it becomes more than tentative.
+/// A lock that is undone when this is dropped, unless it was confirmed.
 struct Tentative<'a> {
     shell: &'a Arc<Shell>,
     entered: Option<Entered>,

@@ -1,12 +1,13 @@
-//! Opens: at the layer below first, then against what our clients hold, then with what is granted.
+//! Opens: first at the layer below, then checked against what other clients hold, then granted.
 //!
-//! The layer below knows which file a name leads to, so its answer comes first; the check against shares and leases of
-//! others, the entry, and the grant are one moment after it. Nobody has learnt of the open before that, and one that is
-//! denied is closed below again. An open that truncates is a change as well, and takes its turn as one before.
+//! The layer below knows which file a name leads to, so its reply comes first. Then one atomic step checks
+//! shares and leases of others, enters the open, and grants a lease. Until then no client knows of the
+//! open; if it is denied, it is closed at the layer below. An open that truncates is also a change, and is
+//! admitted as a change first.
 //!
-//! Each open below has an owner of its own, so that answers and closes of one client owner may cross. A layer below that
-//! itself holds shares against each other would so hold a client's denial against the same client's next open; those
-//! there are make one open of all of ours.
+//! Each open at the layer below has its own owner, so that replies and closes of one client owner may
+//! cross. A layer that checked share reservations between these opens would apply a client's denial to the
+//! same client's next open. The present layers of that kind merge all opens of the arbiter into one.
 
 mod stateless;
 
@@ -25,10 +26,11 @@ use super::{Shell, State, detach};
 use crate::leases::{GrantInFlight, Use, Wanted};
 use crate::shares::Opening;
 
-/// How often an open begins anew because its file has lost its last name meanwhile.
+/// How often an open starts again because its file has lost its last name meanwhile.
 const OPENS_MAX: usize = 16;
 
-/// What an open is at the layer below. One that was widened is several there: each came with its own permission check.
+/// An open at the layer below. An extended open of a client has several there: each had its own permission
+/// check.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Below {
     id: OpenId,
@@ -36,7 +38,7 @@ pub(crate) struct Below {
     deny: Share,
 }
 
-/// An open that has not been entered: undone unless it is.
+/// An open that was not entered yet. Dropping it undoes the open.
 pub(super) struct UnderWay {
     shell: Arc<Shell>,
     caller: Caller,
@@ -51,7 +53,7 @@ impl UnderWay {
         UnderWay { shell, caller, grant: Some(grant), handle: None, below: None }
     }
 
-    /// It was answered: of this file.
+    /// The layer below has answered, with this file.
     pub(super) fn landed(&mut self, handle: &Handle) {
         (self.grant, self.handle) = (None, Some(*handle));
     }
@@ -76,19 +78,19 @@ impl Drop for UnderWay {
     }
 }
 
-/// What came of entering an open.
+/// The result of entering an open.
 struct Entered {
     id: OpenId,
-    /// The open is not one that was widened.
+    /// The open is new, not an extension of an existing one.
     new: bool,
-    /// The open below does something that those before it do not.
+    /// The open below has access or a denial that the earlier ones lack.
     useful: bool,
     lease: Option<Lease>,
-    /// Its attributes may be older than a change that has ended.
+    /// The attributes may be older than a change that has ended.
     outdated: bool,
 }
 
-/// An open that was entered, and of which the asker has not been told: undone unless it is.
+/// An open that was entered but not reported to the requester. Dropping it undoes the open.
 struct Unsaid<'a> {
     shell: &'a Arc<Shell>,
     caller: &'a Caller,
@@ -115,10 +117,11 @@ impl Drop for Unsaid<'_> {
 }
 
 impl Shell {
-    /// An open; a lease that comes with it ends by itself after `term`, if one is given.
+    /// OPEN. If `term` is given, a lease that is granted with it ends by itself after that time.
     ///
-    /// While the open waits for a lease, the holder may rename another file over the name. The holder then drops its unsent
-    /// bytes of the replaced file with the last link. The open starts again, with the file that the name leads to now.
+    /// While the open waits for a lease, the holder may rename another file over the name. The holder then
+    /// drops its unsent data of the replaced file with the last link. So the open starts again with the
+    /// file that the name leads to now.
     pub(crate) async fn open(
         self: &Arc<Shell>,
         caller: &Caller,
@@ -130,11 +133,12 @@ impl Shell {
                 return Ok(opened);
             }
         }
-        // A name that is replaced each time is as good as one that is gone.
+        // A name whose file is replaced each time counts as removed.
         self.open_if_named(caller, request, term).await?.ok_or(Status::NoEnt.into())
     }
 
-    /// The same, once. `None` if the file has lost its last name while the open waited for a lease on it.
+    /// One attempt of an open. `None` if the file has lost its last name while the open waited for a lease
+    /// on it.
     async fn open_if_named(
         self: &Arc<Shell>,
         caller: &Caller,
@@ -164,7 +168,7 @@ impl Shell {
             state.leases.end_open(grant);
         });
         under_way.landed(&opened.handle);
-        // Our own change is in what we know already.
+        // The attributes include this open's own changes.
         grant.allow(changes.into_iter().flatten().map(Change::ends).sum());
         let (entered, waited) =
             self.enter(caller, request, (opening, term), &opened, &under_way, grant).await?;
@@ -184,7 +188,7 @@ impl Shell {
         Ok(Some(opened))
     }
 
-    /// In one moment: nothing of others is in the way, the open is entered, and a lease granted with it.
+    /// One atomic step: no conflict exists, the open is entered, and a lease is granted with it.
     async fn enter(
         self: &Arc<Shell>,
         caller: &Caller,
@@ -197,7 +201,7 @@ impl Shell {
         let changes = opening.access.contains(Share::WRITE) || !opening.deny.is_empty();
         let usage = if changes { Use::Change } else { Use::Read };
         let (handle, fresh) = (opened.handle, self.open_id());
-        // A front that cannot be called back any more would be waited for in vain.
+        // A front that takes no callbacks could not return a lease.
         let (below, granting) = (under_way.below, self.is_granting() && !self.up.is_closed());
         let enter = |state: &mut State, now: Instant| {
             let access = opening.access;
@@ -224,7 +228,7 @@ impl Shell {
         Ok((entered?, waited))
     }
 
-    /// Attributes of an open from after it was entered. Without them there is no lease.
+    /// Reads the attributes again after the open was entered. If that fails, the lease is returned.
     async fn read_anew(self: &Arc<Shell>, caller: &Caller, opened: &mut Opened) {
         match self.below.getattr(caller, &opened.handle).await {
             Ok(attributes) => {
@@ -242,7 +246,7 @@ impl Shell {
         }
     }
 
-    /// The changes that an open makes before it is one, if it may make any: of the directory, and of the file.
+    /// Admits the changes that an open may make before it is entered: of the directory, and of the file.
     async fn changes_of(
         self: &Arc<Shell>,
         caller: &Caller,
@@ -262,7 +266,7 @@ impl Shell {
         Ok([Some(directory), file])
     }
 
-    /// Is it an open that would truncate what is there, and there is probably nothing?
+    /// Is it an open that would truncate an existing file, but the name probably does not exist?
     fn is_probably_new(&self, caller: &Caller, request: &OpenRequest) -> bool {
         let (Some(name), Some((CreateHow::Unchecked, set))) = (&request.name, &request.create) else {
             return false;
@@ -270,13 +274,13 @@ impl Shell {
         set.size.is_some() && self.may_guard(caller, &request.handle, name)
     }
 
-    /// May a creation be tried that fails if the name is there? It needs no look at what that would be. One that comes
-    /// again might find what it made itself.
+    /// May a guarded create be tried? It fails if the name exists, so it needs no check of an existing
+    /// file. But a resent request might find the file that it created itself.
     pub(crate) fn may_guard(&self, caller: &Caller, directory: &Handle, name: &Name) -> bool {
         !caller.resent && self.below.is_remembered(directory, name) == Some(false)
     }
 
-    /// The same open, if the name is not there. None if it may be.
+    /// The open as a guarded create. `None` if the name may exist.
     async fn make_new(
         self: &Arc<Shell>,
         caller: &Caller,
@@ -319,7 +323,7 @@ impl Shell {
         }
     }
 
-    /// Narrows an open, and what it is at the layer below as far as that can follow.
+    /// Reduces the share of an open, and that of its opens at the layer below where possible.
     pub(crate) async fn downgrade(
         self: &Arc<Shell>,
         caller: &Caller,
@@ -336,7 +340,7 @@ impl Shell {
         for part in below {
             let narrower = Below { access: part.access & access, deny: part.deny & deny, ..part };
             if narrower.access.is_empty() || self.state.lock().does_for(open, &narrower) {
-                // Closing would drop locks that were taken through it; a share wider than needed does no harm.
+                // Closing it would release locks taken through it; a larger share than needed does no harm.
                 if !locked {
                     self.with(|state, _| state.forget_below(open, part.id));
                     self.close_below(caller, &[part.id]).await?;
@@ -350,7 +354,7 @@ impl Shell {
         Ok(())
     }
 
-    /// Ends an open, and whatever was locked through it.
+    /// Ends an open, and releases the locks taken through it.
     pub(crate) async fn close(self: &Arc<Shell>, caller: &Caller, open: OpenId) -> Result<()> {
         let below = self.with(|state, now| {
             let handle = state.shares.close(open)?;
@@ -362,7 +366,7 @@ impl Shell {
         if below.is_empty() {
             return Ok(());
         }
-        // It is gone here: it must go below, even if the asker does not wait for that.
+        // The open is gone here, so the close below must run to completion even if the requester goes away.
         let (shell, caller) = (self.clone(), caller.clone());
         let close = async move {
             let below: Vec<OpenId> = below.iter().map(|below| below.id).collect();
@@ -388,33 +392,33 @@ impl Shell {
     }
 }
 
-/// Does the failure of a guarded creation leave it open that the name is there? Some servers look at the rights to the
+/// After this failure of a guarded create, may the name exist? Some servers check the rights to the
 /// directory first.
 pub(crate) fn may_be_there(status: Status) -> bool {
     matches!(status, Status::Exist | Status::Access | Status::Perm | Status::Rofs)
 }
 
 impl State {
-    /// The open at the layer below on which an open of ours reads or writes.
+    /// The open at the layer below that an open of a client reads or writes through.
     pub(super) fn below_of(&self, open: OpenId, share: Share) -> Option<OpenId> {
         let below = self.below.get(&open)?;
         below.iter().find(|below| below.access.contains(share)).or(below.first()).map(|below| below.id)
     }
 
-    /// All opens at the layer below that an open of ours is.
+    /// All opens at the layer below that belong to an open of a client.
     pub(super) fn all_below_of(&self, open: OpenId) -> Vec<OpenId> {
         self.below.get(&open).into_iter().flatten().map(|below| below.id).collect()
     }
 
-    /// If nobody has the file open any more, a lease from below may be of no use.
+    /// If the file has no opens any more, the lease from below may be useless.
     fn let_go(&mut self, now: Instant, handle: &Handle) {
         if !self.shares.is_open(handle) {
             self.leases.closed(now, handle);
         }
     }
 
-    /// Adds an open at the layer below to one of ours, unless another there does for it. So there are never more of
-    /// them than there are combinations of shares, however often a client opens a file.
+    /// Adds an open at the layer below to one of a client, unless an existing one covers it. So their
+    /// number is bounded by the combinations of shares, however often a client opens a file.
     fn add_below(&mut self, open: OpenId, below: Below) -> bool {
         let useful = !self.does_for(open, &below);
         if useful {
@@ -423,7 +427,7 @@ impl State {
         useful
     }
 
-    /// Does another open at the layer below do whatever this one does?
+    /// Does another open at the layer below cover this one?
     fn does_for(&self, open: OpenId, below: &Below) -> bool {
         let others = self.below.get(&open).into_iter().flatten().filter(|part| part.id != below.id);
         others.into_iter().any(|part| part.access.contains(below.access) && part.deny.contains(below.deny))
@@ -444,7 +448,7 @@ impl State {
     }
 }
 
-/// Is it an open of what a name leads to, so that it may be done again?
+/// Is it an open by name that may be repeated?
 fn is_by_name(request: &OpenRequest) -> bool {
     let again = |how: &CreateHow| *how == CreateHow::Unchecked;
     request.name.is_some() && !request.reclaim && request.create.as_ref().is_none_or(|(how, _)| again(how))

@@ -1,4 +1,4 @@
-//! What goes on without being asked: callbacks from below, callbacks to the front, deadlines.
+//! Background tasks: callbacks from the layer below, callbacks to the front, deadlines.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::leases::Writer;
 pub(crate) struct Tasks(Mutex<Vec<JoinHandle<()>>>);
 
 impl Tasks {
-    /// Starts them, if there is a runtime and they have not been started.
+    /// Starts the tasks, if there is a runtime and they are not running.
     pub(crate) fn start(&self, shell: &Arc<Shell>) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let mut tasks = self.0.lock();
@@ -39,7 +39,7 @@ impl Drop for Tasks {
 }
 
 impl Shell {
-    /// Brings to the front what did not fit into its queue.
+    /// Sends the callbacks in the outbox to the front.
     async fn deliver(self: Arc<Shell>) {
         loop {
             self.outbox_filled.notified().await;
@@ -70,7 +70,7 @@ impl Shell {
         }
     }
 
-    /// Attends to what the layer below says.
+    /// Handles the callbacks of the layer below.
     async fn attend(self: Arc<Shell>, mut callbacks: vfs::Callbacks) {
         while let Some(callback) = callbacks.recv().await {
             match callback {
@@ -85,7 +85,7 @@ impl Shell {
         }
     }
 
-    /// The layer below asks what has become of a file that it gave a write lease on.
+    /// The layer below asks about delayed changes of a file under its write lease.
     fn answer(self: &Arc<Shell>, query: Query) {
         let writer = |state: &mut State, now: Instant| state.leases.writer_under(now, query.id);
         let writer: Option<Writer> = self.with(writer);
@@ -93,11 +93,11 @@ impl Shell {
             self.with(|state, _| self.post(state, Callback::Getattr(Query { id, change, ..query })));
             return;
         }
-        // Whatever was written has gone through us, so the layer below has it.
+        // The arbiter delays nothing, so the layer below has all data.
         let shell = self.clone();
         detach(async move {
             if let Ok(attributes) = shell.below.getattr(&Caller::machine(), &query.handle).await {
-                // It may have given up waiting.
+                // The layer below may have stopped waiting.
                 let _ = query.answer.send(DelayedAttributes {
                     modified: false,
                     size: attributes.size,

@@ -1,7 +1,7 @@
-//! Leases with a term, for holders that open nothing.
+//! Leases with a term, for holders without opens.
 //!
-//! The layer below grants with opens alone, so a first lease costs one open there, which is closed again; renewals are
-//! settled here. One on a directory comes without an open.
+//! The layer below grants leases only with opens. So a first lease costs one open there, which is closed
+//! again; renewals need no call. A lease on a directory needs no open.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -37,11 +37,11 @@ impl Shell {
                 Renewal::Held(lease) => return Ok(Some(lease)),
                 Renewal::Open => break,
                 Renewal::Full(until) if until < limit => sleep_until(until).await,
-                // Nobody waits longer than that for a promise that he can do without.
+                // A lease is optional: no requester waits for it longer than its patience.
                 Renewal::NonCaching | Renewal::Full(_) => return Ok(None),
             }
         }
-        // To its end even if the asker goes away: what is opened must be closed.
+        // Runs to completion even if the requester goes away: the open must be closed.
         let (shell, caller, handle) = (self.clone(), caller.clone(), *handle);
         let leased = async move { shell.lease_with_open(&caller, &handle, kind, term).await };
         tokio::spawn(leased).await.unwrap_or_else(|_| Err(Status::ServerFault.into()))
@@ -58,7 +58,7 @@ impl Shell {
         let request = OpenRequest {
             handle: *handle,
             name: None,
-            // One that no other open has: opens of one owner are one.
+            // A unique owner: opens of one owner are merged into one.
             owner: Owner(Bytes::copy_from_slice(&self.open_id().0.to_be_bytes())),
             access,
             deny: Share::empty(),
@@ -80,7 +80,7 @@ impl Shell {
                 let rights = AccessMask::READ | AccessMask::LOOKUP;
                 Ok(self.delegate(caller, handle, rights, Some(term)).await?.lease)
             }
-            // What cannot be opened is not cached: the operation itself says why.
+            // A file that cannot be opened gets no lease; the operation itself reports the reason.
             Err(_) => Ok(None),
         }
     }

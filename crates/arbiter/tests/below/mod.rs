@@ -1,5 +1,5 @@
-//! A layer below with one directory in memory, that has opens, locks and leases, or has not; that notes its calls, can
-//! hold them back, and calls the arbiter back. And clients over the arbiter.
+//! A layer below for tests: one directory in memory, with or without opens, locks and leases. It records
+//! its calls, can block them, and sends callbacks to the arbiter. Also helpers for clients of the arbiter.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
@@ -30,7 +30,7 @@ pub struct File {
     pub nlink: u32,
 }
 
-/// What there is.
+/// The content of the layer.
 #[derive(Default)]
 pub struct Files {
     pub names: BTreeMap<Vec<u8>, u8>,
@@ -40,12 +40,12 @@ pub struct Files {
     pub locks: Vec<(u8, Lock)>,
     /// How often the directory was changed.
     pub root_changes: u64,
-    /// A lock of somebody elsewhere.
+    /// A lock that is held outside the arbiter.
     pub foreign_lock: Option<Lock>,
     next: u64,
 }
 
-/// What a client believes of a file while it has a lease on it.
+/// The state of a file that a client trusts while it has a lease.
 #[derive(Clone, Copy, Debug)]
 pub struct Believed {
     pub holder: HolderId,
@@ -54,26 +54,26 @@ pub struct Believed {
     pub change: u64,
 }
 
-/// The next number of a sequence that a seed decides.
+/// The next number of a pseudo-random sequence.
 pub fn random(seed: &mut u64) -> u64 {
     *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     *seed >> 33
 }
 
-/// See the module.
+/// The layer below. See the module.
 pub struct Below {
     pub files: Mutex<Files>,
     /// The kind of lease that it grants.
     pub grants: Mutex<Option<LeaseKind>>,
     stateful: bool,
     calls: Mutex<Vec<String>>,
-    /// What it says that it remembers of names.
+    /// Its answer about remembered names.
     pub remembers: Mutex<Option<bool>>,
-    /// What clients believe under their leases.
+    /// What clients trust under their leases.
     pub believed: Mutex<Vec<Believed>>,
-    /// Lets calls be overtaken, in an order that this seed decides.
+    /// If set, calls yield to others, in an order that this seed determines.
     pub jitter: Mutex<Option<u64>>,
-    /// Calls of this name wait for a permit before they are answered.
+    /// Calls of these names wait for a permit before their reply.
     gates: Mutex<HashMap<&'static str, Arc<Semaphore>>>,
     up: mpsc::Sender<Callback>,
     callbacks: Mutex<Option<Callbacks>>,
@@ -97,7 +97,7 @@ impl Below {
         Arc::new(below)
     }
 
-    /// Makes a file of ten bytes.
+    /// Adds a file of ten bytes.
     pub fn add(&self, file: &str) -> Handle {
         let mut files = self.files.lock();
         let id = files.by_id.len() as u8 + 1;
@@ -106,7 +106,7 @@ impl Below {
         handle(id)
     }
 
-    /// How often a call was made.
+    /// How often this call was made.
     pub fn count(&self, call: &str) -> usize {
         self.calls.lock().iter().filter(|made| made.as_str() == call).count()
     }
@@ -115,7 +115,7 @@ impl Below {
         self.calls.lock().len()
     }
 
-    /// From now on calls of this name wait before they are answered.
+    /// From now on calls of this name wait before their reply.
     pub fn hold(&self, call: &'static str) -> Arc<Semaphore> {
         self.gates.lock().entry(call).or_insert_with(|| Arc::new(Semaphore::new(0))).clone()
     }
@@ -137,7 +137,7 @@ impl Below {
         self.calls.lock().push(call.to_owned());
     }
 
-    /// Waits for some turns of the others, more or less.
+    /// Yields to other tasks a random number of times.
     async fn be_overtaken(&self) {
         let turns = self.jitter.lock().as_mut().map_or(0, |seed| random(seed) % 6);
         for _ in 0..turns {
@@ -197,14 +197,14 @@ pub fn attributes(id: u8, file: &File) -> Attributes {
     }
 }
 
-/// An arbiter, what it says to its front, and the layer below it.
+/// An arbiter, the callbacks to its front, and the layer below it.
 pub struct Stage {
     pub below: Arc<Below>,
     pub arbiter: Arc<Arbiter>,
     callbacks: Callbacks,
 }
 
-/// Short times, so that a test can tell them apart.
+/// Short times that tests can tell apart.
 pub fn options() -> Options {
     Options {
         recall_deadline: Duration::from_secs(20),
@@ -230,7 +230,7 @@ impl Stage {
         self.callbacks.recv().await.unwrap()
     }
 
-    /// The next callback is a recall.
+    /// The next callback, which must be a recall.
     pub async fn recall(&mut self) -> Recall {
         match self.callback().await {
             Callback::Recall(recall) => recall,
@@ -238,7 +238,7 @@ impl Stage {
         }
     }
 
-    /// The next callback is a question.
+    /// The next callback, which must be a question.
     pub async fn query(&mut self) -> Query {
         match self.callback().await {
             Callback::Getattr(query) => query,
@@ -246,7 +246,7 @@ impl Stage {
         }
     }
 
-    /// Nothing was said, and nothing will be for a while.
+    /// There is no callback, now or in the next millisecond.
     pub async fn is_silent(&mut self) {
         if let Ok(said) = timeout(Duration::from_millis(1), self.callbacks.recv()).await {
             panic!("unexpected: {said:?}");
@@ -257,7 +257,7 @@ impl Stage {
         self.arbiter.returned(&Caller::machine(), lease).await.unwrap();
     }
 
-    /// Runs an operation beside the test.
+    /// Runs an operation concurrently with the test.
     pub fn start<T, F>(&self, operation: impl FnOnce(Arc<Arbiter>) -> F) -> tokio::task::JoinHandle<T>
     where
         T: Send + 'static,
@@ -267,7 +267,7 @@ impl Stage {
     }
 }
 
-/// Lets everything run that can without time going by.
+/// Runs all tasks that can proceed without the clock.
 pub async fn settle() {
     for _ in 0..50 {
         tokio::task::yield_now().await;

@@ -40,7 +40,7 @@ impl Below {
         Ok(Wcc::seen(Some(attributes(id, file))))
     }
 
-    /// A name in the directory is changed.
+    /// Records a change of a name in the directory.
     fn change_names(&self, caller: &Caller) {
         let mut files = self.files.lock();
         files.root_changes += 1;
@@ -54,7 +54,7 @@ impl Below {
         Ok(Node { handle: handle(id), attributes: Some(self.attributes(id)?) })
     }
 
-    /// The file, and whether it is new.
+    /// Creates a file. Returns it, and whether it is new.
     fn make(&self, caller: &Caller, name: &Name, how: CreateHow, set: &SetAttributes) -> Result<(u8, bool)> {
         match (self.find(name), how) {
             (Ok(_), CreateHow::Guarded) => Err(Status::Exist.into()),

@@ -1,52 +1,53 @@
-//! The protocol as a state machine whose every step is a choice.
+//! The protocol as a state machine in which every step is a choice.
 
 use stateright::{Model, Property};
 
-/// The promise.
+/// The safety property.
 pub const FRESH: &str = "what a client sees is not older than what was acknowledged before it asked";
-/// That something happens at all.
+/// Evidence that the model makes progress.
 const SHARED: &str = "one client caches what the other has written";
 
 const CLIENTS: usize = 2;
 /// The term of a lease, in ticks.
 const TERM: u8 = 2;
 
-/// How far the model goes, and what the server waits for.
+/// The bounds of the model, and the waits of the server.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// Ticks in all.
+    /// Total number of ticks.
     pub ticks: u8,
-    /// Requests for leases by each client.
+    /// Number of lease requests by each client.
     pub asks: [u8; CLIENTS],
-    /// Writes in all.
+    /// Total number of writes.
     pub writes: u8,
-    /// By how many ticks each client's clock may fall behind.
+    /// How many ticks each client's clock may fall behind.
     pub drift: u8,
-    /// Messages under way at one time.
+    /// Limit of messages in flight.
     pub messages: usize,
-    /// The time of a message.
+    /// The longest time of a message in flight, in ticks.
     pub delay: u8,
-    /// What the server believes of clocks.
+    /// The server's assumption about clocks.
     pub clock_skew: u8,
-    /// What the server believes of writes.
+    /// The server's assumption about writes.
     pub write_slack: u8,
-    /// The same, after a restart.
+    /// The server's assumption about writes after a restart.
     pub recovery_slack: u8,
     /// How often the server may crash.
     pub server_crashes: u8,
-    /// How often a client may.
+    /// How often a client may crash.
     pub client_crashes: u8,
-    /// A VACATED that comes twice is carried out once.
+    /// The server executes a repeated VACATED only once.
     pub vacated_once: bool,
-    /// A client does not cache what it asked for before a write of its own.
+    /// A client does not cache a reply to a request from before its own write.
     pub own_writes_count: bool,
-    /// The file is not there at first: it is made with CREATE, which brings a lease for writing.
+    /// The file does not exist at first: CREATE creates it and brings a write lease.
     pub created: bool,
-    /// What was evicted since a CREATE was sent may have been what it made: its answer brings no lease then.
+    /// An eviction since a CREATE was sent may have been of the created file, so the reply to the CREATE
+    /// brings no lease then.
     pub evictions_count: bool,
-    /// How often each client may leave, with one VACATED of everything, and come back.
+    /// How often each client may leave, with one VACATED for all leases, and come back.
     pub departures: [u8; CLIENTS],
-    /// Who comes back does so under a name of its own.
+    /// A client that comes back uses a new name.
     pub own_names: bool,
 }
 
@@ -87,7 +88,7 @@ pub struct Lease {
     evicting: bool,
 }
 
-/// What a client believes, by its own clock.
+/// What a client trusts, by its own clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Belief {
     kind: Kind,
@@ -95,12 +96,12 @@ pub struct Belief {
     cached: u8,
 }
 
-/// A write that has left.
+/// A write that was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Flush {
     value: u8,
     first_sent: u8,
-    /// Known to the checker alone.
+    /// When the server executed it; known to the checker only.
     executed: Option<u8>,
 }
 
@@ -108,22 +109,22 @@ pub struct Flush {
 pub struct Client {
     lag: u8,
     belief: Option<Belief>,
-    /// What is to be written, and by when on its clock it must have left.
+    /// The value to write, and the time on the client's clock by which it must be sent.
     dirty: Option<(u8, u8)>,
     flush: Option<Flush>,
-    /// It is to vacate when all is written.
+    /// It must vacate when all data is written.
     evicted: bool,
-    /// A VACATED that is not answered.
+    /// A VACATED without a reply yet.
     vacating: Option<u8>,
     asked: u8,
     vacated: u8,
-    /// Answers to requests before this one mean nothing.
+    /// Replies to requests before this one are ignored.
     barrier: u8,
-    /// The CREATE that is not answered, and when it was first sent on its clock.
+    /// The CREATE without a reply yet, and the time of its first transmission on the client's clock.
     creating: Option<(u8, u8)>,
-    /// How often it has left.
+    /// How often the client has left.
     incarnation: u8,
-    /// It has left, and has not come back.
+    /// The client has left, and has not come back.
     away: bool,
 }
 
@@ -132,28 +133,30 @@ pub struct Server {
     value: u8,
     leases: [Option<Lease>; CLIENTS],
     wrote: u8,
-    /// It started then, not for the first time.
+    /// The time of the last restart; `None` before the first.
     started: Option<u8>,
-    /// VACATED carried out, by client.
+    /// The last VACATED executed for each client.
     vacated: [u8; CLIENTS],
     /// Leases of clients that have left.
     old: [Option<Lease>; CLIENTS],
-    /// The file is there.
+    /// The file exists.
     exists: bool,
-    /// What was answered to the CREATE that made it, and to whom: a CREATE is carried out once, over crashes too.
+    /// The reply to the CREATE that created the file, with its client and number. A CREATE is executed
+    /// once, even across crashes.
     made: Option<(u8, u8, Body)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Body {
-    /// READ with a request for a lease. `seen` is known to the checker alone: what was acknowledged when it left.
+    /// READ with a request for a lease. `seen` is known to the checker only: the value acknowledged when it
+    /// was sent.
     Ask {
         kind: Kind,
         number: u8,
         at: u8,
         seen: u8,
     },
-    /// Its answer.
+    /// The reply to `Ask`.
     Answer {
         kind: Option<Kind>,
         number: u8,
@@ -166,19 +169,19 @@ pub enum Body {
     VacatedAnswer(u8),
     Write(u8),
     WriteAnswer(u8),
-    /// CREATE with a request for a lease for writing.
+    /// CREATE with a request for a write lease.
     Create {
         number: u8,
         at: u8,
     },
-    /// VACATED of everything.
+    /// VACATED for all leases.
     Everything,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Message {
     client: u8,
-    /// Which life of it the message is from or for.
+    /// The incarnation of the client that sent the message, or that it is for.
     incarnation: u8,
     body: Body,
     sent: u8,
@@ -189,19 +192,19 @@ pub struct State {
     now: u8,
     server: Server,
     clients: [Client; CLIENTS],
-    /// In order, so that two ways to one state are one.
+    /// Sorted, so that equal states compare equal.
     net: Vec<Message>,
-    /// The last write that its writer was told is done.
+    /// The last write acknowledged to its writer.
     acknowledged: u8,
     written: u8,
     crashes: (u8, u8),
-    /// A client was told something old.
+    /// A client received an outdated value.
     stale: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// Time goes on, but for the clock of this client.
+    /// Time advances, except on the clock of this client.
     Tick(Option<usize>),
     Ask(usize, Kind),
     Write(usize),
@@ -210,7 +213,7 @@ pub enum Action {
     EvictAgain(usize),
     VacateAgain(usize),
     Deliver(Message),
-    /// It arrives, and once more later.
+    /// The message arrives, and arrives again later.
     Repeat(Message),
     CrashServer,
     CrashClient(usize),
@@ -242,7 +245,7 @@ impl Model for Protocol {
         let bounds = &self.0;
         if state.now < bounds.ticks && self.may_tick(state) {
             actions.push(Action::Tick(None));
-            // That of the first alone: either may be the one that reads or the one that writes.
+            // Only the clock of the first client lags: either client may be the reader or the writer.
             if state.clients[0].lag < bounds.drift {
                 actions.push(Action::Tick(Some(0)));
             }
@@ -260,7 +263,7 @@ impl Model for Protocol {
             if may_ask && state.server.exists && !in_net(|body| matches!(body, Body::Ask { .. })) {
                 actions.extend([Kind::Read, Kind::Write].map(|kind| Action::Ask(it, kind)));
             }
-            // It knows neither the file nor its handle, until that is answered.
+            // Until the reply, the client knows neither the file nor its handle.
             let makes = if client.creating.is_some() {
                 !in_net(|body| matches!(body, Body::Create { .. }))
             } else {
@@ -296,7 +299,7 @@ impl Model for Protocol {
             }
         }
         actions.extend(state.net.iter().map(|message| Action::Deliver(*message)));
-        // Of those that do something, to repeat a VACATED is what does harm.
+        // Among messages with an effect, only the repetition of a VACATED can do harm.
         let vacated = state.net.iter().filter(|message| matches!(message.body, Body::Vacated(_)));
         actions.extend(vacated.map(|message| Action::Repeat(*message)));
         if state.crashes.0 < bounds.server_crashes {
@@ -323,7 +326,7 @@ impl Model for Protocol {
                 let belief = client.belief.as_mut()?;
                 belief.cached = state.written;
                 client.dirty = Some((state.written, belief.until));
-                // What was asked before is answered with what was there before.
+                // The reply to an earlier request contains the value from before.
                 if self.0.own_writes_count {
                     client.barrier = client.asked + 1;
                 }
@@ -386,7 +389,7 @@ impl Model for Protocol {
                 state.crashes.1 += 1;
                 let Client { lag, asked, vacated, dirty, incarnation, .. } = state.clients[it];
                 if dirty.is_some() {
-                    // What it had not written is lost, as the paper says; it may arrive nevertheless.
+                    // Unwritten data is lost, as the paper says; it may arrive nevertheless.
                     state.acknowledged = state.server.value;
                     for message in &mut state.net {
                         if let Body::Ask { seen, .. } | Body::Answer { seen, .. } = &mut message.body {
@@ -436,11 +439,11 @@ impl State {
 }
 
 impl Protocol {
-    /// What is assumed of the network, and what a client sees to: before time goes on, what must have happened has.
+    /// Time may advance only if everything has happened that the network and the clients must do before.
     fn may_tick(&self, state: &State) -> bool {
         state.clients.iter().all(|client| {
             let clock = state.now - client.lag;
-            // Either clock may go on: it must have left now if it must have left at the next.
+            // Either clock may advance: a write that must have been sent by the next tick must be sent now.
             let left = client.dirty.is_none_or(|(_, until)| client.flush.is_some() || clock < until);
             let arrived = client.flush.is_none_or(|flush| match flush.executed {
                 None => state.now < flush.first_sent + self.0.delay,
@@ -472,8 +475,8 @@ impl Protocol {
             return;
         }
         match message.body {
-            // What one asks and leaves is answered to nobody; that it may take a lease for itself is no worse than any
-            // lease that runs out.
+            // No client gets the reply to a request from before it left. A lease that the request may take
+            // is no worse than any lease that expires.
             Body::Ask { .. } | Body::Create { .. } if !here => {}
             Body::Everything => {
                 let leases = &mut state.server.leases;
@@ -489,7 +492,7 @@ impl Protocol {
                 let clock = state.now - client.lag;
                 let usable = number >= client.barrier && at + TERM > clock && client.dirty.is_none();
                 if let Some(kind) = kind.filter(|_| usable) {
-                    // A renewal makes it longer, and never older.
+                    // A renewal extends the lease, and never makes the value older.
                     let before = client.belief;
                     let until = before.map_or(at + TERM, |before| before.until.max(at + TERM));
                     let kind = before.map_or(kind, |before| before.kind.max(kind));
@@ -500,7 +503,8 @@ impl Protocol {
             Body::Evicted => {
                 let client = &mut state.clients[it];
                 client.belief = None;
-                // Of a file whose handle it does not know yet it might believe that this is of another.
+                // The client does not know the handle of the file yet, and might take the eviction for that
+                // of another file.
                 if self.0.evictions_count || client.creating.is_none() {
                     client.barrier = client.asked + 1;
                 }
@@ -542,7 +546,8 @@ impl Protocol {
         })
     }
 
-    /// CREATE: of a file that is not there, with a lease, since nobody else can know it; else without.
+    /// CREATE: a file that does not exist gets a lease, since no other client can know it. An existing one
+    /// gets none.
     fn create(&self, state: &mut State, it: usize, (number, at): (u8, u8)) {
         if let Some((client, made, body)) = state.server.made
             && (usize::from(client), made) == (it, number)
@@ -564,7 +569,7 @@ impl Protocol {
         state.send(it, body);
     }
 
-    /// Is nothing in the way of those who have left? They cannot be asked to go.
+    /// Is there no conflicting lease of a client that has left? Such a client cannot be evicted.
     fn is_left_behind(&self, state: &mut State, kind: Kind) -> bool {
         for it in 0..CLIENTS {
             state.server.old[it] = state.server.old[it].filter(|lease| !self.is_over(state, *lease));
@@ -572,7 +577,7 @@ impl Protocol {
         state.server.old.iter().flatten().all(|lease| kind == Kind::Read && lease.kind == Kind::Read)
     }
 
-    /// Nothing of others is in the way; or they are asked to go.
+    /// Is there no conflicting lease of the other client? If there is one, it is evicted.
     fn clear(&self, state: &mut State, it: usize, kind: Kind) -> bool {
         if !self.is_left_behind(state, kind) {
             return false;
@@ -599,7 +604,7 @@ impl Protocol {
             return;
         }
         if !self.clear(state, it, kind) {
-            // It waits, as long as it is worth it.
+            // The request waits, within its delay.
             state.send_again(message);
             return;
         }

@@ -1,11 +1,13 @@
-//! Between the lists of NFSv4 and those of POSIX.
+//! The mapping between NFSv4 and POSIX lists.
 //!
-//! **Given**: each class of the POSIX list (owner, group, each that is named, others) gets what the entries allow it,
-//! the first entry that speaks of a right decides. Who is denied something may be somebody else too: a user the owner,
-//! members of a group members of another, or a named user. Then the others are denied it as well, so that nobody gets
-//! what the list denies him.
+//! **From NFSv4** (`kept`): each class of the POSIX list (owner, group, each named user or group, others)
+//! gets the rights that the entries allow it. For each right the first matching entry decides. A user whom
+//! an entry denies a right may also match another class: a named user may be the owner. A member of a group
+//! may be a member of another group, the owner or a named user. Then the other class is denied the right as
+//! well, so that no user gets a right that the list denies.
 //!
-//! **Told**: whoever has less than a class that comes later in the list is denied the rest first.
+//! **To NFSv4** (`told`): if a class has fewer rights than a later class in the list, a DENY entry removes
+//! the difference first.
 
 use std::collections::BTreeMap;
 
@@ -26,20 +28,20 @@ const WRITE_DATA: u32 = 0x02;
 const APPEND_DATA: u32 = 0x04;
 const EXECUTE: u32 = 0x20;
 const DELETE_CHILD: u32 = 0x40;
-/// What everybody may: READ_ATTRIBUTES, READ_ACL, SYNCHRONIZE.
+/// Granted to all: READ_ATTRIBUTES, READ_ACL, SYNCHRONIZE.
 const EVERYBODY: u32 = 0x80 | 0x2_0000 | 0x10_0000;
-/// What the owner may besides: WRITE_ATTRIBUTES, WRITE_ACL.
+/// Also granted to the owner: WRITE_ATTRIBUTES, WRITE_ACL.
 const OWNER: u32 = 0x100 | 0x4_0000;
 
-/// What a list given becomes.
+/// The POSIX form of an NFSv4 list.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Kept {
     pub(super) access: Posix,
-    /// Of a directory, if anything is to be inherited.
+    /// For a directory with inheritable entries.
     pub(super) default: Option<Posix>,
 }
 
-/// Whom an entry is about.
+/// The subject of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Who {
     Owner,
@@ -57,7 +59,7 @@ impl Who {
             b"EVERYONE@" => Ok(Who::Everyone),
             name => {
                 let number = std::str::from_utf8(name).ok().and_then(|text| text.parse().ok());
-                // The kernel's word for nobody.
+                // The kernel's value for "no id".
                 let id = number.filter(|id| *id != u32::MAX).ok_or(Status::Inval)?;
                 Ok(if ace.flags & IDENTIFIER_GROUP != 0 { Who::NamedGroup(id) } else { Who::User(id) })
             }
@@ -68,7 +70,7 @@ impl Who {
         matches!(self, Who::Group | Who::NamedGroup(_))
     }
 
-    /// May who is denied something as `self` get it as `other`?
+    /// Could a user who is denied a right as `self` get it as `other`?
     fn may_be(self, other: Who) -> bool {
         match self {
             Who::User(_) => other == Who::Owner,
@@ -78,11 +80,11 @@ impl Who {
     }
 }
 
-/// What a list is to become.
+/// Converts an NFSv4 list.
 ///
 /// # Errors
-/// `Inval` for what is neither allowed nor denied (audits and alarms), and for inheritance that only some of what is made
-/// gets, or that a file is to have; and for who is no number.
+/// `Inval` for audit and alarm entries, and for a `who` that is not a number. `Inval` also for an
+/// inheritable entry on a file, and for one that only some new objects inherit.
 pub(super) fn kept(acl: &Acl, is_dir: bool) -> Result<Kept, Status> {
     let (mut here, mut below) = (Vec::new(), Vec::new());
     for ace in &acl.0 {
@@ -113,7 +115,7 @@ struct Rule {
 }
 
 impl Rule {
-    /// The rights that it allows in whole, or denies in part.
+    /// The rights that it allows completely, or denies at least in part.
     fn rights(self) -> Rights {
         let write = if self.allows {
             self.mask & (WRITE_DATA | APPEND_DATA) == WRITE_DATA | APPEND_DATA
@@ -129,7 +131,7 @@ impl Rule {
     }
 }
 
-/// What each class of a POSIX list gets by these rules.
+/// The rights that each class of a POSIX list gets by these rules.
 fn judged(rules: &[Rule]) -> Posix {
     let rights_of = |class: Who| {
         let (mut allowed, mut decided): (Rights, Rights) = (0, 0);
@@ -164,7 +166,7 @@ fn judged(rules: &[Rule]) -> Posix {
     list.masked()
 }
 
-/// What a file's lists say.
+/// The NFSv4 form of a file's lists.
 pub(super) fn told(access: &Posix, default: Option<&Posix>, is_dir: bool) -> Acl {
     let mut aces = entries(access, is_dir, 0);
     if let Some(default) = default {
@@ -253,7 +255,7 @@ mod tests {
             prop_assert_eq!(Posix::parse(&list.to_bytes()), Some(list));
         }
 
-        /// Nobody has what the first entry that speaks of it denies to one of the things that he is.
+        /// No user has a right that the first matching entry denies to any of the user's identities.
         #[test]
         fn nobody_gets_more_than_the_list_says(
             rules in proptest::collection::vec((any::<bool>(), 0..6usize, 0..8u8), 0..8),
@@ -284,7 +286,7 @@ mod tests {
         }
     }
 
-    /// How acl(5) says that access is checked; of several groups each right counts.
+    /// The access check of acl(5); among several groups, each right of any group counts.
     fn kernel(list: &Posix, owns: bool, uid: u32, in_group: bool, gid: u32) -> Rights {
         let mask = list.mask.unwrap_or(7);
         if owns {

@@ -1,6 +1,6 @@
-//! A POSIX access control list, and how Linux writes it into an extended attribute (acl(5), xattr(7)).
+//! A POSIX access control list, and its format in Linux's extended attributes (acl(5), xattr(7)).
 
-/// The version that all kernels have.
+/// The version of all kernels.
 const VERSION: u32 = 2;
 const USER_OBJ: u16 = 0x01;
 const USER: u16 = 0x02;
@@ -8,34 +8,34 @@ const GROUP_OBJ: u16 = 0x04;
 const GROUP: u16 = 0x08;
 const MASK: u16 = 0x10;
 const OTHER: u16 = 0x20;
-/// Of entries that name nobody.
+/// The id of entries without a user or group.
 const NOBODY: u32 = u32::MAX;
-/// Bytes of an entry.
+/// Size of an entry in bytes.
 const ENTRY_BYTES: usize = 8;
 
 /// Rights as in a mode: 4 read, 2 write, 1 execute.
 pub(super) type Rights = u8;
 
-/// Such a list. Named users and groups are in order, each once.
+/// A POSIX list. Named users and groups are sorted and unique.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Posix {
     pub(super) owner: Rights,
     pub(super) users: Vec<(u32, Rights)>,
     pub(super) group: Rights,
     pub(super) groups: Vec<(u32, Rights)>,
-    /// The most that named users and all groups have. There is one where any are named.
+    /// Upper bound of the rights of named users and all groups. Required if any are named.
     pub(super) mask: Option<Rights>,
     pub(super) other: Rights,
 }
 
 impl Posix {
-    /// What a mode says.
+    /// The list that is equivalent to a mode.
     pub(super) fn of_mode(mode: u32) -> Posix {
         let part = |shift: u32| (mode >> shift & 7) as Rights;
         Posix { owner: part(6), group: part(3), other: part(0), ..Posix::default() }
     }
 
-    /// `None` if it is not one.
+    /// Parses the extended attribute; `None` if it is malformed.
     pub(super) fn parse(bytes: &[u8]) -> Option<Posix> {
         let (version, entries) = bytes.split_first_chunk::<4>()?;
         if u32::from_le_bytes(*version) != VERSION || entries.len() % ENTRY_BYTES != 0 {
@@ -59,7 +59,7 @@ impl Posix {
         Some(list)
     }
 
-    /// For the extended attribute.
+    /// Encodes the list for the extended attribute.
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = VERSION.to_le_bytes().to_vec();
         let mut entry = |tag: u16, rights: Rights, id: u32| {
@@ -78,7 +78,7 @@ impl Posix {
         bytes
     }
 
-    /// The same with the mask applied, and no more than it takes.
+    /// The same with the mask applied, and the narrowest new mask.
     pub(super) fn effective(&self) -> Posix {
         let mask = self.mask.unwrap_or(7);
         let masked =
@@ -93,7 +93,7 @@ impl Posix {
         list.masked()
     }
 
-    /// With the widest mask that changes nothing, if it needs one.
+    /// Adds the widest mask that changes nothing, if the list needs one.
     pub(super) fn masked(self) -> Posix {
         let named = self.users.iter().chain(&self.groups);
         let mask = named.fold(self.group, |all, (_, rights)| all | rights);

@@ -1,13 +1,16 @@
-//! Where files are, for processes that may not open them by the kernel's handle, and for file systems without handles.
+//! The table of names: finds files for processes that may not open kernel handles, and on file systems
+//! without handles.
 //!
-//! The table knows of every file that got such a handle the directories and names under which it was last seen. Using
-//! a handle after its descriptor was closed walks from the root by these names and proves at each step that inode and
-//! birth are the expected ones; what cannot be walked is stale. So renames and removals through us are followed, and
-//! those by other processes of the machine make the handles below stale until somebody lists the directories again.
+//! For each file with such a handle the table knows the directories and names under which it was last seen.
+//! To use a handle after its descriptor was closed, the server walks from the root by these names. At each
+//! step it checks the inode and its birth time; if the walk fails, the handle is stale. So the table
+//! follows renames and removals through this server. After one by another process of the machine, the
+//! handles below are stale until a client lists the directories again.
 //!
-//! Each change is appended to `handles.log` with one `write` before the answer that carries the handle: it survives
-//! the process. It reaches the disk within seconds; a machine that loses power may forget the handles of those. The
-//! log is rewritten when more than half of it is history; past a bound, the entries unused for longest are dropped.
+//! Each change is appended to `handles.log` with one `write` before the reply that contains the handle, so
+//! it survives the process. It reaches the disk within seconds; a machine that loses power may lose the
+//! most recent handles. The log is rewritten when more than half of it is outdated. Beyond a bound, the
+//! least recently used entries are dropped.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -23,11 +26,11 @@ use vfs::{Handle, Name};
 use super::Key;
 
 const MAGIC: &[u8] = b"leasehold handles 1\n";
-/// Names kept of a file with several.
+/// Limit of names kept for one file.
 const PLACES_MAX: usize = 16;
-/// A log is not rewritten below this size.
+/// Below this size a log is not rewritten.
 const COMPACT_MIN_BYTES: u64 = 1 << 20;
-/// Kind, length and checksum around the body of a record.
+/// Size of kind, length and checksum around the body of a record.
 const FRAME_BYTES: usize = 1 + 2 + 4;
 /// The longest body: key, parent and name with their lengths.
 const BODY_MAX: usize = Key::LENGTH + 1 + Handle::MAX + Name::MAX;
@@ -44,14 +47,14 @@ pub(crate) struct Place {
 /// The table. All methods may block on the disk.
 pub(crate) struct Table {
     inner: Mutex<Inner>,
-    /// Held for as long as the table is in use.
+    /// Held as long as the table is in use.
     _lock: File,
 }
 
 struct Inner {
     entries: HashMap<Key, Entry>,
     entries_max: usize,
-    /// Counts uses, to tell which entries are oldest.
+    /// Counts uses, to find the oldest entries.
     clock: u64,
     live_bytes: u64,
     log: File,
@@ -62,7 +65,7 @@ struct Inner {
 
 #[derive(Default)]
 struct Entry {
-    /// Last seen first.
+    /// The packed places, the last seen first.
     places: Vec<Box<[u8]>>,
     used: u64,
 }
@@ -74,7 +77,7 @@ enum Change {
 }
 
 impl Table {
-    /// Opens the table kept in the directory `state`, which is made if missing.
+    /// Opens the table in the directory `state`, which is created if missing.
     ///
     /// # Errors
     /// `WouldBlock` if another process uses it.
@@ -94,7 +97,7 @@ impl Table {
         Ok(Table { inner: Mutex::new(inner), _lock: lock })
     }
 
-    /// Notes that the file was seen under this name; durable against the end of the process on return.
+    /// Records that the file was seen under this name. On return the record survives the process.
     pub(crate) fn seen(&self, file: Key, place: &Place) -> io::Result<()> {
         let mut inner = self.inner.lock();
         if let Some(directory) = table_key(&place.directory) {
@@ -109,7 +112,7 @@ impl Table {
         inner.append(Change::Seen, file, &pack(place))
     }
 
-    /// Notes that this name no longer leads to the file.
+    /// Records that this name no longer leads to the file.
     pub(crate) fn gone(&self, file: Key, place: &Place) -> io::Result<()> {
         let mut inner = self.inner.lock();
         let packed = pack(place);
@@ -119,7 +122,7 @@ impl Table {
         inner.append(Change::Gone, file, &packed)
     }
 
-    /// Where the file was seen, last first.
+    /// The places where the file was seen, the last first.
     pub(crate) fn places(&self, file: Key) -> Vec<Place> {
         let mut inner = self.inner.lock();
         inner
@@ -127,7 +130,7 @@ impl Table {
             .map_or_else(Vec::new, |entry| entry.places.iter().filter_map(|place| unpack(place)).collect())
     }
 
-    /// Brings the log to the disk.
+    /// Writes the log to the disk.
     pub(crate) fn sync(&self) -> io::Result<()> {
         let mut inner = self.inner.lock();
         if inner.synced {
@@ -181,7 +184,7 @@ impl Inner {
         }
     }
 
-    /// Drops the eighth of the entries that was not used for longest.
+    /// Drops the least recently used eighth of the entries.
     fn drop_oldest(&mut self) {
         let mut uses: Vec<u64> = self.entries.values().map(|entry| entry.used).collect();
         let (_, &mut limit, _) = uses.select_nth_unstable(self.entries.len() / 8);
@@ -189,7 +192,7 @@ impl Inner {
         self.live_bytes = self.entries.values().map(Entry::bytes).sum();
     }
 
-    /// Writes a log with nothing but what is known now, and puts it in the place of the old one.
+    /// Writes a log with the current entries only, and replaces the old one.
     fn compact(&mut self) -> io::Result<()> {
         let fresh = self.path.with_extension("new");
         let mut log = OpenOptions::new().create(true).truncate(true).read(true).write(true).open(&fresh)?;
@@ -214,7 +217,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Takes in a log. What a crash left half written at its end is cut off.
+    /// Reads a log. Cuts off an incomplete record at its end, which a crash may leave.
     fn replay(&mut self, bytes: &[u8]) -> io::Result<()> {
         let mut rest = bytes.strip_prefix(MAGIC).unwrap_or_default();
         while let Some((change, file, place, tail)) = next_record(rest) {
@@ -246,7 +249,7 @@ impl Inner {
 }
 
 impl Entry {
-    /// What it takes in a log.
+    /// Its size in a log.
     fn bytes(&self) -> u64 {
         self.places.iter().map(|place| (FRAME_BYTES + Key::LENGTH + place.len()) as u64).sum()
     }
@@ -273,7 +276,7 @@ fn unpack(packed: &[u8]) -> Option<Place> {
     Some(Place { directory: Handle::new(directory)?, name: Name::new(name).ok()? })
 }
 
-/// One record: what happened, length of the body, body, checksum of all that.
+/// A record: the kind of change, the length of the body, the body, and a checksum of these.
 fn record(change: Change, file: Key, place: &[u8]) -> Vec<u8> {
     let mut record = vec![change as u8];
     record.extend(((Key::LENGTH + place.len()) as u16).to_be_bytes());

@@ -1,4 +1,4 @@
-//! A directory to serve, and short words for what tests do with it.
+//! A served directory, with helpers for the tests.
 #![allow(dead_code, missing_docs)] // each test program uses a part of it
 #![allow(clippy::unwrap_used)] // helpers of tests are tests
 
@@ -12,7 +12,7 @@ use vfs::{
     StateidBasis, Status,
 };
 
-/// A served directory, with its state beside it.
+/// A served directory, with its state next to it.
 pub struct Served {
     pub fs: LocalFs,
     pub options: Options,
@@ -140,7 +140,7 @@ pub fn name(name: impl AsRef<[u8]>) -> Name {
     Name::new(name.as_ref()).unwrap()
 }
 
-/// Tests that need root say so and pass when it is not there.
+/// Reports whether the process is root. A test that needs root passes without it, with a message.
 pub fn is_root() -> bool {
     let root = LocalFs::serves_all_users();
     if !root {

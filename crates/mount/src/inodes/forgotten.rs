@@ -1,17 +1,17 @@
-//! Numbers that the kernel has given back, with the files that they were: the last of them.
+//! Node numbers that the kernel has forgotten, with their files; the most recent ones only.
 //!
-//! A file handle of ours in the hands of a program is a node number, and outlives the kernel's node (name_to_handle_at(2)).
-//! The kernel then asks for `.` in that number and wants the same number back. What is not remembered any more is ESTALE to
-//! such a program, as a file that was removed is.
+//! A file handle that a program holds contains a node number and outlives the kernel's node
+//! (name_to_handle_at(2)). To use it, the kernel looks up `.` in that number and expects the same number
+//! back. If the number is no longer remembered, the program gets ESTALE, as for a removed file.
 
 use std::collections::{BTreeMap, HashMap};
 
 use vfs::Handle;
 
-/// Numbers that are remembered; about 400 bytes each.
+/// Limit of remembered numbers; each takes about 400 bytes.
 const NUMBERS_MAX: usize = 16_384;
 
-/// What the kernel has forgotten.
+/// Numbers that the kernel has forgotten.
 #[derive(Debug, Default)]
 pub struct Forgotten {
     numbers: HashMap<u64, (Handle, Turn)>,
@@ -20,13 +20,13 @@ pub struct Forgotten {
     next: Turn,
 }
 
-/// When a number was given back, in the order of that.
+/// A sequence number: the order in which numbers were forgotten.
 type Turn = u64;
 
 impl Forgotten {
-    /// The kernel has given a number back.
+    /// Records a number that the kernel has forgotten.
     pub fn insert(&mut self, number: u64, file: Handle) {
-        // A retired node's number and that of its successor are the same file's.
+        // A retired node and its successor belong to the same file; only the latest number is kept.
         self.take(&file);
         self.numbers.insert(number, (file, self.next));
         self.files.insert(file, number);
@@ -40,7 +40,7 @@ impl Forgotten {
         }
     }
 
-    /// The number of a file, which is in use again.
+    /// Takes the number of a file, which is in use again.
     pub fn take(&mut self, file: &Handle) -> Option<u64> {
         let number = self.files.remove(file)?;
         if let Some((_, turn)) = self.numbers.remove(&number) {
@@ -49,7 +49,7 @@ impl Forgotten {
         Some(number)
     }
 
-    /// What a number was.
+    /// The file of a forgotten number.
     pub fn file_of(&self, number: u64) -> Option<Handle> {
         self.numbers.get(&number).map(|(file, _)| *file)
     }

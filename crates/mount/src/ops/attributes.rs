@@ -55,7 +55,7 @@ impl Front {
         Ok(Answer::Attr(self.valid(&inode), self.attr(&inode, &attributes)))
     }
 
-    /// A directory that was removed while it was open has its attributes here alone.
+    /// SETATTR of a directory that was removed while it was open. Its attributes exist only here.
     fn set_on_removed(&self, inode: &Inode, set: &SetAttributes) -> Answer {
         let mut state = inode.state.lock();
         let Some(left) = &mut state.removed else { return Answer::Done };
@@ -87,11 +87,11 @@ impl Front {
 
     /// Clears the set-id bits of a file that a process without privilege has just written.
     ///
-    /// Only the owner may set the mode. For other writers the origin clears the bits when the bytes arrive, so that what
-    /// is delayed is sent first.
+    /// Only the owner may set the mode. For other writers the origin clears the bits when it gets the data.
+    /// So delayed data is sent first.
     ///
     /// # Errors
-    /// The origin refused what is delayed.
+    /// The origin refused the delayed data.
     pub async fn written_without_privilege(&self, file: &File) -> Result<(), Errno> {
         let inode = &file.inode;
         let known = self.fs.getattr(&file.caller, &inode.handle).await.map_err(errno::of)?;
@@ -105,13 +105,14 @@ impl Front {
             self.fs.getattr(&opening(&file.caller), &inode.handle).await.map_err(errno::of)?
         };
         self.without_set_id(&file.caller, inode, known).await;
-        // The kernel asks for sizes and times after a write, and for the mode only if it is told to.
+        // After a write the kernel asks for size and times, but for the mode only after an invalidation.
         self.notifier.attributes(inode.number);
         Ok(())
     }
 
-    /// Clears the set-id bits that a file loses if `caller` changes it: as the owner, else with the rights of the mount.
-    /// The attributes afterwards. If the origin allows neither, the bits are its own affair: the change stands.
+    /// Clears the set-id bits that a file loses if `caller` changes it: as the owner, else with the rights
+    /// of the mount. Returns the attributes afterwards. If the origin refuses both, the bits stay and the
+    /// change stands.
     async fn without_set_id(&self, caller: &Caller, inode: &Inode, known: Attributes) -> Attributes {
         let lost = set_id_lost(&known);
         if lost == 0 {
@@ -128,7 +129,7 @@ impl Front {
         }
     }
 
-    /// ACCESS: asked only where the kernel does not check mode bits itself.
+    /// ACCESS: the kernel sends it only if it does not check mode bits itself.
     pub async fn access(&self, header: &Header, mask: u32) -> Outcome {
         let inode = self.inode(header.node)?;
         let caller = caller(header);
@@ -155,7 +156,7 @@ impl Front {
         let inode = self.inode(header.node)?;
         let caller = caller(header);
         let stat = match self.fs.fsstat(&caller, &inode.handle).await {
-            // The file system of a directory that is no more is there still.
+            // The directory was removed, but its file system still exists.
             Err(error) if removed(&inode, &error).is_some() => {
                 self.fs.fsstat(&caller, &self.inode(ROOT)?.handle).await
             }
@@ -174,7 +175,7 @@ impl Front {
     }
 }
 
-/// What is left of a directory that was removed through this mount, if that is why a call failed.
+/// The attributes of a directory that was removed through this mount, if `error` is a consequence of that.
 pub fn removed(inode: &Inode, error: &vfs::Error) -> Option<Attributes> {
     let state = inode.state.lock();
     state.removed.as_ref().filter(|_| error.status == Status::Stale).map(|left| **left)
@@ -182,7 +183,7 @@ pub fn removed(inode: &Inode, error: &vfs::Error) -> Option<Attributes> {
 
 /// The set-id bits that a file loses when a process without privilege changes it.
 fn set_id_lost(attributes: &Attributes) -> u32 {
-    // Set-group-id without group execution is the mark of mandatory locking, and stays.
+    // Set-group-id without group execution marks mandatory locking, and stays.
     let group = if attributes.mode & 0o010 == 0 { 0o2000 } else { 0 };
     attributes.mode & SET_ID & !group
 }

@@ -1,12 +1,14 @@
-//! Deadlocks among the processes of this machine that wait for `fcntl` locks: EDEADLK, as fcntl(2) has it.
+//! Deadlock detection among the processes of this machine that wait for `fcntl` locks: EDEADLK, as in
+//! fcntl(2).
 //!
-//! Who waits for whom is a graph of owners: each waiter was last denied its lock because of one owner. A waiter that
-//! closes a circle is refused. What the graph says of others may be over (the lock has been given up since, and the waiter
-//! has not tried again), so that before anybody is refused each step is tried once more (`FileSystem::test`). One that holds
-//! then holds until one of them gives up: all of them wait.
+//! The waiters form a graph of owners: each waiter was last denied its lock because of one owner. A waiter
+//! that closes a cycle is refused. An edge of the graph may be outdated: the lock was released since, and
+//! the waiter has not tried again. So each edge of the cycle is tested again before a refusal
+//! (`FileSystem::test`). A tested cycle holds until one of its waiters gives up, since all of them wait.
 //!
-//! `flock` has no deadlock detection, nor have locks of open files (`F_OFD_SETLKW`). The kernel does not say which these
-//! are; but no two owners of one process are process-owned, so that a circle with two of these is left alone.
+//! `flock` has no deadlock detection, nor have locks of open files (`F_OFD_SETLKW`). The kernel does not
+//! mark the latter. But one process has only one process owner. So a cycle with two owners of one process
+//! is ignored.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -18,26 +20,27 @@ use vfs::{Caller, Lock, Owner};
 use crate::front::Front;
 use crate::inodes::Inode;
 
-/// Steps of a circle that are looked at.
+/// Limit of the steps in a cycle.
 const STEPS_MAX: usize = 64;
 
-/// Who waits for a lock, and for whom.
+/// The waiters, with the owner that blocks each of them.
 #[derive(Debug, Default)]
 pub struct Waits {
     table: Mutex<HashMap<u64, Wait>>,
     next: AtomicU64,
-    /// Held by a waiter that looks for a circle: of two that would close one, one is refused.
+    /// Held by a waiter that looks for a cycle: if two waiters would close the same cycle, only one is
+    /// refused.
     turn: tokio::sync::Mutex<()>,
 }
 
-/// A lock that a process waits for.
+/// A lock request that waits.
 #[derive(Clone, Debug)]
 pub struct Wait {
     /// Its file.
     pub inode: Arc<Inode>,
-    /// With what rights.
+    /// The credential of the process.
     pub caller: Caller,
-    /// What it waits for.
+    /// The lock that it waits for.
     pub lock: Lock,
     /// The process.
     pub pid: u32,
@@ -45,7 +48,7 @@ pub struct Wait {
     pub blocker: Owner,
 }
 
-/// A place in the table, which ends with the wait.
+/// An entry in the table, removed when the wait ends.
 #[derive(Debug)]
 pub struct Waiting<'a> {
     waits: &'a Waits,
@@ -53,12 +56,12 @@ pub struct Waiting<'a> {
 }
 
 impl Waits {
-    /// Somebody is about to wait.
+    /// A process is about to wait.
     pub fn begin(&self) -> Waiting<'_> {
         Waiting { waits: self, number: self.next.fetch_add(1, Ordering::Relaxed) }
     }
 
-    /// The waiters through whom an owner waits for another one: none if it does not.
+    /// The chain of waiters from one owner to another, `None` if `from` does not wait for `to`.
     fn path(&self, from: &Owner, to: &Owner) -> Option<Vec<(u64, Wait)>> {
         let table = self.table.lock();
         let mut path = Vec::new();
@@ -88,7 +91,8 @@ impl Drop for Waiting<'_> {
 }
 
 impl Waiting<'_> {
-    /// It was denied once more. True if it waits for itself, through others: then it waits no longer.
+    /// The request was denied once more. True if it waits for itself, through others; then it is removed
+    /// from the table.
     pub async fn closes_a_circle(&self, front: &Front, wait: Wait) -> bool {
         let (owner, blocker, pid) = (wait.lock.owner.clone(), wait.blocker.clone(), wait.pid);
         self.waits.table.lock().insert(self.number, wait);
@@ -103,7 +107,7 @@ impl Waiting<'_> {
                 return false;
             }
             match step_that_is_over(front, &path).await {
-                // One that has been interrupted, or has got its lock meanwhile, waits no more.
+                // A waiter of the cycle was interrupted or has got its lock meanwhile.
                 None if self.waits.path(&blocker, &owner).is_none() => return false,
                 None => {
                     self.waits.table.lock().remove(&self.number);
@@ -117,7 +121,7 @@ impl Waiting<'_> {
     }
 }
 
-/// The first waiter that does not wait for whom it waited, and for whom it does now.
+/// The first waiter of the path that is no longer blocked by the recorded owner, with its present blocker.
 async fn step_that_is_over(front: &Front, path: &[(u64, Wait)]) -> Option<(u64, Option<Owner>)> {
     for (number, wait) in path {
         let found = front.fs.test(&wait.caller, &wait.inode.handle, &wait.lock).await;

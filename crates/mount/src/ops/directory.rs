@@ -1,12 +1,13 @@
 //! OPENDIR, READDIR and READDIRPLUS.
 //!
-//! `open(".")` asks the origin, as any open. The kernel reads a directory a page at a time; more is fetched at once and
-//! kept with the open. Cookies are those of the layer below, which never uses the first three: those are `.` and `..`.
+//! `open(".")` asks the origin, like any open. The kernel reads a directory one page at a time; this front
+//! fetches more at once and keeps it with the open. Cookies are those of the layer below, which never uses
+//! 0, 1 and 2. Here 1 and 2 are `.` and `..`.
 //!
-//! What the kernel has read of a directory from beginning to end it keeps, and may use again at an open that finds the
-//! directory in the very state that it was opened in then, if that was old enough to be told from the next one. (What
-//! is made or removed through this mount the kernel knows by itself.) It may not once what came along about the files is
-//! not believed any more: read anew, one READDIRPLUS brings what would be a request for each of them.
+//! The kernel keeps a listing that it has read from beginning to end. An open may use it again if it finds
+//! the directory unchanged and that state was nonracy. A change through this mount invalidates the listing
+//! in the kernel. The listing also expires with the file attributes that came with it. Then one READDIRPLUS
+//! replaces one request for each file.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,9 +30,9 @@ use crate::wire::request::Header;
 /// The cookies of `.` and `..`.
 const SELF: u64 = 1;
 const PARENT: u64 = 2;
-/// About how many bytes of entries are fetched at a time.
+/// Bytes of entries to fetch at a time, approximately.
 const FETCH_BYTES: u32 = 256 << 10;
-/// How long what the kernel keeps of a directory is used at the most.
+/// How long the kernel may use a listing at most.
 const LISTED_MAX: Duration = Duration::from_secs(3600);
 
 impl Front {
@@ -54,7 +55,7 @@ impl Front {
             let mut state = inode.state.lock();
             state.listed.take_if(|listed| listed.state != now || listed.until <= Instant::now());
             let stale = state.told.take_if(|told| *told != now).is_some();
-            // One at a time: two that read different states would mix them in what the kernel keeps.
+            // One reader at a time: two that read different states would mix them in the kernel's listing.
             if state.listed.is_none() && is_old(&attributes) {
                 state.lister.get_or_insert(fh);
             }
@@ -72,8 +73,9 @@ impl Front {
         Ok(Answer::Open(OpenOut { fh, flags, backing: 0 }))
     }
 
-    /// May the caller have what the kernel keeps? Without a READDIR nobody else asks the origin for this credential; one
-    /// that read it before is remembered. Who may not makes the kernel drop it, and is answered by READDIR.
+    /// May the caller read the listing that the kernel keeps? Without a READDIR, nothing else checks this
+    /// credential at the origin; the layer below remembers the rights of earlier readers. If the caller may
+    /// not, the kernel drops the listing and sends a READDIR, which fails.
     async fn may_list(&self, caller: &Caller, inode: &Inode) -> bool {
         let accessed = self.fs.access(caller, &inode.handle, AccessMask::READ).await;
         let may = accessed.is_ok_and(|accessed| accessed.granted.contains(AccessMask::READ));
@@ -110,7 +112,7 @@ impl Front {
         }
         let mut told = Vec::new();
         let from = if offset <= PARENT { 0 } else { offset };
-        // From the beginning all is fetched anew, as rewinddir(3) has it.
+        // From the beginning everything is fetched anew, as rewinddir(3) requires.
         let anew = from == 0 && !page.is_empty();
         let lacking = plus && !position.plus;
         if anew || lacking || (position.cookie != from && !position.seek(from)) {
@@ -140,7 +142,7 @@ impl Front {
         Ok(Answer::Listing(page.into(), told))
     }
 
-    /// Moves entries to the page, and the nodes of them to those that are told. False if it is full.
+    /// Moves entries to the page, and their nodes to `told`. False if the page is full.
     fn put_entries(
         &self,
         parent: &Inode,
@@ -149,7 +151,7 @@ impl Front {
         plus: bool,
         told: &mut Vec<u64>,
     ) -> bool {
-        // Another client was there since: what was fetched before is not of after its change.
+        // Another client has changed the directory since the fetch, so these entries may be outdated.
         let is_doubted = position.doubted.is_some_and(|doubted| doubted != self.doubted(parent));
         while let Some(entry) = position.next() {
             let (out, number, kind) = if plus { self.entry_plus(parent, entry) } else { bare(self, entry) };
@@ -160,7 +162,7 @@ impl Front {
             let out = out.map(kept);
             let name = entry.name.as_bytes();
             if !put_dirent(page, size, out.as_ref(), (number, kind), (entry.cookie, name)) {
-                // What the kernel does not get it does not give back.
+                // The kernel does not get this entry, so it will not forget the node.
                 if let Some(out) = out.filter(|out| out.node != 0) {
                     self.forget(out.node, 1);
                 }
@@ -211,7 +213,7 @@ impl Front {
                     }
                     return taken;
                 }
-                // The directory has changed; most servers go on from the cookie all the same.
+                // The directory has changed; most servers accept the cookie with a zero verifier.
                 Err(error) if error.status == Status::BadCookie && again => {
                     again = false;
                     position.verifier = [0; 8];
@@ -221,7 +223,7 @@ impl Front {
         }
     }
 
-    /// The inode number of a directory itself or of the one that it is in.
+    /// The inode number of a directory (`SELF`) or of its parent.
     async fn own_number(&self, directory: &Arc<Directory>, cookie: u64) -> u64 {
         let inode = &directory.inode;
         let parent = inode.state.lock().names.last().map_or(ROOT, |(parent, _)| *parent);
@@ -232,13 +234,13 @@ impl Front {
     }
 }
 
-/// The kernel has all of a directory now, from an open that found it in this state.
+/// Records that the kernel has a complete listing of the directory.
 fn read_to_the_end(directory: &Directory, position: &Position) {
     let Some((state, until)) = directory.state.zip(position.good) else { return };
     directory.inode.state.lock().listed = Some(Listed { state, until });
 }
 
-/// Would the next change of it be told from the last one? See the granule rule in docs/semantics.md.
+/// Would the next change show another timestamp? See the timestamp granularity rule in docs/semantics.md.
 fn is_old(attributes: &Attributes) -> bool {
     wall().as_nanos() - attributes.mtime.max(attributes.ctime).as_nanos() > SKEW.as_nanos() as i128
 }

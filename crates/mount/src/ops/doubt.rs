@@ -1,21 +1,26 @@
-//! Names that another client may have changed, and the kernel believes.
+//! Doubted names: the kernel caches them, but another client may have changed them.
 //!
-//! The holder of a lock file must see what another client replaced or removed before it got the lock. The reply to the
-//! creation (a MKDIR, LINK, RENAME, REMOVE as well) tells the layer below whether another client was there
-//! (`FileSystem::names_doubted`). If so, what the kernel believes of names in this directory goes. The kernel takes the
-//! directory's lock to give up a name, and the creator holds that lock until we answer. So this happens in two steps:
+//! The holder of a lock file must see what another client replaced or removed before it got the lock. The
+//! reply to the creation (also to a MKDIR, LINK, RENAME or REMOVE) tells the layer below whether another
+//! client has changed the directory (`FileSystem::names_doubted`). If so, the kernel must drop its cached
+//! names of this directory. To drop a name, the kernel takes the directory's lock, and the creator holds
+//! that lock until the reply. So this happens in two steps:
 //!
-//! 1. Before the answer, the attributes of the directory are invalidated, which takes no lock. The notifications for its names
-//!    are sent from a thread that may wait. The kernel hears them as soon as the creation has been answered.
-//! 2. Linux checks the mode of a directory before it looks for a name in it, and without attributes it asks for them. This
-//!    GETATTR is answered when the kernel has heard. Until then each answer about the directory is good for one time only.
+//! 1. Before the reply, the attributes of the directory are invalidated, which takes no lock. A thread that
+//!    may block sends the notifications for the names. The kernel processes them as soon as it has the
+//!    reply to the creation.
+//! 2. Linux checks the mode of a directory before it looks for a name in it. Without valid attributes it
+//!    sends a GETATTR. This GETATTR is answered when the kernel has dropped the names. Until then each
+//!    reply about the directory is valid only once.
 //!
-//! A process may ask for the attributes while it holds the directory's lock: it is about to create, and another creation came
-//! between its path walk and the lock. The kernel hears nothing as long as that GETATTR waits. So a GETATTR waits for
-//! [`PATIENCE`] only, unless a request is under way that explains the lock. But a thread whose own change raised the doubt
-//! walks before it locks: it waits until the kernel has heard.
+//! A process that is about to create a file may send this GETATTR while it holds the directory's lock. This
+//! happens if another creation came between its path walk and its lock. Then the kernel cannot drop the
+//! names while the GETATTR waits. So a GETATTR waits for [`PATIENCE`] only, unless a request in flight
+//! explains the lock. But a thread whose own change raised the doubt walks the path before it locks, so it
+//! waits until the kernel has dropped the names.
 //!
-//! Without `default_permissions` (no `allow_other`) the kernel checks no modes, and the second step does not happen.
+//! Without `default_permissions` (no `allow_other`) the kernel does not check modes, and the second step
+//! does not happen.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -28,28 +33,28 @@ use crate::inodes::Inode;
 use crate::wire::reply::Outcome;
 use crate::wire::request::Header;
 
-/// How long a GETATTR waits that may itself keep the kernel from hearing.
+/// How long a GETATTR waits if it may itself prevent the kernel from dropping the names.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// How long any other waits: an operation that holds the directory's lock may wait for the origin.
+/// How long any other GETATTR waits: an operation that holds the directory's lock may wait for the origin.
 const PATIENCE_MAX: Duration = Duration::from_secs(30);
-/// Threads that are remembered to have raised a doubt.
+/// Limit of remembered threads that raised a doubt.
 const RAISERS_MAX: usize = 64;
 
-/// What is doubted of the names in a directory.
+/// The doubted names of one directory.
 #[derive(Debug, Default)]
 pub struct Doubt {
-    /// What `FileSystem::names_doubted` said when the kernel was last told to give up names.
+    /// The value of `FileSystem::names_doubted` when the kernel was last told to drop names.
     known: u64,
-    /// How often the kernel is being told.
+    /// Number of rounds of notifications in flight.
     telling: u32,
-    /// The threads whose changes were the reason.
+    /// The threads whose changes raised the doubt.
     raisers: Vec<u32>,
-    /// Requests under way for which the kernel keeps the directory locked.
+    /// Requests in flight for which the kernel holds the directory's lock.
     changing: u32,
 }
 
 impl Doubt {
-    /// Does the kernel believe names that are doubted?
+    /// Does the kernel still cache doubted names?
     pub fn is_raised(&self) -> bool {
         self.telling > 0
     }
@@ -69,7 +74,7 @@ impl Doubt {
     }
 }
 
-/// A request for which the kernel keeps a directory locked.
+/// A request for which the kernel holds a directory's lock.
 struct Changing(Arc<Inode>);
 
 impl Changing {
@@ -86,8 +91,8 @@ impl Drop for Changing {
 }
 
 impl Front {
-    /// Does a request that changes names in one directory or two. If it shows that another client was there, the kernel gives
-    /// up what it believes of names in them before it looks for the next one.
+    /// Runs a request that changes names in one or two directories. If its reply shows that another client
+    /// has changed such a directory, the kernel drops its cached names there before its next lookup.
     pub async fn changing(
         self: &Arc<Front>,
         header: &Header,
@@ -104,7 +109,7 @@ impl Front {
         outcome
     }
 
-    /// A number that grows with each change of names in a directory by another client that is seen.
+    /// A counter that grows with each detected change of names in a directory by another client.
     pub fn doubted(&self, directory: &Inode) -> u64 {
         self.fs.names_doubted(&directory.handle)
     }
@@ -133,7 +138,7 @@ impl Front {
         });
     }
 
-    /// Waits until the kernel has given up the names in a directory that are doubted, if there are any.
+    /// Waits until the kernel has dropped the doubted names of a directory, with a bound.
     pub async fn settle_names(&self, header: &Header, directory: &Inode) {
         let end = Instant::now() + PATIENCE_MAX;
         let raiser = directory.state.lock().doubt.raisers.contains(&header.pid);

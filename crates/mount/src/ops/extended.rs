@@ -1,7 +1,7 @@
-//! Extended attributes: `user.*` of RFC 8276, and `system.nfs4_acl`, the access control list as the tools of
-//! nfs4-acl-tools read and write it (the `acl` attribute as on the wire).
+//! Extended attributes: `user.*` of RFC 8276, and `system.nfs4_acl`. The latter is the access control list
+//! in the format of nfs4-acl-tools (the `acl` attribute as on the wire).
 //!
-//! Where the origin has neither, the kernel is told ENOSYS and asks no more.
+//! If the origin has neither, the reply is ENOSYS, and the kernel stops asking.
 
 use bytes::Bytes;
 use rustix::io::Errno;
@@ -17,12 +17,12 @@ const ACL: &[u8] = b"system.nfs4_acl";
 const USER: &[u8] = b"user.";
 /// `XATTR_LIST_MAX` and `XATTR_SIZE_MAX`
 const BYTES_MAX: usize = 65_536;
-/// Names are asked for so many bytes at a time, so many times at most.
+/// Limit of LISTXATTR calls for one listing; each asks for `BYTES_MAX` bytes.
 const ROUNDS_MAX: usize = 64;
-/// The longest name of somebody in an access control list.
+/// The longest `who` of an access control entry.
 const WHO_MAX_BYTES: usize = 1024;
 
-/// What a name stands for.
+/// The object that an attribute name denotes.
 enum Kind {
     User(XattrName),
     Acl,
@@ -58,7 +58,7 @@ impl Front {
             Kind::Acl => {
                 let acl = decode(&value).ok_or(Errno::INVAL)?;
                 self.fs.set_acl(&caller, &inode.handle, &acl).await.map_err(errno::of)?;
-                // The mode goes with it.
+                // The origin derives the mode from the list.
                 self.notifier.attributes(inode.number);
             }
         }
@@ -73,7 +73,7 @@ impl Front {
         Ok(Answer::Done)
     }
 
-    /// LISTXATTR. The access control list is there for who asks, and not listed, as with the kernel's own client.
+    /// LISTXATTR. As with the kernel's NFS client, the access control list is not listed.
     pub async fn listxattr(&self, header: &Header, size: u32) -> Outcome {
         if !self.has(Features::XATTR) {
             return if self.has(Features::ACL) { sized(Bytes::new(), size) } else { Err(Errno::NOSYS) };
@@ -113,7 +113,7 @@ impl Front {
     }
 }
 
-/// A value, or how large it is if that was asked.
+/// The value, or only its length if `size` is zero.
 fn sized(value: Bytes, size: u32) -> Outcome {
     match size as usize {
         0 => Ok(Answer::Size(value.len() as u32)),

@@ -1,16 +1,18 @@
 //! READ, WRITE, LSEEK, FALLOCATE, COPY_FILE_RANGE.
 //!
-//! **Appends.** The kernel appends where it believes the end to be, and nothing but a question of its own tells it another
-//! size: neither the answer to an open nor that to a lock, which are the points of coherence. So the first append after one
-//! of those is held against the size that is known here, and goes where the end is.
+//! **Appends.** The kernel appends at the file size that it knows, and learns another size only by its own
+//! GETATTR. A reply to an open or a lock does not update the size, although these are the points of
+//! coherence. So the first append after an open or a lock is compared with the size known here, and is
+//! written at the true end.
 //!
-//! **Reads of a file that grows.** The kernel takes a READ that comes back short for the end of the file, and fills the page
-//! with zeros. If a GETATTR has meanwhile told the kernel of a larger size, a program reads these zeros as data. So a READ is
-//! made again if it came back short and a larger size was told while it was under way.
+//! **Reads of a growing file.** The kernel takes a short READ for the end of the file and fills the page
+//! with zeros. If a GETATTR has reported a larger size meanwhile, a program reads these zeros as data. So a
+//! short READ is repeated if a larger size was reported while it was in flight.
 //!
-//! **Direct writes.** Linux drops the pages of the range before a direct write, and after it if the call is synchronous. Of
-//! an asynchronous one (io_submit(2), io_uring) it drops none afterwards, so that a page that a reader has filled meanwhile
-//! stays with the bytes of before. The reply to a direct WRITE therefore waits until the kernel has dropped them once more.
+//! **Direct writes.** Linux drops the pages of the range before a direct write, and again after a
+//! synchronous one. After an asynchronous one (io_submit(2), io_uring) it drops none: a page that a reader
+//! filled meanwhile keeps the old bytes. So the reply to a direct WRITE waits until the kernel has dropped
+//! these pages once more.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -25,18 +27,19 @@ use crate::front::{Front, wall};
 use crate::wire::reply::{Answer, Outcome};
 use crate::wire::request::{ReadHow, WriteHow};
 
-/// Most bytes of one COPY_FILE_RANGE: its answer has 32 bits.
+/// Limit of one COPY_FILE_RANGE in bytes: its reply has 32 bits.
 const COPY_MAX_BYTES: u64 = 1 << 30;
 
-/// How often a READ is made again because the file has grown meanwhile.
+/// How often a READ is repeated because the file has grown meanwhile.
 const GROWTHS_MAX: usize = 4;
-/// How long an append waits for pages to go that have it elsewhere.
+/// How long an append waits for the kernel to drop pages that have its data at a wrong offset.
 const PAGES_PATIENCE: Duration = Duration::from_millis(100);
-/// How long the reply to a direct WRITE waits for pages of before to go. They go afterwards all the same.
+/// How long the reply to a direct WRITE waits for the kernel to drop stale pages. The kernel drops them
+/// later in any case.
 const RANGE_PATIENCE: Duration = Duration::from_secs(1);
 
 impl Front {
-    /// READ. To the kernel, fewer bytes than asked are the end of the file.
+    /// READ. The kernel takes a short reply for the end of the file.
     pub async fn read(&self, fh: u64, offset: u64, size: u32, how: ReadHow) -> Outcome {
         let file = self.file(fh)?;
         let granularity = Duration::from_nanos(self.limits.time_delta_nanoseconds);
@@ -82,7 +85,7 @@ impl Front {
     async fn read_part(&self, file: &File, offset: u64, size: u32) -> Result<(Bytes, bool), Errno> {
         let handle = &file.inode.handle;
         let read = self.fs.read(&file.caller, handle, file.by(), offset, size).await.map_err(errno::of)?;
-        // A range of a file is in the page cache by now: the cache has seen to that.
+        // This does not read from disk: the cache has put the range into the page cache.
         let mut bytes = read.data.to_bytes().map_err(|_| Errno::IO)?;
         bytes.truncate(size as usize);
         Ok((bytes, read.eof))
@@ -110,7 +113,7 @@ impl Front {
         Ok(written)
     }
 
-    /// Writes at the end, wherever the kernel believes it to be.
+    /// Writes at the true end of the file; `offset` is the end that the kernel knows.
     async fn append(&self, file: &File, offset: u64, data: Bytes, how: WriteHow) -> Outcome {
         let _turn = file.inode.appending.lock().await;
         let looks = file.inode.state.lock().looks;
@@ -121,10 +124,11 @@ impl Front {
         }
         let length = data.len();
         let written = self.write_at(file, end, data, how).await?;
-        // The kernel asks for the size before it shows one, as after every write, but it has put the bytes into its pages.
+        // As after every write, the kernel asks for the size before it shows one. But it has put the bytes
+        // into its pages.
         let readable = file.inode.state.lock().pages.misplaced(length);
         if readable {
-            // Bounded: of these pages it keeps one locked until we answer, if that one is not whole.
+            // Bounded: the kernel keeps one incomplete page locked until the reply.
             let gone = self.notifier.data_gone(file.inode.number);
             let _ = tokio::time::timeout(PAGES_PATIENCE, gone).await;
         }
@@ -132,7 +136,7 @@ impl Front {
     }
 
     async fn write_at(&self, file: &File, offset: u64, data: Bytes, how: WriteHow) -> Outcome {
-        // Told now: whoever delays the write below would tell it at the close.
+        // Report this now: a layer below that delays the write would report it at the close only.
         let room = self.limits.file_size_max.saturating_sub(offset);
         if room == 0 && !data.is_empty() {
             return Err(Errno::FBIG);
@@ -146,7 +150,7 @@ impl Front {
             match self.write_part(file, offset + done as u64, part, stability).await {
                 Ok(written) if written.count > 0 => done += written.count as usize,
                 Ok(_) if done == 0 => return Err(Errno::IO),
-                // What was written counts; the rest fails when it is tried again.
+                // The bytes written so far count; the rest fails when the caller tries again.
                 Err(errno) if done == 0 => return Err(errno),
                 _ => break,
             }
@@ -191,7 +195,8 @@ impl Front {
         }
     }
 
-    /// LSEEK with SEEK_DATA or SEEK_HOLE. Without them at the origin, the kernel takes all of the file for data.
+    /// LSEEK with SEEK_DATA or SEEK_HOLE. If the origin has neither, the kernel treats the entire file as
+    /// data.
     pub async fn lseek(&self, fh: u64, offset: u64, whence: u32) -> Outcome {
         let file = self.file(fh)?;
         let what = match whence as i32 {
@@ -209,7 +214,7 @@ impl Front {
         }
     }
 
-    /// FALLOCATE: space for a range, or a hole in it.
+    /// FALLOCATE: allocates a range, or punches a hole.
     pub async fn fallocate(&self, fh: u64, (offset, length): (u64, u64), mode: u32) -> Outcome {
         const KEEP_SIZE: u32 = libc::FALLOC_FL_KEEP_SIZE as u32;
         const PUNCH_HOLE: u32 = libc::FALLOC_FL_PUNCH_HOLE as u32;
@@ -221,7 +226,7 @@ impl Front {
         let done = match mode {
             0 if self.has(Features::ALLOCATE) => self.fs.allocate(&file.caller, place, length).await,
             KEEP_SIZE if self.has(Features::ALLOCATE) => {
-                // ALLOCATE lets the file grow, and must not here.
+                // ALLOCATE may extend the file, which KEEP_SIZE forbids.
                 let now = self.fs.getattr(&file.caller, &file.inode.handle).await.map_err(errno::of)?;
                 if offset.saturating_add(length) > now.size {
                     return Err(Errno::OPNOTSUPP);
@@ -241,7 +246,7 @@ impl Front {
         Ok(Answer::Done)
     }
 
-    /// COPY_FILE_RANGE. Without it at the origin, the kernel copies through this machine.
+    /// COPY_FILE_RANGE. If the origin cannot copy, the kernel copies through this machine.
     pub async fn copy_file_range(&self, from: (u64, u64), to: (u64, u64), length: u64) -> Outcome {
         let (source, target) = (self.file(from.0)?, self.file(to.0)?);
         if !self.has(Features::COPY) {
@@ -255,7 +260,7 @@ impl Front {
         let at = |file: &File, offset| Place { handle: file.inode.handle, by: file.by(), offset };
         let copied = self.fs.copy(&target.caller, at(&source, from.1), at(&target, to.1), count).await;
         let copied = match copied {
-            // A server that cannot copy between just these two: the kernel can.
+            // The server cannot copy between these two files, but the kernel can.
             Err(error) if matches!(error.status, Status::NotSupp | Status::Xdev) => {
                 return Err(Errno::OPNOTSUPP);
             }
@@ -272,7 +277,7 @@ impl Front {
     }
 }
 
-/// Has there been an open or a lock, and no append since that came to where the end was?
+/// Has there been an open or a lock since the last append that the kernel sent to the true end?
 fn is_end_in_doubt(file: &File) -> bool {
     let state = file.inode.state.lock();
     state.looks != state.ends_known

@@ -1,8 +1,9 @@
-//! Locks: `fcntl` ranges, and `flock` as a lock of the whole file, both as byte-range locks of the origin.
+//! Locks: `fcntl` ranges, and `flock` as a lock of the entire file. Both become byte-range locks of the
+//! origin.
 //!
-//! The layer below never waits for a lock. Who waits tries again when a lock of this machine goes, when the origin says
-//! that one is free, and now and then, as the kernel's own client does; a signal ends the wait, and so does a deadlock
-//! (`deadlock`).
+//! The layer below never waits for a lock. A waiter here tries again when this machine releases a lock or
+//! the origin says that one is free. It also tries at intervals, as the kernel's NFS client does. A signal
+//! ends the wait, and so does a deadlock (`deadlock`).
 
 use std::time::Duration;
 
@@ -18,22 +19,22 @@ use crate::inodes::{Inode, Locker, NodeState};
 use crate::wire::reply::{Answer, Outcome};
 use crate::wire::request::FileLock;
 
-/// How long until a lock is tried again, at first and at most.
+/// Interval of the attempts to get a lock: at first and at most.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
-/// The kernel's end of the file.
+/// The last byte in the kernel's lock requests.
 const END: u64 = i64::MAX as u64;
 
-/// How long the grant of a lock may wait for pages and names of another state to go.
+/// How long the grant of a lock waits for the kernel to drop pages and names of another state.
 const FORGET_PATIENCE: Duration = Duration::from_secs(1);
-/// How long after a close of a descriptor its RELEASE may be on its way.
+/// How long after the close of a descriptor its RELEASE may still be on its way.
 const LEAVING_MAX: Duration = Duration::from_secs(1);
-/// How long a request for a lock waits for it. A descriptor that was duplicated has no RELEASE to come.
+/// How long a lock request waits for that RELEASE. A duplicated descriptor has no RELEASE to come.
 const LEAVING_PATIENCE: Duration = Duration::from_millis(200);
-/// How long after a lock the kernel believes no names of files beside the locked one.
+/// How long after a lock the kernel must not cache names beside the locked file.
 const LOCKS_MEMORY: Duration = Duration::from_secs(60);
 
 impl Front {
-    /// GETLK: the lock that is in the way.
+    /// GETLK: the conflicting lock.
     pub async fn getlk(&self, fh: u64, owner: u64, lock: FileLock, flock: bool) -> Outcome {
         let file = self.file(fh)?;
         let Some(wanted) = lock_of(lock_owner(owner, flock), lock) else { return Err(Errno::INVAL) };
@@ -43,7 +44,7 @@ impl Front {
         Ok(Answer::Lock(found.map_or(free, |found| held(&found, pid(&found)))))
     }
 
-    /// SETLK, and SETLKW with what may interrupt it.
+    /// SETLK; or SETLKW, with the interrupt that ends its wait.
     pub async fn setlk(
         &self,
         fh: u64,
@@ -103,7 +104,7 @@ impl Front {
             }
         }
         drop(waiting);
-        // Granted to somebody who is gone: nobody would ever unlock it.
+        // The requester is gone and would never release the lock.
         if wait.is_some_and(Interrupt::is_raised) {
             let range = (request.lock.offset, request.lock.length);
             let _ = self.fs.unlock(&file.caller, open, &owner, range).await;
@@ -119,7 +120,7 @@ impl Front {
         if file.passed
             && let Err(errno) = self.refill_now(&file).await
         {
-            // The holder would read what was there before it got the lock.
+            // Its caller must not get the lock: it would read bytes from before the lock.
             let range = (request.lock.offset, request.lock.length);
             let _ = self.fs.unlock(&file.caller, open, &owner, range).await;
             if !self.fs.holds_locks(open, &owner) {
@@ -132,8 +133,9 @@ impl Front {
         Ok(Answer::Done)
     }
 
-    /// Who gets a lock sees the names that the last holder left beside the file: a journal, a spool. The kernel is told to
-    /// forget those that it believes, and from then on believes none in that directory: the layer below answers.
+    /// The holder of a lock must see the names that the last holder left beside the file, such as a journal
+    /// or a spool. The kernel drops its cached names of the directory, and caches none there for
+    /// `LOCKS_MEMORY`: the layer below answers.
     async fn doubt_names_beside(&self, file: &File) {
         let parents: Vec<u64> = file.inode.state.lock().names.iter().map(|(parent, _)| *parent).collect();
         for parent in parents {
@@ -141,18 +143,19 @@ impl Front {
             let before = directory.state.lock().locked.replace(Instant::now());
             if before.is_none_or(|at| at.elapsed() >= LOCKS_MEMORY / 2) {
                 let told = self.notifier.names_in(parent, self.inodes.doubt_names(parent));
-                // Bounded: the kernel hears when no request holds the directory's lock.
+                // Bounded: the kernel finishes when no request holds the directory's lock.
                 let _ = tokio::time::timeout(FORGET_PATIENCE, told).await;
             }
         }
     }
 
-    /// Was a file in this directory locked not long ago?
+    /// Was a file in this directory locked in the last `LOCKS_MEMORY`?
     pub fn has_locks(&self, directory: u64) -> bool {
         self.inodes.get(directory).is_some_and(|inode| was_locked(&inode.state.lock()))
     }
 
-    /// Who gets a lock sees what the last holder wrote: pages of another state go before it is told.
+    /// The holder of a lock must see what the last holder wrote: pages of another state go before the grant
+    /// is reported.
     async fn look_anew(&self, file: &File) {
         let leased = file.inode.is_leased();
         let now = self.fs.getattr(&opening(&file.caller), &file.inode.handle).await;
@@ -160,7 +163,7 @@ impl Front {
         let Ok(now) = now else { return };
         let keep = leased || file.inode.state.lock().pages.open(file.fh, &now, leased);
         if !keep {
-            // Bounded: pages that are being read may wait for whoever waits for this lock.
+            // Bounded: a page that is being read may wait for a process that waits for this lock.
             let gone = self.notifier.data_gone(file.inode.number);
             if tokio::time::timeout(FORGET_PATIENCE, gone).await.is_ok() {
                 file.inode.state.lock().pages.heard_of(file.fh);
@@ -168,7 +171,7 @@ impl Front {
         }
     }
 
-    /// An owner gives up all it has of a file.
+    /// Releases all locks of an owner on a file.
     pub async fn unlock_all(&self, file: &File, owner: &Owner) {
         file.inode.state.lock().lockers.remove(owner);
         let Some(open) = file.open.filter(|open| self.fs.holds_locks(*open, owner)) else { return };
@@ -179,10 +182,10 @@ impl Front {
     }
 }
 
-/// Waits for the end of an open that is being closed and whose lock is in the way. True if it has ended.
+/// Waits for the end of a closed open whose lock is in the way. True if the open has ended.
 ///
-/// The locks of an open file (`F_OFD_SETLK`, flock(2)) end with its RELEASE, which Linux sends after close(2) has returned. A
-/// process that closes the file and then asks for the lock must not be told EAGAIN.
+/// The locks of an open file (`F_OFD_SETLK`, flock(2)) end with its RELEASE. Linux sends RELEASE after
+/// close(2) has returned. A process that closes the file and then asks for the lock must not get EAGAIN.
 async fn until_left(inode: &Inode, owner: &Owner) -> bool {
     let is_leaving = || {
         let state = inode.state.lock();
@@ -207,7 +210,7 @@ async fn until_left(inode: &Inode, owner: &Owner) -> bool {
     tokio::time::timeout(LEAVING_PATIENCE, left).await.is_ok()
 }
 
-/// Was the file, or one in the directory, locked not long ago?
+/// Was the file, or a file in the directory, locked in the last `LOCKS_MEMORY`?
 pub fn was_locked(state: &NodeState) -> bool {
     state.locked.is_some_and(|at| at.elapsed() < LOCKS_MEMORY)
 }
@@ -216,7 +219,7 @@ fn length_of(lock: FileLock) -> u64 {
     if lock.end >= END { u64::MAX } else { (lock.end + 1).saturating_sub(lock.start) }
 }
 
-/// `None` is an unlock.
+/// Converts a lock of the kernel; `None` is an unlock.
 fn lock_of(owner: Owner, lock: FileLock) -> Option<Lock> {
     let kind = match lock.kind as i32 {
         libc::F_RDLCK => LockKind::Shared,
@@ -226,7 +229,7 @@ fn lock_of(owner: Owner, lock: FileLock) -> Option<Lock> {
     Some(Lock { owner, kind, offset: lock.start, length: length_of(lock) })
 }
 
-/// Who holds it is known as an owner; as a process only if it is one of this mount.
+/// Converts a lock for the kernel. The holder is known as a process only if that process uses this mount.
 fn held(lock: &Lock, pid: Option<u32>) -> FileLock {
     let kind = if lock.kind == LockKind::Exclusive { libc::F_WRLCK } else { libc::F_RDLCK };
     let end = if lock.length == u64::MAX { END } else { lock.end().saturating_sub(1).min(END) };

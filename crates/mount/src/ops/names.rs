@@ -1,4 +1,4 @@
-//! LOOKUP, READLINK, and whatever makes a name: MKNOD, MKDIR, SYMLINK, LINK.
+//! LOOKUP, READLINK, and the requests that create a name: MKNOD, MKDIR, SYMLINK, LINK.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,15 +13,16 @@ use crate::inodes::Inode;
 use crate::wire::reply::{Answer, EntryOut, Outcome};
 use crate::wire::request::Header;
 
-/// How often a name is looked up whose file is gone each time before it has been looked at.
+/// How often a name is looked up if its file is gone each time before its attributes are read.
 const TRIES_MAX: usize = 16;
-/// `PATH_MAX` less the NUL, as the layers below bound it.
+/// `PATH_MAX` less the NUL, the limit of the layers below.
 const TARGET_MAX_BYTES: usize = 4096;
 
 impl Front {
-    /// LOOKUP. The kernel caches no negative entry: a point of coherence (see `docs/semantics.md`) ends what the layer
-    /// below believes of absent names, and the kernel cannot be told of it in time. It takes the directory's lock for a
-    /// notification, and the creator of a lock file holds that lock until the creation is answered.
+    /// LOOKUP. The kernel caches no negative entries. A point of coherence (see `docs/semantics.md`) ends
+    /// the lifetime of the negative entries in the layer below. No notification could end them in the
+    /// kernel in time. The kernel takes the directory's lock for a notification, and the creator of a lock
+    /// file holds that lock until the reply to the creation.
     pub async fn lookup(self: &Arc<Front>, header: &Header, text: &[u8]) -> Outcome {
         if matches!(text, b"." | b"..") {
             return self.by_file_handle(header, text == b"..").await;
@@ -29,7 +30,7 @@ impl Front {
         let directory = self.inode(header.node)?;
         let (caller, name) = (caller(header), name(text)?);
         let doubted = self.doubted(&directory);
-        // MKDIR and its like ask whether the name is free: for that it counts what the origin has now.
+        // MKDIR and similar calls ask whether the name is free: this needs the present state of the origin.
         let caller = if self.inodes.is_believed_directory(directory.number, &name) {
             opening(&caller)
         } else {
@@ -40,7 +41,7 @@ impl Front {
             None => self.look_up_and_name(&caller, &directory, name).await,
         };
         match found {
-            // Another client was there meanwhile: this is not of after its change for certain.
+            // Another client has changed the directory meanwhile, so this reply may be outdated.
             Ok(entry) if self.doubted(&directory) != doubted => {
                 Ok(Answer::Entry(EntryOut { entry_valid: Duration::ZERO, ..entry }))
             }
@@ -50,8 +51,9 @@ impl Front {
         }
     }
 
-    /// `.`: the file of a number that the kernel may have given back, by which a program has a file handle of it. `..`: the
-    /// directory that a directory is in, which the kernel does not know then. See open_by_handle_at(2).
+    /// A LOOKUP of `.` or `..` in a node, for a program with a file handle (open_by_handle_at(2)). `.` is
+    /// the file of a number that the kernel may have forgotten. `..` is the parent of a directory, which
+    /// the kernel does not know in that case.
     async fn by_file_handle(&self, header: &Header, parent: bool) -> Outcome {
         let file = self.inodes.file_of(header.node).ok_or(Errno::STALE)?;
         let caller = opening(&caller(header));
@@ -85,8 +87,8 @@ impl Front {
         }
     }
 
-    /// What is found under a name, with attributes. It may be removed before it has been looked at; then the name leads
-    /// elsewhere, or nowhere.
+    /// The file under a name, with attributes. If the file is removed before its attributes are read, looks
+    /// the name up again.
     pub async fn look_up(
         &self,
         caller: &Caller,
@@ -167,12 +169,13 @@ impl Front {
         if gone && self.has_no_link(&caller, &file).await {
             return Err(self.is_no_more(header, old));
         }
-        // Whatever came along may be of before the link.
+        // Attributes in the reply may be older than the link.
         let made = made.map(|made| Created { node: vfs::Node { attributes: None, ..made.node }, ..made });
         self.made(header, &directory, name, made).await
     }
 
-    /// Has a file lost its last name? Another client has removed or replaced it, if the kernel came by a name.
+    /// Has the file lost its last name? If the kernel came by a name, another client has removed or
+    /// replaced it.
     async fn has_no_link(&self, caller: &Caller, file: &Inode) -> bool {
         match self.fs.getattr(&opening(caller), &file.handle).await {
             Ok(attributes) => attributes.nlink == 0,
@@ -193,7 +196,7 @@ impl Front {
     }
 }
 
-/// The attributes of what is made: its mode.
+/// The attributes of a new object: its mode.
 pub fn mode_only(mode: u32) -> SetAttributes {
     SetAttributes { mode: Some(mode & 0o7777), ..SetAttributes::default() }
 }

@@ -1,12 +1,13 @@
-//! OPEN, CREATE, FLUSH, FSYNC, RELEASE: close-to-open.
+//! OPEN, CREATE, FLUSH, FSYNC, RELEASE: close-to-open consistency.
 //!
-//! An open goes by the name that the file was last found under, so that it finds what is there **now**: one GETATTR or
-//! OPEN of the layer below, nothing under a lease. If the name leads elsewhere, or nowhere, the kernel is told ESTALE:
-//! it looks the path up once more, and opens what it finds (`reopen`). Nobody says by which name the kernel has come, so that a file
-//! that was found under several is looked for under each of them.
+//! An open uses the name under which the file was last found, so that it opens the file that the name leads
+//! to **now**. It costs one GETATTR or OPEN of the layer below, and nothing under a lease. If the name
+//! leads to another file or to none, the reply is ESTALE. Then the kernel looks the path up again and opens
+//! what it finds (`reopen`). The kernel does not say by which name it came. So if a file was found under
+//! several names, the open checks each of them.
 //!
-//! What the open shows decides about what the kernel has: pages of another state go, attributes of another state are
-//! asked for again.
+//! The attributes at the open decide which caches stay valid. Pages of another state are dropped;
+//! attributes of another state are invalidated.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,10 +32,10 @@ use crate::wire::abi::Fopen;
 use crate::wire::reply::{Answer, OpenOut, Outcome};
 use crate::wire::request::Header;
 
-/// `__FMODE_EXEC` of the kernel: the file is opened to be run.
+/// `__FMODE_EXEC` of the kernel: the file is opened for execution.
 pub const EXECUTION: u32 = 0x20;
 
-/// What an open below gave.
+/// The result of an open in the layer below.
 pub struct Below {
     pub id: Option<OpenId>,
     pub handle: Handle,
@@ -43,7 +44,7 @@ pub struct Below {
 }
 
 impl Below {
-    /// Of an open.
+    /// The result of an OPEN of the layer below.
     pub fn of(opened: &vfs::Opened) -> Below {
         let (id, handle) = (Some(opened.id), opened.handle);
         Below { id, handle, attributes: opened.attributes, lease: opened.lease }
@@ -92,7 +93,8 @@ impl Front {
         let flight = self.recalls.take_off();
         let below = match self.open_below(caller, fh, access, inode, names).await {
             Ok(below) => below,
-            // Who may execute a file may read it for that, and the origin lets it: to the origin there is no open for it.
+            // Execute permission suffices to read a file for execution, and the origin permits such a READ.
+            // But the origin has no OPEN for it.
             Err(Errno::ACCESS) if flags & EXECUTION != 0 => {
                 self.crashed(flight);
                 let below = self.open_without_opens(caller, AccessMask::EXECUTE, &inode.handle).await?;
@@ -107,7 +109,7 @@ impl Front {
         self.opened(caller, fh, access, inode, below).await
     }
 
-    /// By name where one is known, else by handle.
+    /// Opens by name if one is known, else by handle.
     async fn open_below(
         &self,
         caller: &Caller,
@@ -129,7 +131,8 @@ impl Front {
             Ok(opened) if opened.handle == inode.handle => Ok(Below::of(&opened)),
             Ok(other) => {
                 if let Some(lease) = other.lease {
-                    // Nobody would tell the kernel of its end, unless the other file has a node that has it.
+                    // No recall of this lease would reach the kernel, unless a node of the other file holds
+                    // it.
                     self.give_back(lease.id, &other.handle);
                 }
                 let _ = self.fs.close(caller, other.id).await;
@@ -137,7 +140,8 @@ impl Front {
             }
             Err(error) => match error.status {
                 Status::NotSupp => self.open_without_opens(caller, needed(access), &inode.handle).await,
-                // Who may not search the directory may have the file all the same, if it came by another way.
+                // The caller may not search the directory, but may have the file if it came by another
+                // path.
                 Status::Access => self.open_handle(caller, fh, access, inode).await,
                 status if leads_nowhere(status) => self.found_elsewhere(inode, at).await,
                 status => Err(errno::errno(status)),
@@ -161,7 +165,7 @@ impl Front {
         }
     }
 
-    /// A layer below without opens is asked for attributes and rights.
+    /// Replaces an open in a layer below without opens: gets the attributes and checks the rights.
     pub async fn open_without_opens(
         &self,
         caller: &Caller,
@@ -180,7 +184,7 @@ impl Front {
         Ok(Below { id: None, handle: *handle, attributes, lease: None })
     }
 
-    /// The name leads elsewhere: the kernel has to look again, and so have we.
+    /// The name leads to another file or to none: the kernel and this front forget it.
     async fn found_elsewhere(&self, inode: &Inode, at: (u64, Name)) -> Result<Below, Errno> {
         self.inodes.unname(inode, &at);
         let others = !inode.state.lock().names.is_empty();
@@ -190,8 +194,8 @@ impl Front {
         Err(Errno::STALE)
     }
 
-    /// Does each of these names lead to the file still? All are tried, since the kernel looks again but once, and only the
-    /// one that it came by: of the others it is told.
+    /// Do all these names still lead to the file? Every name is checked: the kernel repeats a lookup only
+    /// once, and only for the name that it came by. Names that lead elsewhere are invalidated.
     async fn look_at_all(
         &self,
         caller: &Caller,
@@ -200,14 +204,14 @@ impl Front {
     ) -> Result<(), Errno> {
         let mut elsewhere = Vec::new();
         for at in names {
-            // What the kernel has forgotten nobody has come through.
+            // The kernel has forgotten this directory, so the open did not come through it.
             let Some(directory) = self.inodes.get(at.0) else {
                 self.inodes.unname(inode, &at);
                 continue;
             };
             match self.fs.lookup(&opening(caller), &directory.handle, &at.1, vfs::Want::None).await {
                 Ok(looked) if looked.node.handle == inode.handle => {}
-                // Nor has who may not search the directory.
+                // A caller without search permission did not come through this directory either.
                 Err(error) if error.status == Status::Access => {}
                 Err(error) if !leads_nowhere(error.status) => return Err(errno::of(error)),
                 _ => {
@@ -223,7 +227,7 @@ impl Front {
         Err(Errno::STALE)
     }
 
-    /// The file is open: what the kernel may keep, and how it reads.
+    /// Finishes an open: decides which caches the kernel may keep, and how it reads.
     pub async fn opened(
         &self,
         caller: &Caller,
@@ -241,7 +245,7 @@ impl Front {
             (keep, state.told.take_if(|told| *told != now).is_some())
         };
         if stale {
-            // Its size, too: the kernel would read as far as it believes the file to go.
+            // This includes the size: otherwise the kernel would read up to the old end of file.
             self.notifier.attributes(inode.number);
         }
         let way = self.way(caller, inode, access, &below.attributes, below.id).await;
@@ -269,15 +273,15 @@ impl Front {
             dirty: AtomicBool::new(false),
         });
         let mut flags = Fopen::empty();
-        // The kernel takes no open for both.
+        // The kernel rejects an open with both flags.
         flags.set(Fopen::KEEP_CACHE, keep && !passed);
         flags.set(Fopen::PASSTHROUGH, passed);
-        // A close that has nothing to write and no locks to give up need not be told.
+        // A close needs no FLUSH if there is nothing to write and no lock to give up.
         flags.set(Fopen::NOFLUSH, access == Share::READ && !self.locks);
         Ok(OpenOut { fh, flags, backing })
     }
 
-    /// CREATE: open, and make it if it is not there.
+    /// CREATE: opens the file, and creates it if it does not exist.
     pub async fn create(&self, header: &Header, text: &[u8], flags: u32, mode: u32) -> Outcome {
         let directory = self.inode(header.node)?;
         let (caller, name) = (caller(header), name(text)?);
@@ -318,7 +322,8 @@ impl Front {
         }
     }
 
-    /// FLUSH, at each close of a descriptor: what was written is at the origin, or the error is told here.
+    /// FLUSH, at each close of a descriptor: sends written data to the origin, or returns the error of
+    /// that.
     pub async fn flush(&self, fh: u64, owner: u64) -> Outcome {
         let file = self.file(fh)?;
         if let Some(open) = file.open {
@@ -337,27 +342,30 @@ impl Front {
     /// FSYNC.
     pub async fn fsync(&self, fh: u64) -> Outcome {
         let file = self.file(fh)?;
-        // What another descriptor wrote is meant too, whatever this one was opened for.
+        // This also covers data written through other descriptors, whatever this one was opened for.
         file.dirty.store(true, Ordering::Release);
         self.commit(&file).await.map(|()| Answer::Done)
     }
 
-    /// Has the file no other name than the one that it has until it is closed? What is written to it then, nobody will read.
+    /// Is the silly name the only name of the file? Then no program will read its data later, and a close
+    /// need not flush it.
     async fn is_gone(&self, file: &File) -> bool {
         let removed = file.inode.state.lock().silly.is_some();
         let known = async { self.fs.getattr(&opening(&file.caller), &file.inode.handle).await };
         removed && known.await.is_ok_and(|known| known.nlink <= 1)
     }
 
-    /// The origin has not taken what the kernel has in its pages: they go.
+    /// The origin has refused data that is in the kernel's pages: drops the pages.
     pub(super) fn refused(&self, file: &File) {
         file.inode.state.lock().pages = Pages::default();
         self.notifier.data(file.inode.number);
     }
 
-    /// Does what a close must do about what was written through this open: makes it durable, unless a lease lets it wait.
+    /// Flushes data that was written through this open, at a close: makes it durable, unless a lease
+    /// permits a delay.
     async fn send(&self, file: &File) -> Result<(), Errno> {
-        // A writer asks, though another descriptor wrote: an error that waits is told to whoever closes first.
+        // An open for writing always flushes, even if another descriptor wrote: the first close gets a
+        // pending write error.
         let Some(open) = file.open.filter(|_| file.access.contains(Share::WRITE)) else {
             return self.commit(file).await;
         };
@@ -369,8 +377,8 @@ impl Front {
                 if flushed.is_err() {
                     self.refused(file);
                 } else if wrote && !self.has_been_told(file).await {
-                    // The origin has stamped other times than those that were shown meanwhile: of what was sent unasked,
-                    // under a lease too.
+                    // The origin has set other times than those that the kernel got meanwhile. This happens
+                    // under a lease too, for data that the layer below sent on its own.
                     self.notifier.attributes(file.inode.number);
                 }
                 flushed.map_err(errno::of)
@@ -378,8 +386,8 @@ impl Front {
         }
     }
 
-    /// Under a lease it costs no call to see whether the kernel knows what there is to know: to be told to ask would cost it
-    /// two requests, one of them for capabilities.
+    /// Does the kernel have the current attributes already? Under a lease the check costs no call. An
+    /// invalidation would cost the kernel two requests, one of them for capabilities.
     async fn has_been_told(&self, file: &File) -> bool {
         if !file.inode.is_leased() {
             return false;
@@ -388,7 +396,7 @@ impl Front {
         known.is_ok_and(|known| file.inode.state.lock().told == Some(known.wcc()))
     }
 
-    /// Makes durable what was written through this open.
+    /// Commits data that was written through this open.
     pub(super) async fn commit(&self, file: &File) -> Result<(), Errno> {
         if !file.dirty.swap(false, Ordering::AcqRel) {
             return Ok(());
@@ -396,7 +404,8 @@ impl Front {
         let written = file.unstable.lock().take();
         let result = self.fs.commit(&file.caller, &file.inode.handle, 0, 0).await;
         match result {
-            // The server has restarted in between, and what it had not written is lost.
+            // The server has restarted since the WRITE and lost the data that it had not written to stable
+            // storage.
             Ok(commit) if written.is_some_and(|written| written != commit.verifier) => {
                 self.refused(file);
                 Err(Errno::IO)
@@ -404,7 +413,8 @@ impl Front {
             Ok(commit) => {
                 let leased = file.inode.is_leased();
                 file.inode.state.lock().pages.wrote(&commit.wcc, leased);
-                // The origin has stamped other times than those that were shown meanwhile, under a lease too.
+                // The origin has set other times than those that the kernel got meanwhile, under a lease
+                // too.
                 self.notifier.attributes(file.inode.number);
                 Ok(())
             }
@@ -434,8 +444,8 @@ impl Front {
             self.passed.leave(&file.inode);
         }
         drop(unused);
-        // Pages that were mapped are written after the last FLUSH; there is nobody left to tell of a failure but the log.
-        // What was removed loses its last name first.
+        // The kernel may write mapped pages after the last FLUSH. No caller waits for an error of these, so
+        // log it. A removed file loses its silly name instead.
         if let Some(silly) = silly {
             self.remove_silly(&silly).await;
         } else if file.dirty.load(Ordering::Acquire)
@@ -449,7 +459,7 @@ impl Front {
             tracing::debug!("close of {}: {error}", file.inode.handle);
         }
         {
-            // Its locks have ended with it.
+            // The locks of this open have ended with it.
             let mut state = file.inode.state.lock();
             state.lockers.retain(|_, locker| Some(locker.open) != file.open);
             state.leaving.retain(|open, _| Some(*open) != file.open);
@@ -459,7 +469,7 @@ impl Front {
     }
 }
 
-/// What is not there, or is no file.
+/// The name does not exist, or is not a file.
 fn leads_nowhere(status: Status) -> bool {
     use Status::{BadHandle, Inval, IsDir, NoEnt, NotDir, Stale};
     matches!(status, NoEnt | Stale | BadHandle | IsDir | NotDir | Inval)

@@ -1,17 +1,19 @@
-//! Opens and removals of names that are under way at the same time.
+//! Opens and removals of the same name that are in flight at the same time.
 //!
-//! A file that is removed while it is open keeps a name of its own (`silly`). Without one, a version 3 origin would answer each
-//! use of the open with ESTALE. Whether it is open must not change between the question and the removal. Therefore:
+//! A file that is removed while it is open gets a silly name (`silly`). Without that name, an NFSv3 origin
+//! would answer each use of the open with ESTALE. The file's open count must not change between the check
+//! and the removal. Therefore:
 //!
-//! - An open that is under way counts as an open for whoever removes the file, also if it fails afterwards.
-//! - An open waits for the end of removals under way. Then it finds what the name leads to.
-//! - A file that has lost the name of its own is not opened by its handle any more.
+//! - An open in flight counts as an open for a removal, even if the open fails later.
+//! - An open waits until removals in flight have ended. Then it uses what the name leads to.
+//! - A file that has lost its silly name is no longer opened by its handle.
 //!
-//! Names are entered before a call is sent, so that one of the two always sees the other. An open by a name that no node has
-//! yet is made in two steps: the name is given to a node, and the node is opened (`reopen`).
+//! Each side registers before it sends its call, so that one of the two always sees the other. An open by a
+//! name without a node takes two steps: the name gets a node, then the node is opened (`reopen`).
 //!
-//! All that rests on which node has the name. A LOOKUP that was answered before a removal and is told after it would give the
-//! name back to the file that lost it. So a LOOKUP during which a removal of its name has ended is made again.
+//! All this depends on which node has the name. A LOOKUP that the origin answered before a removal, but
+//! whose reply is processed after it, would give the name back to the removed file. So if a removal of the
+//! name has ended during a LOOKUP, the LOOKUP is repeated.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -24,7 +26,7 @@ use vfs::Name;
 use crate::front::Front;
 use crate::inodes::Inode;
 
-/// Names that are being removed or replaced, and looked up. As many as there are requests under way at most.
+/// Names that are being removed, replaced or looked up. There are never more than requests in flight.
 #[derive(Debug, Default)]
 pub struct Removals {
     names: Mutex<Names>,
@@ -33,22 +35,22 @@ pub struct Removals {
 
 #[derive(Debug, Default)]
 struct Names {
-    /// How many removals are under way.
+    /// Removals in flight for each name.
     removing: HashMap<(u64, Name), usize>,
     looking: HashMap<(u64, Name), Looks>,
-    /// Counts the removals that have ended.
+    /// Number of removals that have ended.
     ended: u64,
 }
 
-/// LOOKUPs of one name.
+/// The LOOKUPs of one name in flight.
 #[derive(Debug, Default)]
 struct Looks {
     under_way: usize,
-    /// The last removal of the name that has ended since the first of them.
+    /// The value of `Names::ended` at the last removal of this name.
     removed: u64,
 }
 
-/// A removal of a name under way.
+/// A removal of a name in flight.
 #[derive(Debug)]
 pub struct Removal<'a> {
     removals: &'a Removals,
@@ -57,7 +59,7 @@ pub struct Removal<'a> {
 }
 
 impl Removal<'_> {
-    /// The file that loses the name, if it is open and has no name of its own yet.
+    /// The file that loses the name, if it is open and has no silly name yet.
     pub fn open(&self) -> Option<&Arc<Inode>> {
         self.open.as_ref()
     }
@@ -82,23 +84,23 @@ impl Drop for Removal<'_> {
     }
 }
 
-/// A LOOKUP under way.
+/// A LOOKUP in flight.
 #[derive(Debug)]
 pub struct Looking<'a> {
     removals: &'a Removals,
     at: (u64, Name),
-    /// Removals that had ended when it was sent.
+    /// The value of `Names::ended` when it was sent.
     since: u64,
 }
 
 impl Looking<'_> {
-    /// Has a removal of the name ended since it was sent?
+    /// Has a removal of the name ended since the LOOKUP was sent?
     pub fn is_outdated(&self) -> bool {
         let names = self.removals.names.lock();
         names.looking.get(&self.at).is_some_and(|looks| looks.removed > self.since)
     }
 
-    /// It is about to be sent again.
+    /// The LOOKUP is about to be sent again.
     pub fn restart(&mut self) {
         self.since = self.removals.names.lock().ended;
     }
@@ -116,7 +118,7 @@ impl Drop for Looking<'_> {
     }
 }
 
-/// An open under way.
+/// An open in flight.
 #[derive(Debug)]
 pub struct Opening {
     front: Weak<Front>,
@@ -130,7 +132,7 @@ impl Drop for Opening {
             state.opening = state.opening.saturating_sub(1);
             state.take_silly()
         };
-        // It was removed meanwhile, and is not open after all.
+        // The file was removed during the open, and the open failed.
         if let (Some(silly), Some(front)) = (silly, self.front.upgrade()) {
             tokio::spawn(async move { front.remove_silly(&silly).await });
         }
@@ -138,7 +140,8 @@ impl Drop for Opening {
 }
 
 impl Front {
-    /// A node is about to be opened. From here on it counts as open for whoever removes it.
+    /// A node is about to be opened. From now on it counts as open for a removal. Waits for removals of its
+    /// names in flight.
     pub async fn begin_open(&self, inode: &Arc<Inode>) -> Opening {
         loop {
             let ended = self.removals.ended.notified();
@@ -157,11 +160,11 @@ impl Front {
         }
     }
 
-    /// A name is about to be removed, or to be given to another file: `to`, which loses nothing by that.
+    /// A name is about to be removed, or to be replaced by `to`, which loses nothing.
     pub fn begin_removal(&self, at: (u64, Name), to: Option<&Arc<Inode>>) -> Removal<'_> {
         let mut names = self.removals.names.lock();
         let gone = self.inodes.named(at.0, &at.1).filter(|gone| !to.is_some_and(|to| Arc::ptr_eq(to, gone)));
-        // The file may have left passthrough: then it has another node, too.
+        // If the file has left passthrough, it has another node, too.
         let current = gone.as_ref().and_then(|gone| self.inodes.find(&gone.handle));
         let open = gone.into_iter().chain(current).find(|gone| {
             let state = gone.state.lock();

@@ -1,4 +1,4 @@
-//! UNLINK, RMDIR and RENAME, with the names that files have which are removed while they are open.
+//! UNLINK, RMDIR and RENAME, with silly names for files that are removed while they are open.
 
 use std::sync::Arc;
 
@@ -14,11 +14,11 @@ use crate::inodes::{Inode, Silly};
 use crate::wire::reply::{Answer, Outcome};
 use crate::wire::request::Header;
 
-/// Mode of a directory that is made to be replaced.
+/// Mode of a directory that is created only to be replaced.
 const PLACE_MODE: u32 = 0o700;
 
 impl Front {
-    /// UNLINK. A file that is open keeps a name of its own until the last close.
+    /// UNLINK. An open file gets a silly name until the last close.
     pub async fn unlink(&self, header: &Header, text: &[u8]) -> Outcome {
         let directory = self.inode(header.node)?;
         let (caller, name) = (caller(header), name(text)?);
@@ -47,8 +47,9 @@ impl Front {
         Ok(Answer::Done)
     }
 
-    /// RENAME. NFS has none that leaves an existing target alone. For files it is made of a LINK and a REMOVE. A directory
-    /// is moved over one that is made for it, which MKDIR does only where there is nothing.
+    /// RENAME. NFS has no RENAME_NOREPLACE. For a file, a LINK and a REMOVE take its place. For a
+    /// directory, MKDIR creates the target, and RENAME replaces that new directory. LINK and MKDIR fail if
+    /// the target exists.
     pub async fn rename(&self, header: &Header, from: &[u8], to: (u64, &[u8]), flags: u32) -> Outcome {
         let (source, target) = (self.inode(header.node)?, self.inode(to.0)?);
         let (caller, old, new) = (caller(header), name(from)?, name(to.1)?);
@@ -57,14 +58,14 @@ impl Front {
             libc::RENAME_NOREPLACE => {
                 return self.rename_noreplace(&caller, (&source, &old), (&target, &new)).await;
             }
-            // RENAME_EXCHANGE and RENAME_WHITEOUT cannot be had in one step, and not otherwise.
+            // RENAME_EXCHANGE and RENAME_WHITEOUT have no equivalent in NFS, and must be atomic.
             _ => return Err(Errno::INVAL),
         }
         let moved = self.inodes.named(source.number, &old);
         let gone = self.inodes.named(target.number, &new);
         let gone = gone.filter(|gone| !moved.as_ref().is_some_and(|moved| Arc::ptr_eq(moved, gone)));
         let removal = self.begin_removal((target.number, new.clone()), moved.as_ref());
-        // A LOOKUP of the old name may also be answered before the move and told after it.
+        // A LOOKUP of the old name may also be answered before the move and processed after it.
         let _source = self.begin_removal((source.number, old.clone()), moved.as_ref());
         let replaced = removal.open();
         let kept = match replaced {
@@ -75,7 +76,7 @@ impl Front {
         if let (Some(replaced), Some(silly)) = (replaced, kept) {
             let outcome = renamed.as_ref().map(drop).map_err(Clone::clone);
             if outcome.is_err() {
-                // The link that was to keep it is one too many.
+                // The link that preserved the replaced file is not needed.
                 let _ = self.fs.remove(&caller, &silly.directory, &silly.name).await;
             }
             let _ = self.sillied(replaced, silly, outcome).await;
@@ -132,13 +133,15 @@ impl Front {
             return Ok(());
         };
         let left = self.fs.rmdir(caller, &target.handle, new).await;
-        // Somebody else has put something into it: it is theirs now.
+        // Another client has put an entry into the new directory, so the directory belongs to that client
+        // now.
         let taken = error.status == Status::NotEmpty && left.is_err();
         Err(if taken { Errno::EXIST } else { errno::of(error) })
     }
 
-    /// Another link for a file that is about to be replaced, so that there is no moment without the name. Where there
-    /// are no links, the name itself is moved. Of one that somebody else has removed there is nothing to keep.
+    /// Preserves a file that is about to be replaced under a silly name. It uses a link, so that the name
+    /// never disappears. If the layer below has no links, it moves the name. If another client has removed
+    /// the file, returns `None`.
     async fn keep_replaced(
         &self,
         caller: &Caller,
@@ -165,7 +168,7 @@ impl Front {
         Ok(None)
     }
 
-    /// A file has got its last name, or not.
+    /// Finishes the change to a silly name, with its outcome.
     async fn sillied(&self, open: &Inode, silly: Silly, outcome: vfs::Result<()>) -> Result<(), Errno> {
         if let Err(error) = outcome {
             self.silly.done();
@@ -183,7 +186,7 @@ impl Front {
         Ok(())
     }
 
-    /// Removes the name of a file that has been closed.
+    /// Removes the silly name of a file after the last close.
     pub async fn remove_silly(&self, silly: &Silly) {
         match self.fs.remove(&silly.caller, &silly.directory, &silly.name).await {
             Err(error) if !is_gone(&error) => {
@@ -206,7 +209,7 @@ impl Front {
 
     fn renamed(&self, moved: &Inode, from: &(u64, Name), to: (u64, Name)) {
         self.inodes.unname(moved, from);
-        // The kernel believes as long of the new name as it did of the old one.
+        // The kernel caches the new name for as long as it cached the old one.
         let until = Instant::now() + LEASED;
         if let Some((parent, name)) = self.inodes.name(moved, to, false, until) {
             self.notifier.name_later(parent, &name);
@@ -214,7 +217,7 @@ impl Front {
     }
 }
 
-/// A directory has been removed through this mount: those who have it open see it without a link.
+/// A directory was removed through this mount: processes that have it open see a link count of zero.
 fn is_removed(directory: &Inode) {
     let mut state = directory.state.lock();
     if let Some(mut left) = state.seen.take() {
@@ -223,7 +226,7 @@ fn is_removed(directory: &Inode) {
     }
 }
 
-/// There is nothing under a name, or nothing that a handle stands for.
+/// Does the name not exist, or is the handle stale?
 fn is_gone(error: &vfs::Error) -> bool {
     matches!(error.status, Status::NoEnt | Status::Stale)
 }

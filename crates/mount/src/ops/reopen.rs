@@ -1,18 +1,19 @@
-//! The second try of an open: why a program never sees an ESTALE that a fresh lookup cures.
+//! The second attempt of an open: a program never gets an ESTALE that a fresh lookup would avoid.
 //!
-//! An OPEN names a node, and the node may be the wrong one by then: its name leads to another file, or the file has left
-//! passthrough. The answer is ESTALE. Linux then walks the path once more, with a LOOKUP for every name, and opens what it
-//! finds; if that OPEN says ESTALE too, the program gets it. Between the two requests another process or another client
-//! may change the name again, or open the new node in the other way.
+//! An OPEN names a node. That node may be outdated: its name leads to another file, or the file has left
+//! passthrough. The reply is ESTALE. Linux then walks the path once more, with a LOOKUP for every name, and
+//! opens what it finds. If that OPEN returns ESTALE too, the program gets it. Between the two requests,
+//! another process or client may change the name again, or open the new node in the other way.
 //!
-//! So the second try is made in one step. The thread that was told ESTALE is remembered (`Retries`). Its LOOKUP of the same
-//! name **opens the file at once**, by the name, for the OPEN that follows; that OPEN takes what is open already. Meanwhile
-//! the node cannot enter passthrough, since it has an ordinary open. If no OPEN follows (the kernel refused the caller, or
-//! the thread ended) the file is closed after `KEPT_MAX`.
+//! So the second attempt is one step. The front remembers the thread that got ESTALE (`Retries`). The
+//! thread's LOOKUP of the same name **opens the file at once**, by name, for the OPEN that follows; that
+//! OPEN uses this open. Meanwhile the node cannot enter passthrough, since it has an ordinary open. If no
+//! OPEN follows (the kernel refused the caller, or the thread ended), the file is closed after `KEPT_MAX`.
 //!
-//! A thread that comes back to the same node without a LOOKUP has not come by a name (`open_by_handle_at(2)`, `/proc`):
-//! the file is opened by its handle. A LOOKUP in a directory that was removed elsewhere gives ESTALE once: the kernel walks
-//! the path anew; if that leads to the same directory, there is no such name. So does a LINK of a removed file.
+//! A thread that comes back to the same node without a LOOKUP has not come by a name
+//! (`open_by_handle_at(2)`, `/proc`). Then the file is opened by its handle. A LOOKUP in a directory that
+//! another client removed returns ESTALE once, and the kernel walks the path anew. If that leads to the
+//! same directory, the reply is ENOENT. The same holds for a LINK of a removed file.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,41 +32,41 @@ use crate::inodes::Inode;
 use crate::wire::reply::{EntryOut, OpenOut};
 use crate::wire::request::Header;
 
-/// How long a second try may take to come.
+/// How long the second attempt may take to arrive.
 const KEPT_MAX: Duration = Duration::from_secs(5);
-/// How often a name is looked up whose file is gone each time before it is open.
+/// How often a name is looked up if its file is gone each time before it can be opened.
 const FINDS_MAX: u32 = 64;
-/// How often of these another client has removed it.
+/// How many of these removals may be by another client.
 const REMOVED_MAX: u32 = 3;
-/// Threads that are remembered, at most. One that finds no place tries again as if for the first time.
+/// Limit of remembered threads. If the table is full, a second attempt counts as a first.
 const RETRIES_MAX: usize = 4096;
 
-/// A thread that asks: its number, user and group.
+/// The requesting thread: its number, user and group.
 type Requester = (u32, u32, u32);
 
-/// Threads that were told ESTALE, and what they come back for.
+/// Threads that got ESTALE, with the request that they will repeat.
 #[derive(Debug, Default)]
 pub struct Retries {
     table: Mutex<HashMap<Requester, Retry>>,
     next: AtomicU64,
 }
 
-/// What a thread comes back for.
+/// The request that a thread will repeat.
 #[derive(Debug)]
 struct Retry {
     number: u64,
-    /// The node that it was to open, or the directory that it looked in.
+    /// The node that it tried to open, or the directory of its LOOKUP.
     node: u64,
-    /// The flags of the OPEN that failed; none if it was a LOOKUP.
+    /// The flags of the OPEN that failed; `None` for a LOOKUP.
     flags: Option<u32>,
-    /// The names by which the kernel may have come to the node, and will come again.
+    /// The names by which the kernel may have found the node, and will look again.
     names: Vec<(u64, Name)>,
-    /// It has looked one of them up, and there was nothing to be opened.
+    /// The thread has looked one of them up, and nothing could be opened.
     looked: bool,
     opened: Option<Opened>,
 }
 
-/// A file that was opened with a LOOKUP. It has a count of the node of its own.
+/// A file that was opened at a LOOKUP. It owns one lookup of the node.
 #[derive(Debug)]
 struct Opened {
     at: (u64, Name),
@@ -74,16 +75,16 @@ struct Opened {
     open: OpenOut,
 }
 
-/// How an OPEN is to be made.
+/// How to process an OPEN.
 #[derive(Clone, Copy, Debug)]
 pub enum Try {
-    /// By the name; the kernel tries again.
+    /// By name; after ESTALE the kernel tries again.
     First,
-    /// By the name, which was looked up just now; the kernel does not try again.
+    /// By name, just after the LOOKUP of it; the kernel does not try again.
     Last,
     /// By the handle of the node.
     ByHandle,
-    /// It is open already.
+    /// The LOOKUP has opened it already.
     Done(OpenOut),
 }
 
@@ -99,7 +100,8 @@ impl Retries {
         if same { table.remove(&requester) } else { None }
     }
 
-    /// With which flags the thread will open what it looks up here, and the answer if that is open already.
+    /// The flags with which the thread will open the name that it looks up, and the reply if it is open
+    /// already.
     fn wanted(&self, header: &Header, at: &(u64, Name), caller: &Caller) -> Option<(u32, Option<EntryOut>)> {
         let table = self.table.lock();
         if table.is_empty() {
@@ -121,7 +123,8 @@ impl Retries {
         }
     }
 
-    /// Keeps a file that was opened with a LOOKUP. What it takes the place of, or the file itself if it came too late.
+    /// Keeps a file that was opened at a LOOKUP. Returns the file that it displaces, or itself if it came
+    /// too late.
     fn keep(&self, header: &Header, opened: Opened) -> Option<Opened> {
         match self.table.lock().get_mut(&requester(header)) {
             Some(retry) => retry.opened.replace(opened),
@@ -131,14 +134,14 @@ impl Retries {
 }
 
 impl Front {
-    /// A thread comes to open a node: does it come back?
+    /// Is this OPEN the second attempt of a thread?
     pub async fn which_try(&self, header: &Header, caller: &Caller, flags: u32) -> Try {
         let Some(retry) = self.retries.take(header) else { return Try::First };
         match retry.opened {
             Some(opened) => {
                 let meant = opened.entry.node == header.node && opened.caller.principal == caller.principal;
                 if meant && retry.flags == Some(flags) {
-                    // The kernel has counts of its own by now.
+                    // By now the kernel has its own lookups of the node.
                     self.forget(opened.entry.node, 1);
                     return Try::Done(opened.open);
                 }
@@ -151,12 +154,13 @@ impl Front {
         }
     }
 
-    /// An OPEN is answered with ESTALE: the thread will be back.
+    /// An OPEN gets ESTALE: remembers that the thread will come back.
     pub fn will_be_back(self: &Arc<Front>, header: &Header, flags: u32, names: Vec<(u64, Name)>) {
         self.remember_retry(header, header.node, Some(flags), names);
     }
 
-    /// A LOOKUP or LINK met a file or directory that is no more. The kernel walks the path anew, once.
+    /// A LOOKUP or LINK met a removed file or directory. Returns ESTALE once, so that the kernel walks the
+    /// path anew.
     pub fn is_no_more(self: &Arc<Front>, header: &Header, node: u64) -> Errno {
         let told = self.retries.take(header);
         if told.is_some_and(|told| told.flags.is_none() && told.node == node) {
@@ -185,8 +189,8 @@ impl Front {
         tokio::spawn(expire(Arc::downgrade(self), requester, number));
     }
 
-    /// A LOOKUP of a thread that was told ESTALE: opens what it finds, for the OPEN that follows. What cannot be opened is
-    /// looked up at the origin. None if it is no such LOOKUP.
+    /// A LOOKUP of a thread that got ESTALE: opens the file that it finds, for the OPEN that follows. If
+    /// that fails, looks the name up at the origin. Returns `None` for any other LOOKUP.
     pub async fn look_up_again(
         &self,
         header: &Header,
@@ -197,8 +201,8 @@ impl Front {
         let at = (directory.number, name.clone());
         let (flags, known) = self.retries.wanted(header, &at, caller)?;
         if let Some(entry) = known {
-            // Linux gives up what it knew by the name with the first answer, and asks once more for the new one. The name may
-            // lead elsewhere by then: it is told for this open alone.
+            // At the first reply, Linux drops its old entry of the name, and looks the name up once more.
+            // The name may lead elsewhere by then, so this reply is valid for this open only.
             let entry = EntryOut { entry_valid: Duration::ZERO, attr_valid: Duration::ZERO, ..entry };
             return self.inodes.tell_again(entry.node).then_some(Ok(entry));
         }
@@ -251,9 +255,10 @@ impl Front {
         Ok((entry, open))
     }
 
-    /// In two steps, where a layer below has no opens: the file may be removed between them. Then the name leads elsewhere. If
-    /// another client removes one file after the other, the last one found is open all the same: it was there. Its rights are
-    /// those that the kernel finds in its mode; what is read and written is held against the origin's.
+    /// Looks the name up and then opens the file, for a layer below without opens. If the file is removed
+    /// in between, the name is looked up again. If another client keeps removing the files, the last one
+    /// found is opened without asking the origin: it did exist. The kernel checks the mode at that open;
+    /// the origin checks the rights at each READ and WRITE.
     async fn find_and_open(
         &self,
         caller: &Caller,
@@ -307,8 +312,8 @@ impl Front {
         self.opened(caller, fh, access, inode, below).await
     }
 
-    /// A node of the file that has just been opened, told to the kernel once, that takes every open: it does not enter
-    /// passthrough before `leave_ordinary`.
+    /// A node for a file that was just opened, with one lookup for the reply. The node accepts every open:
+    /// it does not enter passthrough before `leave_ordinary`.
     pub fn node_for_any_open(&self, below: &Below, at: (u64, Name)) -> (EntryOut, Arc<Inode>) {
         let (inode, retired) = self.inodes.remember_ordinary(&below.handle);
         if let Some(retired) = retired {
@@ -317,7 +322,7 @@ impl Front {
         (self.entry_for(&inode, &below.attributes, Some(at)), inode)
     }
 
-    /// Nobody came for a file that was opened with a LOOKUP.
+    /// Closes a file that was opened at a LOOKUP and that no OPEN has claimed.
     async fn give_up(&self, opened: Opened) {
         let _ = self.release(opened.open.fh, None).await;
         self.forget(opened.entry.node, 1);

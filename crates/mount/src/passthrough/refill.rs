@@ -1,21 +1,22 @@
-//! Backing files of remote files that change while they are open: written anew in place.
+//! Backing files of remote files that change while they are open: rewritten in place.
 //!
-//! The kernel cannot exchange the backing file of an open, and its reads never come to us. A program that keeps a file open
-//! (`tail -f`, a database that is opened for reading) would read the old bytes for as long as it runs. So the backing file
-//! gets the bytes of the changed file. This happens on four occasions:
+//! The kernel cannot exchange the backing file of an open, and its reads never reach this process. A
+//! program that keeps a file open (`tail -f`, a database that is opened for reading) would read the old
+//! bytes for as long as it runs. So the backing file gets the bytes of the changed file. This happens on
+//! four occasions:
 //! - A lock on the file is about to be granted through such an open.
 //! - This mount has written the file, or its lease has ended.
-//! - The kernel is told of changed attributes.
-//! - A look at the attributes shows a change. The looks are [`PAUSE`] apart, and one is made when the attribute timeout ends,
-//!   if that is sooner. Only then does a look cost a call.
+//! - A reply to the kernel contains changed attributes.
+//! - A check of the attributes shows a change. Checks are [`PAUSE`] apart; one is made when the attribute
+//!   timeout ends, if that is sooner. Only that check costs a call.
 //!
-//! Before the first byte is written the cache parts with the file (`vfs::Pinned::part`). Bytes are written from the beginning,
-//! so that a file that has only grown never shows anything but its bytes. A reader of a file that was written over may see
-//! old and new bytes side by side until the end of the refill.
+//! Before the first byte is written, the cache gives up the file (`vfs::Pinned::part`). Bytes are written
+//! from the beginning, so that a file that has only grown never shows anything but its bytes. A reader of
+//! an overwritten file may see old and new bytes side by side until the end of the refill.
 //!
-//! A large file may change all the time. After each refill the watcher therefore rests: it reads [`BYTES_PER_SECOND`] on
-//! average, or rests for [`REST_MAX`]. A refill always runs to completion: a part that is written late would
-//! replace newer bytes.
+//! A large file may change all the time. Therefore the watcher rests after each refill: long enough for an
+//! average of [`BYTES_PER_SECOND`], but at most [`REST_MAX`]. A refill always runs to completion: a part
+//! that is written late would replace newer bytes.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -37,32 +38,32 @@ use crate::files::File as OpenFile;
 use crate::front::Front;
 use crate::inodes::Inode;
 
-/// Time between two looks: at first, and at most when nothing changes.
+/// Time between two checks: at first, and at most while nothing changes.
 const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
 /// The longest rest after a refill.
 const REST_MAX: Duration = Duration::from_secs(30);
-/// Bytes that are read of one file on average while it changes all the time.
+/// Limit of bytes read per second, on average, of a file that changes all the time.
 const BYTES_PER_SECOND: u64 = 16 << 20;
 /// Bytes of one READ.
 const PART_BYTES: u32 = 1 << 20;
-/// How often a file is read again at once because it has changed while it was read.
+/// How often a file that changed during the refill is read again at once.
 const ROUNDS_MAX: usize = 3;
-/// How long a GETATTR waits for the backing file to get the bytes that belong to the new attributes.
+/// How long a GETATTR waits until the backing file has the bytes of the new attributes.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// A file of this machine that the kernel reads by itself, and what keeps it as it is.
+/// A backing file that the kernel reads, and the pin that keeps it in the cache.
 pub struct Passed {
-    /// For the kernel.
+    /// Its registration with the kernel.
     pub backing: Backing,
-    /// The state of the remote file that it has the bytes of; none while it is written anew.
+    /// The state of the remote file whose bytes it has; none while it is rewritten.
     state: Mutex<Option<WccAttributes>>,
-    /// Held by the refill that is under way.
+    /// Held by the refill in progress.
     turn: tokio::sync::Mutex<()>,
     /// Wakes the watcher.
     poked: Arc<Notify>,
     /// Woken by the end of each refill.
     refilled: Notify,
-    /// The last refill has failed: nobody waits for the next one.
+    /// The last refill has failed: waiting for the next one is pointless.
     failing: AtomicBool,
     /// Dropped last.
     complete: CompleteFile,
@@ -79,7 +80,7 @@ impl std::fmt::Debug for Passed {
 
 impl Drop for Passed {
     fn drop(&mut self) {
-        // Its watcher ends.
+        // Wakes the watcher, which then ends.
         self.poked.notify_one();
     }
 }
@@ -92,12 +93,12 @@ impl Passed {
         Passed { backing, state, turn, poked, refilled, failing, complete }
     }
 
-    /// Has it the bytes of this state?
+    /// Does it have the bytes of this state?
     pub fn is_of(&self, state: WccAttributes) -> bool {
         *self.state.lock() == Some(state)
     }
 
-    /// The remote file may have changed: its watcher looks.
+    /// The remote file may have changed: wakes the watcher to check.
     pub fn poke(&self) {
         self.poked.notify_one();
     }
@@ -115,7 +116,7 @@ impl Passed {
         .await
     }
 
-    /// Takes the file over from the cache, and cuts it to `size` bytes at most.
+    /// Takes the file away from the cache, and truncates it to `size` bytes at most.
     async fn take_over(&self, size: u64) -> Result<(), Errno> {
         let (pin, file) = (self.complete.pin.clone(), self.complete.file.clone());
         blocking(move || {
@@ -126,7 +127,7 @@ impl Passed {
     }
 }
 
-/// Cuts a file that is longer than `size` bytes.
+/// Truncates a file that is longer than `size` bytes.
 fn cut(file: &File, size: u64) -> std::io::Result<()> {
     if file.metadata()?.len() > size { file.set_len(size) } else { Ok(()) }
 }
@@ -140,8 +141,8 @@ async fn blocking(work: impl FnOnce() -> std::io::Result<()> + Send + 'static) -
     })
 }
 
-/// The backing files in use, by the file that they show. A file that was retired from its node has several. As many as there
-/// are open files at most.
+/// The backing files in use, by remote file. A file whose node was retired has several. There are never
+/// more than open files.
 #[derive(Debug, Default)]
 pub struct PassedFiles {
     table: Mutex<HashMap<Handle, Vec<Entry>>>,
@@ -156,7 +157,7 @@ impl PassedFiles {
         self.table.lock().entry(inode.handle).or_default().push(entry);
     }
 
-    /// A node has no backing file any more.
+    /// Removes the backing file of a node.
     pub fn leave(&self, inode: &Inode) {
         let mut table = self.table.lock();
         if let Some(entries) = table.get_mut(&inode.handle) {
@@ -167,7 +168,7 @@ impl PassedFiles {
         }
     }
 
-    /// The nodes that a file has backing files for, and these.
+    /// The nodes of a file that have backing files, with these files.
     fn of(&self, handle: &Handle) -> Vec<(u64, Arc<Passed>)> {
         let table = self.table.lock();
         if table.is_empty() {
@@ -179,7 +180,7 @@ impl PassedFiles {
 }
 
 impl Front {
-    /// A node gets a backing file, which is watched until the node loses it.
+    /// Gives a node a backing file and watches it until the node loses it.
     pub fn watch(&self, inode: &Arc<Inode>, passed: Passed) -> Arc<Passed> {
         let passed = Arc::new(passed);
         self.passed.enter(inode, &passed);
@@ -188,8 +189,8 @@ impl Front {
         passed
     }
 
-    /// A file has changed, or may have: its backing files are looked at. The kernel asks again for the attributes of their
-    /// nodes, which a retired node would otherwise keep.
+    /// A file has changed, or may have: the watchers check its backing files. Also invalidates the kernel's
+    /// attributes of those nodes; otherwise a retired node would keep them.
     pub fn refill_soon(&self, handle: &Handle) {
         for (node, passed) in self.passed.of(handle) {
             passed.poke();
@@ -197,7 +198,7 @@ impl Front {
         }
     }
 
-    /// Waits a moment until the backing file of a node has the bytes that belong to these attributes.
+    /// Waits at most `PATIENCE` until the backing file of a node has the bytes of these attributes.
     pub async fn wait_for_refill(&self, inode: &Inode, now: &Attributes) {
         let Some(passed) = inode.state.lock().backing.clone() else { return };
         let wait = async {
@@ -218,19 +219,20 @@ impl Front {
         let _ = tokio::time::timeout(PATIENCE, wait).await;
     }
 
-    /// Brings the backing file of an open to the state that is known now.
+    /// Brings the backing file of an open to the current state.
     ///
     /// # Errors
-    /// Of the origin, or of this machine's disk: the backing file may have old bytes.
+    /// Those of the origin or of the local disk. Then the backing file may have old bytes.
     pub async fn refill_now(&self, file: &OpenFile) -> Result<(), Errno> {
         let Some(passed) = file.inode.state.lock().backing.clone() else { return Ok(()) };
         self.refill(&file.inode, &passed).await.map(drop)
     }
 
-    /// Writes a backing file anew if the remote file is of another state. How many bytes were read, or 1 of an empty file.
+    /// Rewrites a backing file if the remote file has another state. Returns the number of bytes read, or 1
+    /// for an empty file.
     ///
-    /// The bytes are read under one of the node's opens. A READ without one might bring a lease that no open of ours has, and
-    /// nobody would tell the kernel of its recall.
+    /// The bytes are read under one of the node's opens. A READ without an open might bring a lease that no
+    /// open here has; then no recall of it would reach the kernel's caches.
     async fn refill(&self, inode: &Arc<Inode>, passed: &Passed) -> Result<u64, Errno> {
         let _turn = passed.turn.lock().await;
         let outcome = self.refill_in_turn(inode, passed).await;
@@ -269,20 +271,21 @@ impl Front {
             passed.put(offset, bytes).await?;
             offset += length;
         }
-        // It was cut while it was read.
+        // The file may have been truncated while it was read.
         let file = passed.complete.file.clone();
         blocking(move || cut(&file, offset)).await
     }
 }
 
-/// When to look again after a look that showed nothing: longer each time, but not beyond the end of the attribute timeout.
+/// Time until the next check after one without a change: twice the last, but not beyond the end of the
+/// attribute timeout.
 fn next_pause(last: Duration, believed_until: Option<Instant>) -> Duration {
     let longer = (last * 2).min(PAUSE.1);
     let left = believed_until.map(|until| until.saturating_duration_since(Instant::now()));
     left.filter(|left| !left.is_zero()).map_or(longer, |left| left.clamp(PAUSE.0, longer))
 }
 
-/// Looks at a file while it has this backing file.
+/// Watches a file while it has this backing file.
 async fn watch(front: Weak<Front>, inode: Arc<Inode>, passed: Weak<Passed>, poked: Arc<Notify>) {
     let mut pause = PAUSE.0;
     loop {
@@ -299,7 +302,7 @@ async fn watch(front: Weak<Front>, inode: Arc<Inode>, passed: Weak<Passed>, poke
                 let rest = Duration::from_millis(bytes.saturating_mul(1000) / BYTES_PER_SECOND);
                 tokio::time::sleep(rest.min(REST_MAX)).await;
             }
-            // A file that is no more, a right that was taken away: its opens keep what they have.
+            // The file is gone, or a right was withdrawn: its opens keep the bytes that they have.
             Err(errno) => {
                 tracing::debug!("{} stays as it was for the opens that it has: {errno}", inode.handle);
             }

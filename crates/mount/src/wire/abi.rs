@@ -1,16 +1,16 @@
-//! Numbers of `linux/fuse.h`.
+//! Constants of `linux/fuse.h`.
 
 /// Major version of the protocol.
 pub const MAJOR: u32 = 7;
-/// The minor version that we speak: that of passthrough.
+/// The minor version of this implementation: that of passthrough.
 pub const MINOR: u32 = 40;
-/// The oldest minor version that will do: extended INIT flags, `max_pages`.
+/// The oldest minor version accepted: extended INIT flags, `max_pages`.
 pub const MINOR_MIN: u32 = 31;
 /// Size of the header of a request.
 pub const IN_HEADER_BYTES: usize = 40;
 /// Size of the header of a reply.
 pub const OUT_HEADER_BYTES: usize = 16;
-/// Room for everything of a WRITE but its data.
+/// Upper bound of the size of a WRITE without its data.
 pub const WRITE_OVERHEAD_BYTES: usize = 4096;
 /// The node of the root.
 pub const ROOT: u64 = 1;
@@ -62,51 +62,52 @@ pub mod op {
 }
 
 bitflags::bitflags! {
-    /// What is agreed at INIT. The upper half is that of `flags2`.
+    /// Flags negotiated at INIT. The upper half is `flags2`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Init: u64 {
         /// Several reads of one file at a time.
         const ASYNC_READ = 1;
-        /// `fcntl` locks come to us.
+        /// The kernel forwards `fcntl` locks.
         const POSIX_LOCKS = 1 << 1;
-        /// `.` and `..` may be looked up, also in a node that the kernel has given back: file handles outlive it.
+        /// `.` and `..` may be looked up, even in a node that the kernel has forgotten: file handles
+        /// outlive it.
         const EXPORT_SUPPORT = 1 << 4;
         /// Writes larger than a page.
         const BIG_WRITES = 1 << 5;
-        /// `flock` locks come to us.
+        /// The kernel forwards `flock` locks.
         const FLOCK_LOCKS = 1 << 10;
-        /// READDIRPLUS is understood.
+        /// READDIRPLUS is supported.
         const DO_READDIRPLUS = 1 << 13;
-        /// READDIRPLUS where it is of use.
+        /// The kernel uses READDIRPLUS where it helps.
         const READDIRPLUS_AUTO = 1 << 14;
         /// Several direct reads and writes at a time.
         const ASYNC_DIO = 1 << 15;
         /// Several lookups and listings of one directory at a time.
         const PARALLEL_DIROPS = 1 << 18;
-        /// ECONNABORTED tells a broken connection from a failed call.
+        /// ECONNABORTED distinguishes an aborted connection from a failed call.
         const ABORT_ERROR = 1 << 21;
-        /// `max_pages` is meant.
+        /// The field `max_pages` is valid.
         const MAX_PAGES = 1 << 22;
         /// Targets of symbolic links are cached.
         const CACHE_SYMLINKS = 1 << 23;
-        /// Set-id bits are cleared by us.
+        /// The file system clears set-id bits.
         const HANDLE_KILLPRIV_V2 = 1 << 28;
-        /// `flags2` is meant.
+        /// The field `flags2` is valid.
         const INIT_EXT = 1 << 30;
-        /// Reads go to a file of this machine.
+        /// Reads may go to a file of this machine.
         const PASSTHROUGH = 1 << 37;
     }
 }
 
 bitflags::bitflags! {
-    /// How a file is open.
+    /// Flags of the reply to an OPEN.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Fopen: u32 {
         /// No page cache.
         const DIRECT_IO = 1;
-        /// What is in the page cache is still good.
+        /// The page cache stays valid.
         const KEEP_CACHE = 1 << 1;
-        /// What is read of a directory is kept.
+        /// The kernel keeps the listing that it reads.
         const CACHE_DIR = 1 << 3;
         /// No FLUSH at close.
         const NOFLUSH = 1 << 5;
@@ -116,7 +117,7 @@ bitflags::bitflags! {
 }
 
 bitflags::bitflags! {
-    /// What a SETATTR sets.
+    /// The fields that a SETATTR sets.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Fattr: u32 {
         /// Mode.
@@ -127,17 +128,17 @@ bitflags::bitflags! {
         const GID = 1 << 2;
         /// Size.
         const SIZE = 1 << 3;
-        /// Last access.
+        /// Time of last access.
         const ATIME = 1 << 4;
-        /// Last change of the data.
+        /// Time of last modification.
         const MTIME = 1 << 5;
-        /// A file handle is given.
+        /// The field `fh` is valid.
         const FH = 1 << 6;
-        /// Last access is now.
+        /// Set the time of last access to now.
         const ATIME_NOW = 1 << 7;
-        /// Last change is now.
+        /// Set the time of last modification to now.
         const MTIME_NOW = 1 << 8;
-        /// Set-id bits go.
+        /// Clear the set-id bits.
         const KILL_SUIDGID = 1 << 11;
     }
 }
@@ -146,11 +147,11 @@ bitflags::bitflags! {
 pub const RELEASE_FLOCK_UNLOCK: u32 = 1 << 1;
 /// FUSE_LK_FLOCK
 pub const LK_FLOCK: u32 = 1;
-/// FUSE_WRITE_CACHE: pages that were mapped, of whichever open.
+/// FUSE_WRITE_CACHE: write-back of mapped pages; `fh` may be any open of the file.
 pub const WRITE_CACHE: u32 = 1;
-/// FUSE_WRITE_LOCKOWNER: set on direct writes, and on no others.
+/// FUSE_WRITE_LOCKOWNER: set on direct writes only.
 pub const WRITE_LOCKOWNER: u32 = 1 << 1;
-/// FUSE_READ_LOCKOWNER: set on direct reads, and on no others.
+/// FUSE_READ_LOCKOWNER: set on direct reads only.
 pub const READ_LOCKOWNER: u32 = 1 << 1;
 /// FUSE_WRITE_KILL_SUIDGID
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
@@ -158,5 +159,5 @@ pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 pub const NOTIFY_INVAL_INODE: i32 = 2;
 /// FUSE_NOTIFY_INVAL_ENTRY
 pub const NOTIFY_INVAL_ENTRY: i32 = 3;
-/// FUSE_EXPIRE_ONLY. Older kernels take it for padding.
+/// FUSE_EXPIRE_ONLY. Older kernels take it for padding and ignore it.
 pub const EXPIRE_ONLY: u32 = 1 << 0;

@@ -1,4 +1,4 @@
-//! Replies and notifications, as bytes.
+//! Encodes replies and notifications.
 
 use std::io::IoSlice;
 use std::time::Duration;
@@ -25,14 +25,14 @@ pub struct Attr {
     pub rdev: u32,
 }
 
-/// What a name leads to. Node zero is nothing.
+/// The reply to a LOOKUP. Node zero means that the name does not exist.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EntryOut {
     /// The node.
     pub node: u64,
-    /// How long the name is believed.
+    /// How long the kernel may cache the name.
     pub entry_valid: Duration,
-    /// How long the attributes are believed.
+    /// How long the kernel may cache the attributes.
     pub attr_valid: Duration,
     /// The attributes.
     pub attr: Attr,
@@ -41,11 +41,11 @@ pub struct EntryOut {
 /// An open file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenOut {
-    /// Its number.
+    /// Its file handle.
     pub fh: u64,
-    /// How.
+    /// Flags of the open.
     pub flags: Fopen,
-    /// The backing file, with `PASSTHROUGH`.
+    /// The id of the backing file, with `PASSTHROUGH`.
     pub backing: u32,
 }
 
@@ -62,58 +62,58 @@ pub struct Statfs {
     pub namelen: u32,
 }
 
-/// What INIT agrees on.
+/// The reply to INIT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InitOut {
-    /// As offered.
+    /// As the kernel offered it.
     pub max_readahead: u32,
-    /// Of those offered.
+    /// A subset of the offered flags.
     pub flags: Init,
-    /// Background requests at a time.
+    /// Limit of background requests in flight.
     pub max_background: u16,
     /// Largest WRITE in bytes.
     pub max_write: u32,
-    /// Granule of time stamps in nanoseconds.
+    /// Timestamp granularity in nanoseconds.
     pub time_gran: u32,
 }
 
 /// An answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Nothing is said, since nothing was asked.
+    /// No reply is sent, since the request expects none.
     UnansweredSince,
     /// Done.
     Done,
-    /// A name.
+    /// A directory entry.
     Entry(EntryOut),
-    /// Attributes, and how long they are believed.
+    /// Attributes, and how long the kernel may cache them.
     Attr(Duration, Attr),
     /// An open.
     Open(OpenOut),
-    /// A name and an open.
+    /// A directory entry and an open.
     Create(EntryOut, OpenOut),
-    /// Bytes: of a file, a link, an extended attribute.
+    /// Bytes of a file, a link target or an extended attribute.
     Data(Bytes),
-    /// Entries of a directory, and the nodes that they tell of.
+    /// Entries of a directory, and the nodes that they name.
     Listing(Bytes, Vec<u64>),
     /// How many bytes were written.
     Written(u32),
-    /// Space.
+    /// Statistics of the file system.
     Statfs(Statfs),
-    /// A lock in the way, or `F_UNLCK`.
+    /// The conflicting lock, or `F_UNLCK`.
     Lock(super::request::FileLock),
-    /// A place.
+    /// An offset.
     Seek(u64),
-    /// How large a value would be.
+    /// The size that a value has.
     Size(u32),
     /// INIT.
     Init(InitOut),
 }
 
-/// What comes of a request.
+/// The result of a request.
 pub type Outcome = Result<Answer, Errno>;
 
-/// Hands the parts of a reply to `send`.
+/// Encodes a reply and passes its parts to `send`.
 pub fn with_reply<T>(unique: u64, outcome: &Outcome, send: impl FnOnce(&[IoSlice<'_>]) -> T) -> T {
     let (error, body, tail) = match outcome {
         Err(errno) => (-errno.raw_os_error(), Vec::new(), &b""[..]),
@@ -175,7 +175,7 @@ fn put_attr(to: &mut Vec<u8>, attr: &Attr) {
     put(to, &[attr.ino, attr.size, attr.blocks]);
     put(to, &[attr.atime.0 as u64, attr.mtime.0 as u64, attr.ctime.0 as u64]);
     put32(to, &[attr.atime.1, attr.mtime.1, attr.ctime.1]);
-    // The block size makes the page cache work in units of it: a page, whatever the transfers are.
+    // The page cache works in units of the block size: use a page, whatever the transfer size is.
     put32(to, &[attr.mode, attr.nlink, attr.uid, attr.gid, attr.rdev, 4096, 0]);
 }
 
@@ -201,12 +201,13 @@ fn put_init(to: &mut Vec<u8>, init: &InitOut) {
     let pages = init.max_write.div_ceil(4096) as u16;
     to.extend_from_slice(&pages.to_ne_bytes());
     to.extend_from_slice(&0u16.to_ne_bytes());
-    // One file system below ours may be another one's backing, and no more.
+    // Allow one stacked file system: ours may be the backing of one other, and no more.
     let depth = u32::from(init.flags.contains(Init::PASSTHROUGH));
     put32(to, &[(flags >> 32) as u32, depth, 0, 0, 0, 0, 0, 0]);
 }
 
-/// Adds a name to a listing, with what it leads to if that is wanted. False if it does not fit into `max` bytes.
+/// Appends a directory entry to a listing, with attributes if `plus` is given. False if it does not fit
+/// into `max` bytes.
 pub fn put_dirent(
     to: &mut Vec<u8>,
     max: usize,
@@ -230,26 +231,28 @@ pub fn put_dirent(
     true
 }
 
-/// A notification: its code, and what it says.
+/// A notification: its code and its body.
 pub fn notification(code: i32, body: &[u8]) -> Vec<u8> {
     let mut bytes = out_header(OUT_HEADER_BYTES + body.len(), code, 0).to_vec();
     bytes.extend_from_slice(body);
     bytes
 }
 
-/// Attributes of a node are no longer good; with a range, its data neither (`i64` offset below zero: attributes alone).
+/// Invalidates the attributes of a node, and a range of its data. With a negative offset: the attributes
+/// only.
 pub fn inval_inode(node: u64, offset: i64, length: i64) -> Vec<u8> {
     let mut body = Vec::with_capacity(24);
     put(&mut body, &[node, offset as u64, length as u64]);
     notification(super::abi::NOTIFY_INVAL_INODE, &body)
 }
 
-/// A name in a directory is no longer good.
+/// Invalidates a name in a directory.
 pub fn inval_entry(parent: u64, name: &[u8]) -> Vec<u8> {
     entry_notification(parent, name, 0)
 }
 
-/// The same, and the kernel keeps the name until then. Linux before 6.2 does not.
+/// Expires a name: the kernel keeps it but looks it up before the next use. Linux before 6.2 invalidates it
+/// instead.
 pub fn expire_entry(parent: u64, name: &[u8]) -> Vec<u8> {
     entry_notification(parent, name, EXPIRE_ONLY)
 }

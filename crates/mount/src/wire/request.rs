@@ -1,4 +1,4 @@
-//! Requests of the kernel, parsed.
+//! Parses the kernel's requests.
 
 use bytes::Bytes;
 
@@ -7,25 +7,25 @@ use super::abi::{
     WRITE_KILL_SUIDGID, WRITE_LOCKOWNER, op,
 };
 
-/// Bytes of a node that is given back.
+/// Encoded size of one node of a BATCH_FORGET.
 const FORGET_BYTES: usize = 16;
 
-/// Who asks, about what.
+/// The header of a request: the requester and the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// The number that the reply bears.
+    /// The id that the reply repeats.
     pub unique: u64,
     /// The node.
     pub node: u64,
-    /// File system user of the asker.
+    /// File system user id of the requester.
     pub uid: u32,
-    /// File system group of the asker.
+    /// File system group id of the requester.
     pub gid: u32,
-    /// The thread that asks; zero if it is none of our process name space, or the kernel itself.
+    /// The requesting thread. Zero if it is outside our process name space, or the kernel itself.
     pub pid: u32,
 }
 
-/// A byte-range lock of the kernel: the last byte is inside.
+/// A byte-range lock of the kernel. Both ends are inclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileLock {
     /// First byte.
@@ -34,14 +34,14 @@ pub struct FileLock {
     pub end: u64,
     /// `F_RDLCK`, `F_WRLCK` or `F_UNLCK`.
     pub kind: u32,
-    /// Of the process that holds it.
+    /// The process that holds it.
     pub pid: u32,
 }
 
-/// What a SETATTR sets, as sent.
+/// The arguments of a SETATTR, as sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SetAttr {
-    /// Which of the following are meant.
+    /// Which of the following fields are valid.
     pub valid: Fattr,
     /// Size in bytes.
     pub size: u64,
@@ -57,25 +57,25 @@ pub struct SetAttr {
     pub gid: u32,
 }
 
-/// How a READ is made.
+/// Flags of a READ.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadHow {
-    /// Past the page cache.
+    /// Bypasses the page cache.
     pub direct: bool,
 }
 
-/// How a WRITE is made.
+/// Flags of a WRITE.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WriteHow {
     /// The flags of the open file: `O_APPEND`, `O_SYNC`, `O_DSYNC`.
     pub flags: u32,
-    /// Past the page cache: the kernel holds no page locked for it.
+    /// Bypasses the page cache: the kernel holds no page locked for it.
     pub direct: bool,
-    /// The writer may not keep the set-id bits of the file.
+    /// The set-id bits of the file must be cleared: the writer has no privilege to keep them.
     pub kill_set_id: bool,
 }
 
-/// A request. Names and values are as sent.
+/// A request. Names and values are unchecked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // the fields are those of the structures of `linux/fuse.h`
 pub enum Request {
@@ -219,11 +219,11 @@ pub enum Request {
         to_offset: u64,
         length: u64,
     },
-    /// One that this front does not know: answered with ENOSYS, after which the kernel asks it no more.
+    /// An opcode that this front does not know. The reply is ENOSYS, and the kernel does not send it again.
     Unknown(u32),
 }
 
-/// The header of a request, if there is a whole one.
+/// Parses the header of a request, and its opcode. `None` if the message is cut short.
 pub fn header(bytes: &[u8]) -> Option<(Header, u32)> {
     let mut fields = Fields(bytes);
     let length = fields.u32()? as usize;
@@ -234,7 +234,7 @@ pub fn header(bytes: &[u8]) -> Option<(Header, u32)> {
     (length == bytes.len()).then_some((Header { unique, node, uid, gid, pid }, opcode))
 }
 
-/// What is asked. `bytes` is all that one read of the device gave; its header has been read.
+/// Parses the body of a request. `bytes` is the result of one read of the device, with its header.
 pub fn parse(opcode: u32, bytes: &Bytes) -> Option<Request> {
     let complete = bytes;
     let mut fields = Fields(bytes.get(IN_HEADER_BYTES..)?);
@@ -297,7 +297,7 @@ pub fn parse(opcode: u32, bytes: &Bytes) -> Option<Request> {
     })
 }
 
-/// Attributes, locks, and what came later.
+/// Extended attributes, locks, and the opcodes added later.
 fn extended(opcode: u32, f: &mut Fields<'_>) -> Option<Request> {
     Some(match opcode {
         op::GETXATTR => {
@@ -377,7 +377,7 @@ fn write(f: &mut Fields<'_>, complete: &Bytes) -> Option<Request> {
     let data = f.take(size)?;
     let kill_set_id = write_flags & WRITE_KILL_SUIDGID != 0;
     let direct = write_flags & WRITE_LOCKOWNER != 0;
-    // A page has its place, whoever's open it is written through.
+    // A page is written at its own offset, through any open of the file.
     let flags = if write_flags & WRITE_CACHE == 0 { flags } else { flags & !(libc::O_APPEND as u32) };
     let how = WriteHow { flags, direct, kill_set_id };
     Some(Request::Write { fh, offset, data: complete.slice_ref(data), how })
@@ -389,7 +389,7 @@ fn lock(f: &mut Fields<'_>) -> Option<(u64, u64, FileLock, bool)> {
     Some((fh, owner, lock, f.u32()? & LK_FLOCK != 0))
 }
 
-/// What is left of a request.
+/// The unparsed rest of a request.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -455,7 +455,8 @@ mod tests {
         assert_eq!(parse(9999, &message(9999, b"")), Some(Request::Unknown(9999)));
     }
 
-    /// As many as the kernel puts into the buffer of a reader: it takes no answer to that, not even a refusal.
+    /// As many as the kernel puts into a reader's buffer: it accepts no reply to a FORGET, not even an
+    /// error.
     #[test]
     fn nodes_are_given_back_as_many_at_a_time_as_the_kernel_likes() {
         let most = ((1 << 20) + WRITE_OVERHEAD_BYTES - IN_HEADER_BYTES - 8) / 16;
@@ -483,7 +484,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes, nothing panics, and nothing larger than the message is made of it.
+        /// No input makes it panic, or makes it produce more data than the message has.
         #[test]
         fn nothing_panics(opcode in 0..60u32, body in prop::collection::vec(any::<u8>(), 0..200)) {
             let bytes = message(opcode, &body);

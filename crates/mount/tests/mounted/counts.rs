@@ -1,4 +1,5 @@
-//! What each operation costs at the origin: the table of docs/architecture.md, through the kernel.
+//! The calls that each operation costs at the origin: the table of docs/architecture.md, seen through the
+//! kernel.
 
 use std::cell::Cell;
 use std::fs::{self, File};
@@ -7,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 
 use crate::setting::{Setting, may_mount};
 
-/// Attribute timeouts that no test outlasts.
+/// Attribute timeouts longer than any test.
 const LONG: &str = "actimeo=3600";
 
 #[test]
@@ -18,7 +19,8 @@ fn an_open_over_v3_is_one_getattr_and_a_stat_within_the_timeout_is_nothing() {
     let setting = Setting::new(&format!("vers=3&{LONG}"));
     fs::create_dir_all(setting.there("a/b")).unwrap();
     fs::write(setting.there("a/b/file"), b"content").unwrap();
-    // The first time there are names and rights to be asked for; and what is that new may change once more unseen.
+    // The first reads must fetch names and rights. They also see a racy state, which may change once more
+    // unseen.
     super::files::wait_until(|| {
         let (asked, text) = setting.counted(|| fs::read(setting.at("a/b/file")).unwrap());
         assert_eq!(text, b"content");
@@ -38,7 +40,7 @@ fn an_open_over_v3_is_one_getattr_and_a_stat_within_the_timeout_is_nothing() {
     assert_eq!(asked, [], "a stat within the timeout");
     let (asked, ()) = setting.counted(|| assert!(!setting.at("a/b/nothing").exists()));
     assert_eq!(asked, [("LOOKUP", 1)]);
-    // That it is not there is known, for a second.
+    // The negative entry is cached for a second.
     let known = || setting.counted(|| assert!(!setting.at("a/b/nothing").exists())).0.is_empty();
     super::files::wait_until(|| known() && known());
 }
@@ -58,7 +60,7 @@ fn an_open_under_a_delegation_is_nothing() {
         }
     });
     assert_eq!(asked, []);
-    // Somebody else's change recalls the delegation, and the kernel hears of it.
+    // A change by another client recalls the delegation, and the kernel's caches are invalidated.
     fs::write(setting.there("file"), b"other content").unwrap();
     assert_eq!(fs::read(setting.at("file")).unwrap(), b"other content");
     assert_eq!(fs::metadata(setting.at("file")).unwrap().len(), 13);
@@ -84,7 +86,8 @@ fn a_list_of_a_directory_brings_the_attributes() {
     for (name, number) in &found {
         assert_eq!(fs::metadata(setting.there(name)).unwrap().ino(), *number);
     }
-    // `open(".")` asks whether the list is still right, once it is old enough for that to be told.
+    // `open(".")` asks whether the listing is still valid. This works once the state of the directory is
+    // nonracy.
     super::files::wait_until(|| {
         let (asked, again) = setting.counted(list);
         assert_eq!(again, found);
@@ -92,7 +95,7 @@ fn a_list_of_a_directory_brings_the_attributes() {
     });
 }
 
-/// What the kernel keeps of a directory is one for all users: who may not read the directory must not be shown it.
+/// The kernel keeps one listing for all users. A user who may not read the directory must not see it.
 #[test]
 fn a_list_that_the_kernel_has_kept_is_not_for_who_may_not_read_the_directory() {
     if !may_mount() {
@@ -102,7 +105,7 @@ fn a_list_that_the_kernel_has_kept_is_not_for_who_may_not_read_the_directory() {
     fs::create_dir(setting.there("dir")).unwrap();
     (0..20).for_each(|n| fs::write(setting.there(format!("dir/f{n}")), b"").unwrap());
     let list = || fs::read_dir(setting.at("dir")).unwrap().count();
-    // The kernel looks at mode bits by itself; a list of rights takes what they give: all but one may read it.
+    // The kernel checks mode bits itself. Only an ACL can express "all but one user may read".
     let denied =
         std::process::Command::new("setfacl").args(["-m", "u:65534:---"]).arg(setting.there("dir")).status();
     if !denied.is_ok_and(|status| status.success()) {
@@ -134,9 +137,10 @@ fn close_to_open_holds_for_changes_on_the_server() {
     for options in ["vers=3", "vers=4.2", "vers=3&actimeo=3600", "vers=4.2&actimeo=3600"] {
         let setting = Setting::new(options);
         for round in 0..30 {
-            // Of different sizes, so that the kernel has to learn the new one; and now and then a new file.
+            // The sizes differ, so that the kernel has to learn the new one. Every third file is a new one.
             let text = format!("{round}").repeat(round * 100 + 1);
-            // `serve` does not notice a rename by a process of its own machine, so that none recalls a delegation.
+            // `serve` does not notice a rename by a process of its own machine, so that would recall no
+            // delegation.
             if round % 3 == 2 && options.starts_with("vers=3") {
                 fs::write(setting.there("new"), &text).unwrap();
                 fs::rename(setting.there("new"), setting.there("file")).unwrap();
@@ -148,8 +152,9 @@ fn close_to_open_holds_for_changes_on_the_server() {
     }
 }
 
-/// `file`, open in a way that its reads do not come to us. That an open went that way says nothing of the next, which may come
-/// before an ordinary one has ended or while the file is being validated: so this is the very open that was counted.
+/// `file`, opened so that its reads are passed through. One such open says nothing about the next one. The
+/// next may come before an ordinary open has ended, or while the file is being validated. So this returns
+/// the very open that was counted.
 fn opened_passed(setting: &Setting, text: &[u8]) -> File {
     let opened = Cell::new(None);
     super::files::wait_until(|| {
@@ -163,7 +168,7 @@ fn opened_passed(setting: &Setting, text: &[u8]) -> File {
     opened.take().expect("it was waited for")
 }
 
-/// All that an open file reads.
+/// All bytes that an open file reads.
 fn content(file: &File) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut part = vec![0; 1 << 20];
@@ -180,7 +185,8 @@ fn a_whole_file_is_read_by_the_kernel_itself() {
     if !may_mount() {
         return;
     }
-    // Without a lease, what others write is seen when the attribute timeout has ended, which grows while nothing changes.
+    // Without a lease, changes of other clients are seen after the attribute timeout, which grows while
+    // nothing changes.
     let setting = Setting::new("vers=4.2&actimeo=1");
     if !setting.stats().passthrough {
         eprintln!("skipped: this kernel has no passthrough");
@@ -188,14 +194,15 @@ fn a_whole_file_is_read_by_the_kernel_itself() {
     }
     let text: Vec<u8> = (0..200_000u32).map(|n| (n % 253) as u8).collect();
     fs::write(setting.there("file"), &text).unwrap();
-    // The first open finds nothing here; once it is whole and settled, the kernel reads it by itself.
+    // The first open finds nothing in the cache. Once the file is complete and nonracy, the kernel reads it
+    // itself.
     let passed = opened_passed(&setting, &text);
-    // A writer takes the file out of it. The open that the kernel reads by itself gets the new bytes all the same.
+    // A writer ends passthrough for new opens. The open in passthrough gets the new bytes nevertheless.
     fs::write(setting.at("file"), b"written meanwhile").unwrap();
     assert_eq!(fs::read(setting.at("file")).unwrap(), b"written meanwhile");
     super::files::wait_until(|| content(&passed) == b"written meanwhile");
     assert_eq!(fs::read(setting.there("file")).unwrap(), b"written meanwhile");
-    // So it does when another client writes, whether the file grows or shrinks.
+    // The same holds if another client writes, whether the file grows or shrinks.
     for text in [text.repeat(8), text.clone(), b"short".to_vec()] {
         fs::write(setting.there("file"), &text).unwrap();
         super::files::wait_until(|| content(&passed) == text);
@@ -203,8 +210,8 @@ fn a_whole_file_is_read_by_the_kernel_itself() {
     assert!(setting.stats().passthrough, "nothing was refused");
 }
 
-/// A node that has left passthrough lives on with who has it open. A lease that it kept would be recalled of its successor, and
-/// believed in by whoever got it from it later.
+/// A node that has left passthrough stays as long as it is open. If it kept its lease, a recall would go to
+/// its successor. Then a later user of the old node would trust outdated attributes.
 #[test]
 fn what_a_file_left_passthrough_with_is_not_believed_after_the_recall() {
     if !may_mount() {
@@ -217,22 +224,23 @@ fn what_a_file_left_passthrough_with_is_not_believed_after_the_recall() {
     }
     fs::write(setting.there("file"), b"first").unwrap();
     let passed = opened_passed(&setting, b"first");
-    // The root and the file: nodes that the kernel has dropped meanwhile may come back late.
+    // The root and the file. The FORGET of nodes that the kernel has dropped may arrive late.
     let nodes = 2;
     super::files::wait_until(|| setting.stats().nodes == nodes);
     fs::write(setting.at("file"), b"second").unwrap();
-    // The kernel may have dropped the new node with a name that it was told to forget late.
+    // The kernel may have dropped the new node together with a name, because of a late notification.
     super::files::wait_until(|| {
         fs::metadata(setting.at("file")).is_ok() && setting.stats().nodes == nodes + 1
     });
     drop(File::open(setting.at("file")).unwrap());
     fs::write(setting.there("file"), b"third, by another").unwrap();
     let size = || fs::metadata(setting.at("file")).unwrap().len();
-    // The recall makes the kernel forget the name, and the second node with it.
+    // The recall makes the kernel drop the name, and with it the second node.
     super::files::wait_until(|| size() == 17 && setting.stats().nodes == nodes + 1);
     drop(passed);
     super::files::wait_until(|| size() == 17 && setting.stats().nodes == nodes);
-    // The kernel asks, and is told how long it may believe the answer: not for longer than until it asks again.
+    // The kernel asks, and the reply says how long it may cache the answer: no longer than until the next
+    // request here.
     for _ in 0..2 {
         super::files::wait_until(|| {
             let requests = setting.stats().requests;

@@ -1,12 +1,13 @@
-//! Direct writes that a program does not wait for (io_submit(2)), beside readers that go through the page cache.
+//! Asynchronous direct writes (io_submit(2)) beside readers that go through the page cache.
 
 use std::fs;
 use std::process::Command;
 
 use crate::setting::{Setting, VERSIONS, may_mount};
 
-/// Four threads write a file past the page cache, each its own parts of it and several at a time; four processes read it
-/// through the page cache all the time. When a round of writes has ended, every part must read as it was written.
+/// Four threads write a file with direct I/O, each its own parts and several at a time. Four processes read
+/// it through the page cache all the time. After each round of writes, every part must read as it was
+/// written.
 const SCRIPT: &str = r"
 import ctypes, mmap, os, sys, threading
 SETUP, DESTROY, EVENTS, SUBMIT = (206, 207, 208, 209) if os.uname().machine == 'x86_64' else (0, 1, 4, 2)

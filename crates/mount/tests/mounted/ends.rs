@@ -1,4 +1,4 @@
-//! How it ends: a server that is away, an unmount while files are open, names that a crash has left.
+//! The end of a mount: a server that is away, an unmount while files are open, silly names after a crash.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -59,7 +59,7 @@ fn a_server_that_comes_back_is_gone_on_with() {
         wait_until(|| setting.stats().waiting > 0);
         setting.start_server();
         let synced = writer.join().unwrap();
-        // What a server that restarted had not yet written may be lost, and then fsync says so.
+        // A server that restarted may have lost unstable data; then fsync reports it.
         if synced.is_ok() {
             assert_eq!(fs::read(path).unwrap(), b"before after", "version {version}");
         }

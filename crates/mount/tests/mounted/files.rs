@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 
 use crate::setting::{Setting, VERSIONS, may_mount};
 
-/// Over each version.
+/// Runs a test over each NFS version.
 fn each(test: impl Fn(&Setting)) {
     if !may_mount() {
         return;
@@ -135,7 +135,7 @@ fn direct_and_synchronous_files_work() {
             let mut options = OpenOptions::new();
             options.read(true).write(true).create(true).truncate(true).custom_flags(flag);
             let file = options.open(setting.at("file")).unwrap();
-            // Direct transfers want aligned memory: a page of a vector of pages.
+            // Direct I/O needs aligned memory: one page of a vector of pages.
             let mut pages = vec![0u8; 3 * 4096];
             let at = pages.as_ptr().align_offset(4096);
             pages[at..at + 4096].fill(7);

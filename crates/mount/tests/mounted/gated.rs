@@ -1,10 +1,11 @@
-//! What is under way at the same time, call by call: the kernel and the whole front for real, over a cache over an origin
-//! that holds any call back, before it takes effect or before its reply.
+//! Concurrent requests in a controlled order: the real kernel and the complete front, over a cache, over a
+//! gated origin. A gate holds a call back, before it takes effect or before its reply.
 //!
-//! Two things are tried here. **A removed file that is open has no link** from when `unlink` returns, whatever was asked
-//! before and is answered after. And **no notification closes a cycle**: while the kernel keeps a lock for a process that
-//! waits for the origin, the origin may itself wait for us to give back a lease, whose return tells the kernel of what
-//! that lock guards (see the table in `notify`).
+//! The tests cover two properties. **A removed file that is open has no link** once `unlink` has returned,
+//! whatever was asked before and is answered after. And **no notification closes a cycle**. The kernel may
+//! hold a lock for a process that waits for the origin, while the origin waits for this mount to return a
+//! lease. That return sends a notification about an object that the same lock guards (see the table in
+//! `notify`).
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -26,15 +27,16 @@ use crate::origin::state::Policy;
 use crate::origin::{Bench, Gate, Origin, root};
 use crate::setting::may_mount;
 
-/// Whoever is not held up by a gate is done within this time.
+/// Limit for any operation that no gate blocks.
 const SOON: Duration = Duration::from_secs(10);
-/// After it somebody has looked whether those who wait have been killed (`session::LOOK`). Were it too short, a fault would
-/// not be seen; nothing fails by it.
+/// By then the session has checked whether the waiting processes were killed (`session::LOOK`). If this
+/// were too short, the test could miss a fault, but it would not fail.
 const LOOKED_AFTER: Duration = Duration::from_millis(1600);
-/// After it an open is done that need not wait. Were it too short, a fault would not be seen; nothing fails by it.
+/// By then an open that need not wait has finished. If this were too short, the test could miss a fault,
+/// but it would not fail.
 const OPENED_AFTER: Duration = Duration::from_millis(300);
 
-/// A mount of an origin with gates.
+/// A mount of a gated origin.
 struct Setting {
     mount: Option<Mount>,
     bench: Bench,
@@ -43,7 +45,7 @@ struct Setting {
 }
 
 impl Setting {
-    /// Nothing is believed but what a lease vouches for, if the origin gives any.
+    /// The caches trust only leases, if the origin grants any.
     fn new(policy: Option<Policy>) -> Setting {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -70,12 +72,12 @@ impl Setting {
         self.directory.path().join(name)
     }
 
-    /// Waits until a call has come to a gate.
+    /// Waits until a call has reached a gate.
     fn come(&self, gate: &Gate) {
         self.runtime.block_on(gate.wait_for(1));
     }
 
-    /// Another client writes a file, as soon as the lease on it is back: how long that takes.
+    /// Another client writes a file as soon as the lease on it is returned. Returns the time until then.
     fn others_write(&self, file: &vfs::Handle) -> Duration {
         let start = Instant::now();
         let write = self.origin().others_write(file, 0, b"new");
@@ -84,7 +86,8 @@ impl Setting {
         start.elapsed()
     }
 
-    /// As [`soon`], for what no thread of this process could end if it hung: the connection is broken first.
+    /// As [`soon`], for a process that this test could not end if it hung: on failure the connection is
+    /// aborted first.
     #[track_caller]
     fn soon<T>(&self, result: &Receiver<T>) -> T {
         result.recv_timeout(SOON).unwrap_or_else(|_| {
@@ -108,7 +111,7 @@ impl Drop for Setting {
     }
 }
 
-/// Does something on a thread of its own, as another process would.
+/// Runs work on its own thread, as another process would.
 fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Receiver<T> {
     let (done, result) = channel();
     std::thread::spawn(move || done.send(work()));
@@ -120,21 +123,25 @@ fn soon<T>(result: &Receiver<T>) -> T {
     result.recv_timeout(SOON).expect("it waits for what it need not wait for")
 }
 
-/// The orders in which a GETATTR may have been answered by the origin, beside the RENAME that gives the last name.
+/// The state that the origin's reply to a GETATTR shows, relative to the RENAME to the silly name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fetched {
     BeforeTheRename,
     AfterTheRename,
 }
 
-/// With a FLUSH (of a copy of the descriptor, that a program which has just been started closes) and its WRITE under way
-/// all the time, and GETATTRs of other processes that were sent before, of both states of the file.
+/// A FLUSH and its WRITE are in flight all the time: a program that has just been started closes a copy of
+/// the descriptor. GETATTRs of other processes were sent before, for both states of the file.
 ///
-/// Excluded by it: that attributes which were fetched before the name went are told to the kernel without the last name
-/// taken off (it is taken off when they are told, not when they are fetched), that such an answer reaches the kernel's
-/// inode (Linux drops what was asked for before the `unlink` returned: `fuse_entry_unlinked` moves `attr_version`), and that
-/// the end of a FLUSH brings any of it back. CREATE and LINK, whose attributes Linux takes whatever their age, and SETATTR
-/// hold the lock of the inode or of a name that `unlink` holds too.
+/// The test excludes three faults:
+/// - Attributes that were fetched before the removal reach the kernel with a link for the silly name. The
+///   front subtracts that link when it builds the reply, not when it fetches.
+/// - Such a reply changes the kernel's inode. Linux drops replies to requests that it sent before `unlink`
+///   returned: `fuse_entry_unlinked` advances `attr_version`.
+/// - The end of a FLUSH brings back old attributes.
+///
+/// CREATE, LINK and SETATTR need no test: each holds the lock of the inode or of a name that `unlink` holds
+/// too. (Linux accepts the attributes of CREATE and LINK whatever their age.)
 #[test]
 fn a_removed_file_has_no_link_whatever_is_under_way() {
     if !may_mount() {
@@ -157,7 +164,7 @@ fn removed_while_all_is_under_way(setting: &Setting, fetched: Fetched) {
     let copy = file.try_clone().unwrap();
     let flushed = aside(move || drop(copy));
     setting.come(&write);
-    // What the kernel asks for before it removes is not held up.
+    // The kernel's requests before the removal are not gated.
     let rename = origin.gate("RENAME");
     let path = setting.at("f");
     let removed = aside(move || fs::remove_file(path).unwrap());
@@ -190,7 +197,8 @@ fn removed_while_all_is_under_way(setting: &Setting, fetched: Fetched) {
     wait_until(|| origin.tree().get(&root()).unwrap().names.is_empty());
 }
 
-/// The directory is locked by who removes a name in it, and the origin removes nothing before the lease is back.
+/// The process that removes a name holds the directory's lock, and the origin removes nothing before it has
+/// the lease back.
 #[test]
 fn a_lease_goes_back_while_its_directory_is_locked_by_who_waits_for_that() {
     if !may_mount() {
@@ -209,7 +217,7 @@ fn a_lease_goes_back_while_its_directory_is_locked_by_who_waits_for_that() {
     setting.come(&remove);
     let took = setting.others_write(&wanted);
     assert!(removed.try_recv().is_err(), "it was to be removed only now");
-    // The next one does not wait for longer because the first could not be told of its name.
+    // The second return does not wait longer although the first could not deliver its name notification.
     let took_next = setting.others_write(&other);
     assert!(took.max(took_next) < Duration::from_secs(3), "{took:?}, {took_next:?}");
     assert_eq!((file.metadata().unwrap().len(), beside.metadata().unwrap().len()), (3, 5));
@@ -219,7 +227,7 @@ fn a_lease_goes_back_while_its_directory_is_locked_by_who_waits_for_that() {
     assert_eq!(fs::read(setting.at("other")).unwrap(), b"newer");
 }
 
-/// The same with pages, which are locked while they are being read, and with a second file's attributes.
+/// The same with pages, which are locked while they are read, and with a second file's attributes.
 #[test]
 fn a_lease_goes_back_while_pages_of_its_file_are_being_read() {
     if !may_mount() {
@@ -239,7 +247,8 @@ fn a_lease_goes_back_while_pages_of_its_file_are_being_read() {
     setting.come(&read);
     let took = setting.others_write(&wanted);
     assert!(took < Duration::from_secs(3), "{took:?}");
-    // An open that finds another state drops pages, for which the kernel waits, and nobody else: not who looks at the file.
+    // An open that finds another state drops pages. The kernel waits for that, but no other process does:
+    // not one that asks for the file's attributes.
     let path = setting.at("f");
     let opened = aside(move || File::open(path).unwrap().metadata().unwrap().len());
     let looked = file.clone();
@@ -249,8 +258,9 @@ fn a_lease_goes_back_while_pages_of_its_file_are_being_read() {
     assert_eq!(fs::read(setting.at("f")).unwrap()[..4], *b"newo");
 }
 
-/// A program that is being started closes what it does not keep, and until that is done not all of its `/proc` can be looked
-/// at. It may wait for the origin for longer than it takes until somebody looks whether it has been killed.
+/// A process in exec(2) closes its close-on-exec files. Until that is done, some of its `/proc` files
+/// block. The close may wait for the origin for longer than the interval at which the session checks for
+/// killed processes.
 #[test]
 fn who_closes_files_as_it_is_started_keeps_nobody_waiting() {
     if !may_mount() {
@@ -261,7 +271,7 @@ fn who_closes_files_as_it_is_started_keeps_nobody_waiting() {
     let file = File::create_new(setting.at("f")).unwrap();
     file.write_all_at(&[b'x'; 10_000], 0).unwrap();
     let write = setting.origin().gate("WRITE");
-    // More than there are threads that answer.
+    // More processes than threads that answer requests.
     let start = || aside(|| Command::new("true").status().unwrap().success());
     let started: Vec<_> = (0..3).map(|_| start()).collect();
     setting.come(&write);
@@ -272,7 +282,7 @@ fn who_closes_files_as_it_is_started_keeps_nobody_waiting() {
     assert!(started.iter().all(|started| setting.soon(started)));
 }
 
-/// A program that has been killed closes all its files, which nothing can interrupt any more.
+/// A killed process closes all its files, and nothing can interrupt these closes.
 #[test]
 fn who_closes_files_as_it_is_killed_does_not_wait_for_the_origin() {
     if !may_mount() {
@@ -287,7 +297,7 @@ fn who_closes_files_as_it_is_killed_does_not_wait_for_the_origin() {
     write.open();
 }
 
-/// Who is killed while it reads a directory is told of no node, and gives none back.
+/// A process that is killed while it lists a directory gets no nodes, so the kernel will not forget them.
 #[test]
 fn what_a_killed_listing_would_have_told_is_forgotten() {
     if !may_mount() {
@@ -306,13 +316,13 @@ fn what_a_killed_listing_would_have_told_is_forgotten() {
     assert_eq!(setting.soon(&ended), Some(9));
     readdir.open();
     assert_eq!(fs::read_dir(setting.at("")).unwrap().count(), 3);
-    // The kernel gives back what it knows of a file that is no more.
+    // The kernel forgets the nodes of removed files.
     names.iter().for_each(|name| fs::remove_file(setting.at(name)).unwrap());
     wait_until(|| setting.mount.as_ref().unwrap().stats().nodes == 1);
 }
 
-/// Nobody has a file open, but READs that were made ahead wait for the origin; who tells the kernel of the file's change
-/// waits for their pages, and who finishes the unmount for him.
+/// No process has the file open, but READs of the read-ahead wait for the origin. The notification of the
+/// file's change waits for their pages, and the end of the unmount waits for the notification.
 #[test]
 fn an_unmount_ends_while_a_notification_waits_for_pages() {
     if !may_mount() {
@@ -344,8 +354,8 @@ fn is_anybody_in(function: &str) -> bool {
     stacks.any(|stack| stack.contains(function))
 }
 
-/// An origin without opens keeps no file for who has it open. So this machine does, also for an open that is under way: its last
-/// call has taken effect, and the program does not have the file yet.
+/// An origin without opens does not keep a removed file for its opens, so the mount does. This includes an
+/// open in flight: its last call has taken effect, but the program does not have the file yet.
 #[test]
 fn a_file_that_is_replaced_while_it_is_being_opened_is_read_until_its_close() {
     if !may_mount() {
@@ -367,11 +377,11 @@ fn a_file_that_is_replaced_while_it_is_being_opened_is_read_until_its_close() {
     assert_eq!(read_all(&file), b"old");
     assert_eq!(fs::read(setting.at("f")).unwrap(), b"new");
     drop(file);
-    // The name that it had meanwhile is gone.
+    // The silly name is gone.
     wait_until(|| setting.origin().tree().get(&root()).unwrap().names.len() == 1);
 }
 
-/// The other order: the removal is under way when the open begins, and has found the file closed.
+/// The other order: the removal is in flight when the open begins, and has found the file closed.
 #[test]
 fn a_file_is_not_opened_by_a_name_that_is_being_given_to_another() {
     if !may_mount() {
@@ -386,7 +396,7 @@ fn a_file_is_not_opened_by_a_name_that_is_being_given_to_another() {
     setting.come(&rename);
     let path = setting.at("f");
     let opened = aside(move || File::open(path).unwrap());
-    // Long enough for an open that does not wait: its file would be gone.
+    // Long enough for an open that does not wait; the file of such an open would be gone.
     let early = opened.recv_timeout(OPENED_AFTER).ok();
     rename.open();
     setting.soon(&replaced);

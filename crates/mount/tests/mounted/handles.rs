@@ -34,7 +34,7 @@ fn a_file_is_opened_by_its_handle_whatever_its_names_are() {
         let found = number(&open_by_handle(&root, &directory).unwrap());
         assert_eq!(found, fs::metadata(setting.at("directory")).unwrap().ino());
         fs::remove_file(setting.at("elsewhere")).unwrap();
-        // It has none, once its last close has come through: until then it is one that was removed while it was open.
+        // The file has no name left after its last close. Until then it has its silly name.
         wait_until(|| read(&file).is_err_and(|error| error.raw_os_error() == Some(libc::ESTALE)));
     }
 }

@@ -1,4 +1,5 @@
-//! The whole client, mounted for real: what programs of this machine see. Skipped where nothing can be mounted.
+//! The complete client, really mounted, as programs of this machine see it. Skipped where mounting is
+//! impossible.
 #![allow(clippy::unwrap_used)] // a test ends at the first surprise
 
 mod counts;

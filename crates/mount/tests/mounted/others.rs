@@ -1,4 +1,4 @@
-//! What somebody else does to a file that the kernel believes to know: its attributes, its name, an open of it.
+//! Changes by other clients to a file that the kernel has cached: its attributes, its name, an open of it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -8,14 +8,14 @@ use std::path::Path;
 use crate::files::wait_until;
 use crate::setting::{Setting, VERSIONS, may_mount};
 
-/// Attribute timeouts that no test outlasts.
+/// Attribute timeouts longer than any test.
 const LONG: &str = "actimeo=3600";
 
 fn append(path: &Path, text: &[u8]) {
     OpenOptions::new().append(true).open(path).unwrap().write_all(text).unwrap();
 }
 
-/// The kernel appends where it believes the end to be, and an open does not tell it where that is now.
+/// The kernel appends at the end of file that it knows, and a reply to an open does not update that.
 #[test]
 fn who_opens_a_file_to_append_writes_behind_what_others_have_appended() {
     if !may_mount() {
@@ -41,7 +41,8 @@ fn who_opens_a_file_to_append_writes_behind_what_others_have_appended() {
     }
 }
 
-/// The same through one descriptor that is open all the time, with many WRITEs for one write(2), and what is read back by it.
+/// The same through one descriptor that stays open, with many WRITEs for one write(2), read back through
+/// it.
 #[test]
 fn much_that_is_appended_in_one_go_follows_what_others_have_appended() {
     if !may_mount() {
@@ -55,7 +56,7 @@ fn much_that_is_appended_in_one_go_follows_what_others_have_appended() {
         let mut bytes = vec![0; first.len()];
         held.read_exact_at(&mut bytes, 0).unwrap();
         append(&setting.there("log"), b"between");
-        // An open is what shows that there is more.
+        // An open shows that the file has grown.
         drop(File::open(setting.at("log")).unwrap());
         held.read_exact_at(&mut bytes[..5000], 0).unwrap();
         let much: Vec<u8> = (0..3_000_000u32).map(|n| (n % 251) as u8).collect();
@@ -95,7 +96,7 @@ fn who_appends_to_a_file_that_others_have_cut_leaves_no_hole() {
     }
 }
 
-/// Where nobody else appends, nothing is asked for it.
+/// If no other client appends, an append costs no extra call.
 #[test]
 fn an_append_asks_nothing_that_another_write_does_not() {
     if !may_mount() {
@@ -126,7 +127,7 @@ fn an_append_asks_nothing_that_another_write_does_not() {
     }
 }
 
-/// The kernel knows a file by both names, and an open is of one of them.
+/// The kernel knows a file by both names, and an open uses one of them.
 #[test]
 fn of_a_file_with_two_names_each_is_opened_for_itself() {
     if !may_mount() {
@@ -142,14 +143,14 @@ fn of_a_file_with_two_names_each_is_opened_for_itself() {
     fs::rename(setting.there("new"), setting.there("a")).unwrap();
     assert_eq!(fs::read(setting.at("a")).unwrap(), b"new content");
     assert_eq!(fs::read(setting.at("b")).unwrap(), b"old");
-    // One that was made here.
+    // A link made through this mount.
     fs::hard_link(setting.at("b"), setting.at("c")).unwrap();
     assert_eq!(fs::read(setting.at("c")).unwrap(), b"old");
     fs::write(setting.there("new"), b"newer").unwrap();
     fs::rename(setting.there("new"), setting.there("b")).unwrap();
     assert_eq!(fs::read(setting.at("b")).unwrap(), b"newer");
     assert_eq!(fs::read(setting.at("c")).unwrap(), b"old");
-    // One that was given another name here, and is removed there.
+    // A link made on the server, whose file gets another name here and is removed there.
     fs::hard_link(setting.there("c"), setting.there("d")).unwrap();
     assert_eq!(fs::read(setting.at("d")).unwrap(), b"old");
     fs::rename(setting.at("c"), setting.at("e")).unwrap();
@@ -159,7 +160,7 @@ fn of_a_file_with_two_names_each_is_opened_for_itself() {
     assert_eq!(fs::read(setting.at("d")).unwrap(), b"old");
 }
 
-/// It has but one link at any time.
+/// The file has exactly one link at any time.
 #[test]
 fn a_name_that_somebody_else_gave_to_another_file_opens_that_one() {
     if !may_mount() {
@@ -193,7 +194,7 @@ fn a_name_whose_file_somebody_else_has_removed_is_renamed_over() {
     }
 }
 
-/// The kernel believes that a name leads to a file which another client has replaced.
+/// The kernel's cache maps a name to a file that another client has replaced.
 #[test]
 fn a_name_whose_file_somebody_else_has_replaced_is_linked() {
     if !may_mount() {
@@ -212,7 +213,7 @@ fn a_name_whose_file_somebody_else_has_replaced_is_linked() {
             let linked = fs::hard_link(&at, setting.at(&link));
             assert!(linked.is_ok(), "version {version}: {linked:?}");
             assert_eq!(fs::read(setting.there(&link)).unwrap(), b"newer", "version {version}");
-            // Without another name there is nothing to be linked.
+            // Without another name there is nothing to link.
             fs::remove_file(setting.there(&link)).unwrap();
             fs::remove_file(&there).unwrap();
             let failed = fs::hard_link(&at, setting.at("other")).unwrap_err();
@@ -221,8 +222,8 @@ fn a_name_whose_file_somebody_else_has_replaced_is_linked() {
     }
 }
 
-/// A program that looks at the size and then reads, as `tail -f` does, through an open that it keeps. The kernel's page of the
-/// old end must not show zeros, and a file that the kernel reads by itself must grow.
+/// A program reads the size and then the data through one open, as `tail -f` does. The kernel's page at the
+/// old end must not show zeros, and a file in passthrough must grow.
 #[test]
 fn who_watches_a_file_that_others_append_to_reads_what_they_wrote() {
     if !may_mount() {
@@ -233,7 +234,7 @@ fn who_watches_a_file_that_others_append_to_reads_what_they_wrote() {
             let setting = Setting::new(&format!("vers={version}&actimeo=1"));
             let mut wanted = b"first line\n".repeat(20);
             fs::write(setting.there("log"), &wanted).unwrap();
-            // Settled and complete in the cache, or not.
+            // Complete and nonracy in the cache, or not.
             let rounds = if complete { 3 } else { 1 };
             for _ in 0..rounds {
                 assert_eq!(fs::read(setting.at("log")).unwrap(), wanted);
@@ -250,7 +251,7 @@ fn who_watches_a_file_that_others_append_to_reads_what_they_wrote() {
                 wait_until(|| {
                     let mut bytes = vec![0; 4096];
                     let read = held.read_at(&mut bytes, 0).unwrap();
-                    // Less may be there for a moment; other bytes never.
+                    // The read may be shorter for a moment, but never return other bytes.
                     assert_eq!(
                         bytes[..read],
                         wanted[..read],

@@ -1,4 +1,5 @@
-//! Opens while the file changes its way of being read, or its name leads elsewhere: no program is told ESTALE.
+//! Opens while a file enters or leaves passthrough, or while its name leads to another file: no program
+//! gets ESTALE.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
@@ -10,10 +11,10 @@ use rustix::fs::SeekFrom;
 
 use crate::setting::{Setting, VERSIONS, may_mount};
 
-/// Of a file that the kernel reads by itself once it is in the cache.
+/// Size in bytes of a file that enters passthrough once the cache has it.
 const MUCH: usize = 640 << 10;
 
-/// Does something again and again until this is dropped, and gives the errors that it met.
+/// Repeats some work until this is dropped, and collects the errors.
 struct Again<'a, 'scope> {
     stop: &'a AtomicBool,
     thread: Option<std::thread::ScopedJoinHandle<'scope, Vec<String>>>,
@@ -49,7 +50,8 @@ impl Drop for Again<'_, '_> {
 
 fn read(path: &Path) -> io::Result<()> {
     let mut file = File::open(path)?;
-    // Over version 3 the origin keeps no file that is open: what was removed there cannot be read.
+    // An NFSv3 origin does not keep removed files for their opens, so a read may fail after a removal
+    // there.
     let _ = file.read_to_end(&mut Vec::new());
     Ok(())
 }
@@ -89,7 +91,7 @@ fn who_reads_and_who_rewrites_a_file_open_it_each_time() {
     }
 }
 
-/// Another client puts one new file after the other in the place of a file, and there is one at any time.
+/// Another client replaces a file by a new one again and again; the name exists at any time.
 #[test]
 fn a_name_that_others_rename_over_all_the_time_opens_each_time() {
     if !may_mount() {
@@ -114,8 +116,8 @@ fn a_name_that_others_rename_over_all_the_time_opens_each_time() {
     }
 }
 
-/// This client renames over a file that others of it are opening: from then on the name leads to the new one. An open that was
-/// under way has one of the two, for as long as it lasts.
+/// This mount renames over a file while other processes open it. From then on the name leads to the new
+/// file. An open in flight gets one of the two files and keeps it.
 #[test]
 fn a_rename_over_a_file_that_is_being_opened_is_seen_at_once() {
     if !may_mount() {
@@ -141,7 +143,7 @@ fn a_rename_over_a_file_that_is_being_opened_is_seen_at_once() {
     }
 }
 
-/// The same of a file that the kernel knows by two names, one of which stays.
+/// The same for a file that the kernel knows by two names, one of which stays.
 #[test]
 fn of_two_names_one_of_which_others_rename_over_each_opens_each_time() {
     if !may_mount() {
@@ -154,7 +156,7 @@ fn of_two_names_one_of_which_others_rename_over_each_opens_each_time() {
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let relink = |round: u64| {
-                // Both names lead to one file in every other round.
+                // In every other round both names lead to one file.
                 let new = setting.there("new");
                 if round.is_multiple_of(2) {
                     fs::hard_link(&a, &new)?;
@@ -235,7 +237,7 @@ fn a_directory_of_many_names_goes_on_where_it_is_told_to() {
             let found = listing.next().unwrap().unwrap();
             assert_eq!(found.file_name(), name.as_c_str(), "version {version}, at {cookie}");
         }
-        // What is made later is there after a rewind.
+        // A file created later is listed after a rewind.
         fs::write(setting.at("later"), b"").unwrap();
         rustix::fs::seek(&directory, SeekFrom::Start(0)).unwrap();
         let mut buffer = Vec::with_capacity(16 << 10);

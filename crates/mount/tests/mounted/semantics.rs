@@ -1,4 +1,4 @@
-//! What Sun called the hard issues, and what Unix has added since.
+//! The issues that Sun's paper called hard, and those that Unix has added since.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
@@ -93,7 +93,7 @@ fn rename_keeps_to_its_flags() {
         fs::write(setting.at("d/f"), b"f").unwrap();
         fs::rename(setting.at("d"), setting.at("e")).unwrap();
         assert_eq!(fs::read(setting.at("e/f")).unwrap(), b"f");
-        // Directories, also where somebody else has made what the kernel does not know yet.
+        // Directories, also if another client has created the target and the kernel does not know it yet.
         for there in ["empty", "full"] {
             assert!(!setting.at(there).exists());
             fs::create_dir(setting.there(there)).unwrap();
@@ -171,7 +171,7 @@ fn copies_are_made_at_the_server_or_here() {
     each(|setting, _| {
         let text: Vec<u8> = (0..100_000u32).map(|n| (n % 241) as u8).collect();
         fs::write(setting.at("from"), &text).unwrap();
-        // std copies with copy_file_range where it can.
+        // std copies with copy_file_range where the kernel has it.
         assert_eq!(fs::copy(setting.at("from"), setting.at("to")).unwrap(), 100_000);
         assert_eq!(fs::read(setting.there("to")).unwrap(), text);
         assert_eq!(fs::read(setting.at("to")).unwrap(), text);
@@ -227,7 +227,7 @@ fn rights_are_those_of_the_opener_with_all_its_groups() {
         assert!(!cat(&[]).status.success());
         assert_eq!(cat(&[4242]).stdout, b"for group 4242");
         assert!(!cat(&[7]).status.success(), "what one was told is not for another");
-        // Who may run a program need not be allowed to read it.
+        // A user may run a program without the right to read it.
         fs::copy("/bin/true", setting.at("program")).unwrap();
         fs::set_permissions(setting.at("program"), fs::Permissions::from_mode(0o711)).unwrap();
         let other = |program: &str| {
@@ -241,7 +241,7 @@ fn rights_are_those_of_the_opener_with_all_its_groups() {
             command.status().is_ok_and(|status| status.success())
         };
         assert!(other(setting.at("program").to_str().unwrap()) && !other("cat"));
-        // Set-id bits go when somebody else writes.
+        // The set-id bits are cleared when another user writes.
         fs::set_permissions(setting.at("secret"), fs::Permissions::from_mode(0o6777)).unwrap();
         let write = Command::new("sh")
             .arg("-c")
@@ -268,7 +268,7 @@ fn locks_exclude_and_are_given_up() {
         drop(b);
         wait_until(|| rustix::fs::flock(&a, FlockOperation::NonBlockingLockExclusive).is_ok());
         drop(a);
-        // Another process waits for it, and gets it when it is free.
+        // Another process waits for the lock, and gets it when it is free.
         let held = open(&setting.at("file"));
         rustix::fs::flock(&held, FlockOperation::LockExclusive).unwrap();
         let mut waiting = Command::new("flock").arg(setting.at("file")).args(["-c", "true"]).spawn().unwrap();
@@ -294,7 +294,7 @@ fn who_waits_for_a_lock_can_be_killed() {
             assert!(!waiting.wait().unwrap().success());
             assert!(start.elapsed() < Duration::from_secs(5));
         }
-        // What they waited for they have not got.
+        // The killed waiters did not get the lock.
         drop(held);
         let again = open(&setting.at("file"));
         wait_until(|| rustix::fs::flock(&again, FlockOperation::NonBlockingLockExclusive).is_ok());
@@ -313,7 +313,7 @@ fn an_error_of_the_server_is_told() {
         let mut file = open(&setting.at("file"));
         file.write_all(b"x").unwrap();
         assert!(file.as_raw_fd() > 0);
-        // Under a lease on the file, the server need not notice what a process of its own machine removes.
+        // Under a lease on the file, the server need not notice a removal by a process of its own machine.
         setting.remove_elsewhere("file");
         wait_until(|| {
             File::open(setting.at("file")).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)

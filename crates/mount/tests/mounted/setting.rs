@@ -1,5 +1,5 @@
-//! A mount to try things on: the whole stack in this process, from a directory over `serve` and the client to the
-//! kernel's FUSE. The test itself is on a thread of its own, as a program would be.
+//! The test setting: the complete stack in this process, from a directory over `serve` and the client to
+//! the kernel's FUSE. The test runs on its own thread, as a program would.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -18,10 +18,10 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use vfs::FileSystem;
 
-/// Which version the origin is spoken to in.
+/// The NFS versions to test.
 pub const VERSIONS: [&str; 2] = ["3", "4.2"];
 
-/// Everything, from the directory to the mount.
+/// The complete stack, from the origin's directory to the mount.
 pub struct Setting {
     mount: Option<Mount>,
     stack: Option<Arc<dyn FileSystem>>,
@@ -34,14 +34,14 @@ pub struct Setting {
     directory: TempDir,
 }
 
-/// The origin's server, which can die as a process does: with all its tasks, and all that it holds of the kernel.
+/// The origin's server. It can die like a process, with all its tasks and its kernel state.
 struct Serving {
     runtime: Runtime,
     server: Server,
     local: Weak<LocalFs>,
 }
 
-/// Can we mount here at all?
+/// Can this process mount at all?
 pub fn may_mount() -> bool {
     let may = std::fs::File::options().read(true).write(true).open("/dev/fuse").is_ok()
         && rustix::process::geteuid().is_root();
@@ -52,12 +52,12 @@ pub fn may_mount() -> bool {
 }
 
 impl Setting {
-    /// With the options of a URL.
+    /// A setting with these URL options.
     pub fn new(options: &str) -> Setting {
         Setting::with(options, |_| {})
     }
 
-    /// The same, with changed options of the mount.
+    /// The same, with changed mount options.
     pub fn with(options: &str, change: impl FnOnce(&mut Options)) -> Setting {
         let directory = tempfile::tempdir().unwrap();
         for name in ["origin", "state", "cache", "mnt", "record"] {
@@ -86,7 +86,7 @@ impl Setting {
         setting
     }
 
-    /// Another client of the server removes a file.
+    /// Removes a file as another client of the server.
     pub fn remove_elsewhere(&self, name: &str) {
         let caller = vfs::Caller::unix(0, 0, &[]);
         let name = vfs::Name::new(name.as_bytes()).unwrap();
@@ -104,13 +104,13 @@ impl Setting {
         self.mount = Some(mount.unwrap());
     }
 
-    /// Unmounts; another stack comes with the next mount.
+    /// Unmounts. The stack stays for the next mount.
     pub fn unmount(&mut self) {
         let mount = self.mount.take().unwrap();
         self.runtime.block_on(mount.stop(Duration::from_secs(2)));
     }
 
-    /// Waits until somebody else has unmounted it.
+    /// Waits until another process has unmounted it.
     pub fn wait_for_the_end(&mut self) {
         let mount = self.mount.take().unwrap();
         let ended = async { tokio::time::timeout(Duration::from_secs(10), mount.ended()).await };
@@ -121,7 +121,7 @@ impl Setting {
     /// Unmounts, and mounts with a new stack over the same cache.
     pub fn remount(&mut self) {
         self.unmount();
-        // The cache directory is free when nobody has the old stack any more.
+        // The cache directory is free once the old stack is dropped.
         let old = self.stack.take().unwrap();
         self.runtime.block_on(old.shutdown());
         let gone = Arc::downgrade(&old);
@@ -132,32 +132,32 @@ impl Setting {
         self.mount();
     }
 
-    /// The mounted directory.
+    /// The mount point.
     pub fn mnt(&self) -> PathBuf {
         self.directory.path().join("mnt")
     }
 
-    /// Something in it.
+    /// A path below the mount point.
     pub fn at(&self, name: impl AsRef<Path>) -> PathBuf {
         self.mnt().join(name)
     }
 
-    /// The same, on the server.
+    /// The same path in the server's directory.
     pub fn there(&self, name: impl AsRef<Path>) -> PathBuf {
         self.directory.path().join("origin").join(name)
     }
 
-    /// What the mount says of itself.
+    /// The counters of the mount.
     pub fn stats(&self) -> mount::Stats {
         self.mount.as_ref().unwrap().stats()
     }
 
-    /// What the origin has been asked so far, by name.
+    /// The calls to the origin so far, by name.
     pub fn calls(&self) -> std::collections::BTreeMap<&'static str, u64> {
         self.origin.calls().into_iter().map(|(name, counts)| (name, counts.calls)).collect()
     }
 
-    /// What `work` asks of the origin, and what it gives.
+    /// The calls that `work` makes to the origin, and its result.
     pub fn counted<T>(&self, work: impl FnOnce() -> T) -> (Vec<(&'static str, u64)>, T) {
         let before = self.calls();
         let result = work();
@@ -166,12 +166,12 @@ impl Setting {
         (asked.filter(|(_, calls)| *calls > 0).collect(), result)
     }
 
-    /// The server is gone.
+    /// Kills the server.
     pub fn stop_server(&mut self) {
         self.server.take().unwrap().kill();
     }
 
-    /// It is back, where it was.
+    /// Starts the server again, on the same port.
     pub fn start_server(&mut self) {
         self.server = Some(Serving::start(self.directory.path(), self.address.port()));
     }
@@ -193,8 +193,8 @@ impl Serving {
         Serving { runtime, server, local }
     }
 
-    /// What is under way ends where it is. A recall that nobody can answer any more would otherwise go on, and keep
-    /// the kernel's leases (fcntl(2), `F_SETLEASE`) of a server that is no more.
+    /// Ends all tasks at once. Otherwise a recall without a possible answer would go on, and keep the
+    /// kernel leases of the dead server (fcntl(2), `F_SETLEASE`).
     fn kill(self) {
         drop(self.server);
         self.runtime.shutdown_timeout(Duration::from_secs(10));
@@ -236,7 +236,7 @@ async fn stack(url: &Url, directory: &Path) -> (Origin, Arc<dyn FileSystem>) {
         acdirmin: wanted.acdirmin,
         acdirmax: wanted.acdirmax,
     };
-    // The process of another test may hold a copy of the old stack's lock until its exec closes it.
+    // A process of another test may hold a copy of the old stack's lock until exec(2) closes it.
     let deadline = std::time::Instant::now() + Duration::from_secs(10);
     loop {
         match Cache::open(origin.file_system(), options.clone()).await {

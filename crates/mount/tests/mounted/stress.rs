@@ -1,5 +1,5 @@
-//! The kernel never hangs on us: many processes' worth of everything at once, with recalls, changes on the server, a
-//! server that stops and comes back, and unmounts in the middle, under a watchdog.
+//! The mount never makes the kernel hang. Many threads use it at once, with recalls, changes on the server,
+//! a server that stops and comes back, and unmounts in the middle. A watchdog checks for progress.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use crate::setting::{Setting, may_mount};
 
-/// Operations that each thread does at least.
+/// The least number of operations for each thread, on average.
 const ROUNDS: u64 = 150;
-/// Without any operation of anybody for so long, it hangs.
+/// The mount counts as hung if no operation finishes for this time.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[test]
@@ -32,7 +32,7 @@ fn nothing_hangs() {
                         }
                         let name = |n: u64| mnt.join(format!("f{}", n % 20));
                         let n = round * 7 + thread * 3;
-                        // Others remove and rename what we use: failures are part of it, hanging is not.
+                        // Other threads remove and rename these files: errors are expected, hanging is not.
                         let _ = match n % 8 {
                             0 => fs::read(name(n)).map(drop),
                             1 => fs::write(name(n), vec![b'y'; (n % 5000) as usize]),
@@ -48,7 +48,7 @@ fn nothing_hangs() {
                 });
             }
             scope.spawn(|| {
-                // On the server: each of it recalls what is delegated.
+                // On the server: each write recalls the delegations of the file.
                 let mut n = 0;
                 while !end.load(Ordering::Relaxed) {
                     n += 1;
@@ -65,7 +65,8 @@ fn nothing_hangs() {
                 }
                 if since.elapsed() > PATIENCE {
                     end.store(true, Ordering::Relaxed);
-                    // Whoever hangs gets an error, so that the test can end and say so.
+                    // An unmount ends the hung operations with an error, so that the test can end and
+                    // report it.
                     setting.unmount();
                     panic!("version {version}: nothing has been done for {PATIENCE:?}");
                 }

@@ -1,4 +1,5 @@
-//! Leases with a term against the rules of sections 4 and 5: who may believe what is kept by a model of the holders.
+//! Leases with a term against the rules of sections 4 and 5 of the paper. A model of the holders keeps what
+//! each may still trust.
 
 use proptest::prelude::*;
 use vfs::{Share, Want};
@@ -20,7 +21,7 @@ fn options() -> Options {
     Options { terms, quiet: Duration::from_secs(20), ..Options::default() }
 }
 
-/// A machine over a layer that grants write leases with every open.
+/// A state machine over a layer that grants write leases with every open.
 struct Stage {
     leases: Leases,
     now: Instant,
@@ -38,7 +39,7 @@ impl Stage {
         self.effects();
     }
 
-    /// Carries effects out; gives the recalls.
+    /// Carries out effects. Returns the recalled leases.
     fn effects(&mut self) -> Vec<LeaseId> {
         let mut recalled = Vec::new();
         loop {
@@ -102,7 +103,7 @@ impl Stage {
     }
 }
 
-/// The least that a clock tells.
+/// The smallest step of the clock.
 const MOMENT: Duration = Duration::from_millis(1);
 
 #[test]
@@ -126,7 +127,7 @@ fn one_for_writing_ends_when_nothing_was_written_for_the_slack() {
     stage.get(1, LeaseKind::Write).unwrap();
     stage.wait((TERM + SKEW + SLACK).saturating_sub(Duration::from_secs(1)));
     assert!(!stage.clear(2, Use::Read), "within the slack");
-    // A write of its holder, late.
+    // A late write of its holder.
     stage.leases.begin_change(&file());
     stage.wait(SLACK * 3);
     assert!(!stage.clear(2, Use::Read), "while it is being written");
@@ -156,7 +157,7 @@ fn it_is_renewed_until_it_is_recalled() {
     let mut stage = Stage::new(&options());
     let lease = stage.get(1, LeaseKind::Write).unwrap();
     for _ in 0..5 {
-        // Late, but before it has truly ended: nobody has been let in.
+        // Late, but before the lease has truly ended: no other holder was admitted.
         stage.wait(TERM + SKEW);
         let renewed = stage.get(1, LeaseKind::Write).unwrap();
         assert_eq!((renewed.id, renewed.until), (lease.id, Some(stage.now + TERM)));
@@ -166,7 +167,7 @@ fn it_is_renewed_until_it_is_recalled() {
     assert_eq!(stage.get(1, LeaseKind::Write), Err(Renewal::NonCaching), "it is recalled");
     stage.leases.returned(stage.now, lease.id);
     assert!(stage.clear(2, Use::Read));
-    // The file changes hands: non-caching for all, for a while.
+    // After the conflict, no client may cache for a while.
     assert_eq!(stage.get(1, LeaseKind::Read), Err(Renewal::NonCaching));
     stage.wait(Duration::from_secs(20));
     assert!(stage.get(1, LeaseKind::Read).is_ok());
@@ -203,7 +204,7 @@ fn when_all_records_are_taken_one_waits_for_the_first_to_end() {
     }
     let Err(Renewal::Full(free)) = stage.get(1, LeaseKind::Read) else { panic!("there are four records") };
     assert_eq!(free, stage.now + TERM + SKEW - Duration::from_secs(4));
-    // One that is held is renewed all the same.
+    // A lease that is held is renewed nevertheless.
     assert!(stage.ask(&Handle::new(&[1]).unwrap(), 1, LeaseKind::Read, TERM).is_ok());
     stage.wait(free - stage.now);
     assert!(stage.get(1, LeaseKind::Read).is_ok());
@@ -237,19 +238,19 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What a holder believes, by the slowest clock that is allowed.
+/// The lease that a holder may still trust, by the slowest permitted clock.
 #[derive(Clone, Copy, Debug)]
 struct Belief {
     id: LeaseId,
     kind: LeaseKind,
     until: Instant,
-    /// Its last write came.
+    /// When its last write arrived.
     wrote: Option<Instant>,
 }
 
 proptest! {
-    /// Whoever is let in finds no other holder that may still believe in a lease that this breaks, or whose writes may
-    /// still be on their way; and whoever got a lease holds one beside which nobody else's is broken.
+    /// When a request is admitted, no other holder may trust a conflicting lease or have writes in flight.
+    /// When a lease is granted, it breaks no lease of another holder.
     #[test]
     fn nobody_is_let_in_while_a_holder_may_believe(steps in prop::collection::vec(step(), 1..60)) {
         let mut stage = Stage::new(&Options { quiet: Duration::ZERO, ..options() });

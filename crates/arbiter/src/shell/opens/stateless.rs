@@ -1,4 +1,4 @@
-//! Opens over a layer that has none: names are looked up or made, and that is all.
+//! Opens over a layer without opens: they only look up or create names.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ impl Shell {
         }
     }
 
-    /// The file that an open names, made if need be.
+    /// The file that an open names, created if necessary.
     async fn found(&self, caller: &Caller, request: &OpenRequest) -> Result<Found> {
         let directory = &request.handle;
         match (&request.name, &request.create) {
@@ -78,8 +78,8 @@ impl Shell {
         Ok(Found { node: created.node, directory: created.directory, created: true })
     }
 
-    /// An unchecked CREATE does not say whether it has made the file; a guarded one does, but only a LOOKUP finds a file
-    /// in a directory that the caller may not write to.
+    /// An unchecked CREATE does not report whether it has created the file. A guarded one does. But in a
+    /// directory that the caller may not write, only a LOOKUP finds an existing file.
     async fn created_unless_there(
         &self,
         caller: &Caller,
@@ -90,7 +90,7 @@ impl Shell {
         let mut found = self.looked_up(caller, directory, name).await;
         if matches!(&found, Err(error) if error.status == Status::NoEnt) {
             match self.created(caller, directory, name, CreateHow::Guarded, set).await {
-                // Somebody was faster.
+                // Another client has created it meanwhile.
                 Err(error) if error.status == Status::Exist => {
                     found = self.looked_up(caller, directory, name).await;
                 }
@@ -101,7 +101,7 @@ impl Shell {
             return found;
         }
         found?;
-        // Only the size counts of what is there; whether the caller may set it is for the layer below to say.
+        // For an existing file only the size counts. The layer below decides whether the caller may set it.
         let size = SetAttributes { size: set.size, ..SetAttributes::default() };
         let found = self.created(caller, directory, name, CreateHow::Unchecked, &size).await?;
         Ok(Found { created: false, ..found })
