@@ -35,7 +35,7 @@ const PAGE: usize = 1000;
 /// Unlocks under way at a time.
 const AT_ONCE: usize = 32;
 /// How long the end of the process may be held up.
-const FAREWELL: Duration = Duration::from_secs(5);
+const RETURN_ALL_WAIT: Duration = Duration::from_secs(5);
 
 /// What is held for an earlier process.
 #[derive(Debug, Default)]
@@ -254,7 +254,7 @@ impl Core {
             })
         };
         let objects = self.leases.all().into_iter().filter(unused).collect();
-        let _ = tokio::time::timeout(FAREWELL, core.return_all(objects)).await;
+        let _ = tokio::time::timeout(RETURN_ALL_WAIT, core.return_all(objects)).await;
     }
 
     /// Tells the index that what it has of an object is vouched for, if it is. The index has just been told all.

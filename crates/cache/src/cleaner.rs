@@ -102,7 +102,7 @@ impl Core {
         self.tell_uses().await;
         let evictions = self.counters.evictions.get();
         let mut from = Vec::new();
-        while !self.has_room() {
+        while !self.has_space() {
             let page = self.index.scan(Table::Uses, &[], &from, PAGE);
             let Some((last, _)) = page.last() else { break };
             from.clone_from(last);
@@ -137,7 +137,7 @@ impl Core {
     }
 
     /// Has the cleaner done enough?
-    fn has_room(&self) -> bool {
+    fn has_space(&self) -> bool {
         self.pressure().is_relieved() && self.surplus_records() == 0
     }
 

@@ -4,7 +4,7 @@
 //! the attributes and the data that are known of the file, and for the names that lead to it, since whoever removes or
 //! renames a name of the file changes the file too. It does not vouch for anything that was asked before it was granted
 //! and answered after, nor for what anybody may do: that is the origin's to say, of each credential. One on a directory
-//! vouches for all names in it ([`ObjectState::names_epoch`](crate::object::State::names_epoch)).
+//! vouches for all names in it ([`ObjectState::names_epoch`](crate::object::ObjectState::names_epoch)).
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;

@@ -29,7 +29,7 @@
 //! | `filesystem` | the operations |
 //!
 //! Calls to the origin, per operation of a client that asks with [`Freshness::Open`](vfs::Freshness::Open), are those
-//! of the design's table: a GETATTR, LOOKUP or ACCESS that is cached costs one GETATTR, a READ that is cached and valid
+//! of docs/reference/costs.md: a GETATTR, LOOKUP or ACCESS that is cached costs one GETATTR, a READ that is cached and valid
 //! costs nothing, the first use by a credential costs one ACCESS. Over an origin with state, opens share one OPEN per
 //! file, and under a lease from the origin none of this but the ACCESS costs anything. Under one on a directory its names
 //! cost nothing, there or not.

@@ -1,6 +1,6 @@
 //! The origin does not answer: when that counts as an outage, and what is told of it.
 //!
-//! The layer below says since when it has been calling in vain ([`vfs::FileSystem::silence`]). With `offline=read`, an
+//! The layer below says since when it has been calling in vain ([`vfs::FileSystem::unanswered_since`]). With `offline=read`, an
 //! outage begins when that has lasted for a while; then what is known is answered without being asked for anew. It ends
 //! with the first answer. Who answers from memory makes no calls, so that during a silence a call of our own is out all
 //! the time: without one, nobody would hear that the origin is back.

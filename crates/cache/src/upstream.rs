@@ -175,7 +175,7 @@ impl Core {
         if let Some(directory) = wanted {
             self.note_delegation(&directory, lease, &sent);
         }
-        self.landed(&grant);
+        self.grant_ended(&grant);
         result
     }
 

@@ -1,4 +1,4 @@
-//! Upstream calls per operation: the v2/v3 column of the design's table, row by row.
+//! Upstream calls per operation: the v2/v3 column of docs/reference/costs.md, row by row.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

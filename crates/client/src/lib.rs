@@ -26,7 +26,7 @@ pub mod url;
 pub use connect::ConnectError;
 pub use counts::{Counted, Counts, ProcedureCounts};
 pub use nfs3::Nfs3;
-pub use nfs4::{FAREWELL_MAX, Identity, Incarnation, Nfs4};
+pub use nfs4::{Identity, Incarnation, Nfs4, RETURN_ALL_MAX};
 pub use nqnfs::Nqnfs;
 pub use origin::{Origin, connect, connect_as};
 pub use url::{CacheOptions, LookupCache, Options, Proto, Url, UrlError, Version};

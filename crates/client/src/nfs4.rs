@@ -69,7 +69,7 @@ use durable::RecordedState;
 use establish::Client;
 pub use establish::Identity;
 use idmap::Idmap;
-pub use return_all::FAREWELL_MAX;
+pub use return_all::RETURN_ALL_MAX;
 use session::Session;
 
 /// A remote server's export, over version 4.1 or 4.2. See [`Nfs4::connect`].

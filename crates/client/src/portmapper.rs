@@ -34,7 +34,7 @@ pub enum AskError {
     Connect(#[from] io::Error),
     /// The connection was made, or datagrams were sent, but no answer came.
     #[error("no answer")]
-    UnansweredSince,
+    NoAnswer,
     /// The server refused the call.
     #[error("{0}")]
     Refused(Refusal),
@@ -72,9 +72,7 @@ pub(crate) async fn ask<C: Call>(
         Ok(mut answer) => Ok(C::Results::decode(&mut answer.results)?),
         Err(CallError::Refused(refusal)) => Err(AskError::Refused(refusal)),
         Err(CallError::Malformed(error)) => Err(error.into()),
-        Err(CallError::TimedOut | CallError::TooLarge(_) | CallError::Closed) => {
-            Err(AskError::UnansweredSince)
-        }
+        Err(CallError::TimedOut | CallError::TooLarge(_) | CallError::Closed) => Err(AskError::NoAnswer),
     }
 }
 

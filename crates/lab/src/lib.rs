@@ -15,7 +15,7 @@
 //!
 //! The lab is for tests and speaks their language: what cannot go on panics with one line that says why, and prints the console or log
 //! of whoever is to blame. Everything it starts ends with the test, also when the test panics or is killed. As many
-//! tests are in the lab, machine-wide, as it has lanes: one for each processor. docs/lab.md tells how it works inside.
+//! tests are in the lab, machine-wide, as it has lanes: one for each processor. docs/contributing/lab.md tells how it works inside.
 
 mod close_to_open;
 mod coherence;

@@ -206,7 +206,7 @@ async fn finish(url: &Url, cache: &Cache) -> Result<(), Failure> {
     loop {
         // Once nothing can be lost any more, what the server is to take back may still be much.
         let storing = cache.stats().dirty_files > 0;
-        let patience = PATIENCE + if storing { unmount_max } else { client::FAREWELL_MAX };
+        let patience = PATIENCE + if storing { unmount_max } else { client::RETURN_ALL_MAX };
         if tokio::time::timeout(patience, &mut shutdown).await.is_ok() {
             break;
         }

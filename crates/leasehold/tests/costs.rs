@@ -1,4 +1,4 @@
-//! The v4 columns of the table in docs/architecture.md, "What an event may cost at the origin", through whole programs:
+//! The v4 columns of docs/reference/costs.md, through whole programs:
 //! `serve`, a `proxy` of it, and clients of our own on the proxy, which send exactly one call for each event. What the
 //! origin was asked is what `leasehold status` counts.
 #![allow(clippy::unwrap_used)] // a test ends at the first surprise

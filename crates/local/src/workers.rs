@@ -58,7 +58,7 @@ where
     E: From<Status> + Send + 'static,
     J: FnOnce() -> Result<T, E> + Send + 'static,
 {
-    let _room = POOL.capacity.acquire().await.map_err(|_| Status::ServerFault)?;
+    let _capacity = POOL.capacity.acquire().await.map_err(|_| Status::ServerFault)?;
     let (answer, answered) = oneshot::channel();
     let job: Job = Box::new(move || {
         let outcome = identity::wear(&principal).map_err(E::from).and_then(|_worn| job());

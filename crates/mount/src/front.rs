@@ -215,7 +215,7 @@ impl Front {
             }
             // The session handles these when they arrive.
             Request::Init { .. } | Request::Destroy | Request::Interrupt { .. } | Request::Forget(_) => {
-                Ok(Answer::UnansweredSince)
+                Ok(Answer::NoReply)
             }
             Request::Unknown(_) => Err(Errno::NOSYS),
         }

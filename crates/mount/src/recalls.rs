@@ -99,7 +99,7 @@ impl Recalls {
     }
 
     /// An open that may bring a lease is about to be sent. Returns its number.
-    pub fn take_off(&self) -> u64 {
+    pub fn begin_open(&self) -> u64 {
         let mut in_flight = self.in_flight.lock();
         let number = in_flight.next;
         in_flight.next += 1;
@@ -109,7 +109,7 @@ impl Recalls {
 
     /// The open has been answered. Calls `keep` to store the lease that it brought, unless that lease was
     /// recalled or returned meanwhile. Returns the recalled leases that no open can bring any more.
-    fn land(&self, number: u64, lease: Option<LeaseId>, keep: impl FnOnce()) -> Vec<(LeaseId, Handle)> {
+    fn end_open(&self, number: u64, lease: Option<LeaseId>, keep: impl FnOnce()) -> Vec<(LeaseId, Handle)> {
         let mut in_flight = self.in_flight.lock();
         in_flight.under_way.remove(&number);
         if lease.is_some_and(|id| in_flight.may_bring(number, id)) {
@@ -181,10 +181,10 @@ enum Wanted {
 impl Front {
     /// An open has been answered and brought `lease`. A lease that may be on its way back stays with the
     /// layer below and comes with a later open.
-    pub fn landed(&self, flight: u64, inode: &Inode, lease: Option<Lease>) {
+    pub fn open_succeeded(&self, opening: u64, inode: &Inode, lease: Option<Lease>) {
         let mut holder = None;
         let mut before = None;
-        let over = self.recalls.land(flight, lease.map(|lease| lease.id), || {
+        let over = self.recalls.end_open(opening, lease.map(|lease| lease.id), || {
             // The node may have been retired meanwhile.
             holder = self.inodes.find(&inode.handle);
             before =
@@ -200,8 +200,8 @@ impl Front {
     }
 
     /// An open failed and brought no lease.
-    pub fn crashed(&self, flight: u64) {
-        let over = self.recalls.land(flight, None, || ());
+    pub fn open_failed(&self, opening: u64) {
+        let over = self.recalls.end_open(opening, None, || ());
         over.into_iter().for_each(|(id, of)| self.give_back(id, &of));
     }
 
@@ -315,9 +315,9 @@ mod tests {
     use super::*;
 
     /// Is the lease that an open brings kept, and which leases must be returned?
-    fn land(recalls: &Recalls, number: u64, lease: Option<u64>) -> (bool, Vec<u64>) {
+    fn end_open(recalls: &Recalls, number: u64, lease: Option<u64>) -> (bool, Vec<u64>) {
         let mut kept = false;
-        let over = recalls.land(number, lease.map(LeaseId), || kept = true);
+        let over = recalls.end_open(number, lease.map(LeaseId), || kept = true);
         (kept, over.into_iter().map(|(id, _)| id.0).collect())
     }
 
@@ -333,39 +333,39 @@ mod tests {
     fn a_recall_that_overtakes_its_grant_is_kept_for_it() {
         let (recalls, _returns) = Recalls::new();
         assert!(!is_early(&recalls, 1), "no open is under way");
-        let (a, b) = (recalls.take_off(), recalls.take_off());
+        let (a, b) = (recalls.begin_open(), recalls.begin_open());
         assert!(is_early(&recalls, 2));
-        let c = recalls.take_off();
-        assert_eq!(land(&recalls, b, Some(3)), (true, vec![]));
-        assert_eq!(land(&recalls, a, Some(2)), (false, vec![2]), "recalled on the way");
-        assert_eq!(land(&recalls, c, Some(2)), (true, vec![]), "sent after: it is another grant");
+        let c = recalls.begin_open();
+        assert_eq!(end_open(&recalls, b, Some(3)), (true, vec![]));
+        assert_eq!(end_open(&recalls, a, Some(2)), (false, vec![2]), "recalled on the way");
+        assert_eq!(end_open(&recalls, c, Some(2)), (true, vec![]), "sent after: it is another grant");
         assert!(recalls.in_flight.lock().early.is_empty());
         // No open brings it: the recall is answered nevertheless.
-        let d = recalls.take_off();
+        let d = recalls.begin_open();
         assert!(is_early(&recalls, 4));
-        assert_eq!(land(&recalls, d, None), (false, vec![4]));
+        assert_eq!(end_open(&recalls, d, None), (false, vec![4]));
     }
 
     #[test]
     fn an_open_that_was_sent_before_a_return_has_ended_brings_no_lease() {
         let (recalls, mut returns) = Recalls::new();
         let one = LeaseId(1);
-        let before = recalls.take_off();
+        let before = recalls.begin_open();
         assert!(recalls.leave(one, || false));
         recalls.send_back(one, &file());
-        let meanwhile = recalls.take_off();
-        assert_eq!(land(&recalls, before, Some(1)), (false, vec![]));
+        let meanwhile = recalls.begin_open();
+        assert_eq!(end_open(&recalls, before, Some(1)), (false, vec![]));
         assert!(recalls.leave(one, || false), "once more");
         recalls.send_back(one, &file());
         assert_eq!(returns.try_recv(), Ok((one, file())));
         recalls.left(one);
-        let between = recalls.take_off();
+        let between = recalls.begin_open();
         assert_eq!(returns.try_recv(), Ok((one, file())));
         recalls.left(one);
-        let after = recalls.take_off();
-        assert_eq!(land(&recalls, after, Some(1)), (true, vec![]));
-        assert_eq!(land(&recalls, between, Some(1)), (false, vec![]));
-        assert_eq!(land(&recalls, meanwhile, Some(1)), (false, vec![]));
+        let after = recalls.begin_open();
+        assert_eq!(end_open(&recalls, after, Some(1)), (true, vec![]));
+        assert_eq!(end_open(&recalls, between, Some(1)), (false, vec![]));
+        assert_eq!(end_open(&recalls, meanwhile, Some(1)), (false, vec![]));
         let in_flight = recalls.in_flight.lock();
         assert!(in_flight.leaving.is_empty() && in_flight.left.is_empty());
     }
@@ -374,7 +374,7 @@ mod tests {
     fn a_lease_that_stays_does_not_leave() {
         let (recalls, _returns) = Recalls::new();
         assert!(!recalls.leave(LeaseId(1), || true));
-        let open = recalls.take_off();
-        assert_eq!(land(&recalls, open, Some(1)), (true, vec![]));
+        let open = recalls.begin_open();
+        assert_eq!(end_open(&recalls, open, Some(1)), (true, vec![]));
     }
 }

@@ -246,7 +246,7 @@ impl Session {
     /// Replies over the descriptor that delivered the request: the kernel keeps a list of requests for each
     /// descriptor.
     fn reply(&self, device: &Device, unique: u64, outcome: Outcome) {
-        if matches!(outcome, Ok(Answer::UnansweredSince)) {
+        if matches!(outcome, Ok(Answer::NoReply)) {
             return;
         }
         let sent = device.reply(unique, &outcome);

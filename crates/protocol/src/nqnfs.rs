@@ -2,7 +2,7 @@
 //!
 //! The procedures of NFS version 2 with sizes of 64 bits and times in nanoseconds; a request for a lease before the
 //! arguments of each, and the answer to it behind the status of each success; and six procedures more. Where the paper
-//! leaves the wire open, docs/nqnfs.md says what was chosen here and why.
+//! leaves the wire open, docs/reference/nqnfs.md says what was chosen here and why.
 //!
 //! Handles, names, paths and link targets are those of [`nfs2`].
 
@@ -25,7 +25,7 @@ pub const TERM_DEFAULT: u32 = 30;
 /// The longest term of a lease, in seconds: twice the default (section 4).
 pub const TERM_MAX: u32 = 60;
 
-/// In a VACATED: all that the client holds. No server gives out such a handle (docs/nqnfs.md).
+/// In a VACATED: all that the client holds. No server gives out such a handle (docs/reference/nqnfs.md).
 pub const EVERYTHING: Handle = [0; nfs2::FHSIZE];
 
 /// `modifyrev`: never zero, and higher each time the file is modified on the server.

@@ -46,7 +46,7 @@ enum Known {
     Answered {
         reply: Bytes,
         from: Sender,
-        run_to_completion: ReplyLifetime,
+        lifetime: ReplyLifetime,
         heard: bool,
     },
 }
@@ -62,15 +62,14 @@ pub fn replies(input: &[u8]) {
         let same: Same = (bits & 1, bits >> 1 & 3, bits >> 3 & 1, bits >> 4 & 3);
         match (what % 8, model.remove(&same)) {
             (0..4, known) => {
-                let run_to_completion =
-                    if what & 8 == 0 { ReplyLifetime::Kept } else { ReplyLifetime::UntilHeard };
-                let known = called(&cache, known, same, (sender(same, bits >> 6), run_to_completion));
+                let lifetime = if what & 8 == 0 { ReplyLifetime::Kept } else { ReplyLifetime::UntilHeard };
+                let known = called(&cache, known, same, (sender(same, bits >> 6), lifetime));
                 model.insert(same, known);
             }
-            (4, Some(Known::Running(slot, from, run_to_completion))) => {
+            (4, Some(Known::Running(slot, from, lifetime))) => {
                 let reply = reply(same, step, what >> 3 & 1);
                 slot.complete(&Message { first: reply.clone(), more: Vec::new() });
-                model.insert(same, Known::Answered { reply, from, run_to_completion, heard: false });
+                model.insert(same, Known::Answered { reply, from, lifetime, heard: false });
             }
             (5, Some(Known::Running(slot, ..))) => slot.forget(),
             (6, Some(Known::Running(slot, ..))) => {
@@ -82,10 +81,7 @@ pub fn replies(input: &[u8]) {
                 let connection = u64::from(bits & 7);
                 cache.heard(connection);
                 for known in model.values_mut() {
-                    if let Known::Answered {
-                        from, run_to_completion: ReplyLifetime::UntilHeard, heard, ..
-                    } = known
-                    {
+                    if let Known::Answered { from, lifetime: ReplyLifetime::UntilHeard, heard, .. } = known {
                         *heard |= from.connection == Some(connection);
                     }
                 }
@@ -100,23 +96,20 @@ fn called(
     cache: &std::sync::Arc<ReplyCache>,
     known: Option<Known>,
     same: Same,
-    (from, run_to_completion): (Sender, ReplyLifetime),
+    (from, lifetime): (Sender, ReplyLifetime),
 ) -> Known {
     let (_, xid, uid, argument) = same;
     let credential = Credential::Sys(AuthSys { uid: uid.into(), ..AuthSys::default() });
     let header = CallHeader { xid: xid.into(), program: 100_003, version: 3, procedure: 8, credential };
-    match (cache.admit(from, &header, &[argument], run_to_completion), known) {
+    match (cache.admit(from, &header, &[argument], lifetime), known) {
         (Admission::Running(done), Some(running @ Known::Running(..))) => {
             assert!(done.borrow().is_none(), "it has not been answered");
             running
         }
-        (
-            Admission::Answered(message),
-            Some(Known::Answered { reply, from: first, run_to_completion, heard }),
-        ) => {
+        (Admission::Answered(message), Some(Known::Answered { reply, from: first, lifetime, heard })) => {
             assert_eq!(message.first, reply, "the reply to another call");
             assert!(!heard || first.address.port() == from.address.port(), "it has been heard elsewhere");
-            Known::Answered { reply, from: first, run_to_completion, heard }
+            Known::Answered { reply, from: first, lifetime, heard }
         }
         (Admission::Execute { slot, resent }, known) => {
             match known {
@@ -128,7 +121,7 @@ fn called(
                 }
                 Some(Known::Running(..)) => unreachable!("carried out twice at once"),
             }
-            Known::Running(slot, from, run_to_completion)
+            Known::Running(slot, from, lifetime)
         }
         (admission, _) => unreachable!("{admission:?} of what is not known"),
     }

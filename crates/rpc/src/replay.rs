@@ -102,7 +102,7 @@ struct Answered {
     reply: Bytes,
     /// The sender. `None` for a reply of an earlier incarnation.
     from: Option<Sender>,
-    run_to_completion: ReplyLifetime,
+    lifetime: ReplyLifetime,
     /// The client has got the reply.
     heard: bool,
 }
@@ -138,7 +138,7 @@ pub struct Slot {
     cache: Arc<ReplyCache>,
     key: Key,
     sender: Sender,
-    run_to_completion: ReplyLifetime,
+    lifetime: ReplyLifetime,
     done: Option<watch::Sender<Option<Message>>>,
 }
 
@@ -159,7 +159,7 @@ impl ReplyCache {
                 Record::Intent(key) => table.enter(now, key, Entry::Unanswered),
                 Record::Reply(key, reply) => {
                     let answered =
-                        Answered { reply, from: None, run_to_completion: ReplyLifetime::Kept, heard: false };
+                        Answered { reply, from: None, lifetime: ReplyLifetime::Kept, heard: false };
                     table.enter(now, key, Entry::Answered(answered));
                 }
                 Record::Forget(key) => drop(table.entries.remove(&key)),
@@ -174,7 +174,7 @@ impl ReplyCache {
         sender: Sender,
         header: &CallHeader,
         arguments: &[u8],
-        run_to_completion: ReplyLifetime,
+        lifetime: ReplyLifetime,
     ) -> Admission {
         let key = key(sender.address.ip().to_canonical(), header, arguments);
         let mut table = self.table.lock();
@@ -192,7 +192,7 @@ impl ReplyCache {
         table.enter(Instant::now(), key, Entry::Running(receiver));
         drop(table);
         self.write(&Record::Intent(key));
-        let slot = Slot { cache: self.clone(), key, sender, run_to_completion, done: Some(done) };
+        let slot = Slot { cache: self.clone(), key, sender, lifetime, done: Some(done) };
         Admission::Execute { slot, resent }
     }
 
@@ -202,7 +202,7 @@ impl ReplyCache {
         let mut records = Vec::new();
         for (key, entry) in &mut self.table.lock().entries {
             if let Entry::Answered(answered) = entry
-                && answered.run_to_completion == ReplyLifetime::UntilHeard
+                && answered.lifetime == ReplyLifetime::UntilHeard
                 && answered.from.is_some_and(|from| from.connection == Some(connection))
             {
                 answered.heard = true;
@@ -231,8 +231,8 @@ impl Slot {
         let kept = (reply.len() <= REPLY_MAX_BYTES).then(|| reply.to_bytes().ok()).flatten();
         if let Some(bytes) = &kept {
             self.cache.write(&Record::Reply(self.key, bytes.clone()));
-            let (from, run_to_completion) = (Some(self.sender), self.run_to_completion);
-            let answered = Answered { reply: bytes.clone(), from, run_to_completion, heard: false };
+            let (from, lifetime) = (Some(self.sender), self.lifetime);
+            let answered = Answered { reply: bytes.clone(), from, lifetime, heard: false };
             self.cache.table.lock().enter(Instant::now(), self.key, Entry::Answered(answered));
         } else {
             self.cache.table.lock().entries.remove(&self.key);

@@ -242,11 +242,11 @@ impl Dispatcher {
         }
     }
 
-    async fn answer_once(self: Arc<Dispatcher>, mut call: Call, run_to_completion: ReplyLifetime) -> Outcome {
+    async fn answer_once(self: Arc<Dispatcher>, mut call: Call, lifetime: ReplyLifetime) -> Outcome {
         let connection = call.connection.as_ref().map(|connection| connection.number_of_one_that_remembers());
         let sender = Sender { address: call.peer, connection };
         let arguments = call.arguments.rest();
-        let (slot, resent) = match self.replies.admit(sender, &call.header, &arguments, run_to_completion) {
+        let (slot, resent) = match self.replies.admit(sender, &call.header, &arguments, lifetime) {
             Admission::Execute { slot, resent } => {
                 call.resent = resent;
                 (slot, resent)

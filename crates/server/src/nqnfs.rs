@@ -10,7 +10,7 @@
 //! - [`revs`] and [`record`]: `modifyrev`, and the data that a restart needs;
 //! - `vfs::Recovery`: after a restart the server accepts only writes.
 //!
-//! docs/nqnfs.md lists the choices where the paper is open.
+//! docs/reference/nqnfs.md lists the choices where the paper is open.
 
 pub(crate) mod clients;
 mod convert;

@@ -144,7 +144,7 @@ impl Model {
             entry.1 = entry.1.max(kind);
             Lease { id: entry.0, kind: entry.1, until: None, change: 1, space_limit: Lease::NO_SPACE_LIMIT }
         });
-        self.leases.land(&file(of), lease);
+        self.leases.granted_below(&file(of), lease);
         self.leases.end_open(grant);
         self.effects();
         let usage = if write { Use::Change } else { Use::Read };
@@ -296,7 +296,7 @@ fn a_recall_from_below_before_the_answer_that_grants_keeps_it_from_being_used() 
     let grant = leases.begin_open();
     leases.recalled_below(now, &recall(7, now + Duration::from_secs(9)));
     assert_eq!(leases.effects(), [], "the answer may still name it");
-    leases.land(&file(0), Some(below(7)));
+    leases.granted_below(&file(0), Some(below(7)));
     assert_eq!(leases.effects(), [Effect::GiveBack(LeaseId(7))]);
     assert_eq!(leases.grant(now, &file(0), &wanted(1)), None);
     leases.end_open(grant);
@@ -322,12 +322,12 @@ fn a_recall_from_below_of_what_no_answer_names_is_answered_in_the_end() {
 #[test]
 fn an_answer_from_before_a_lease_was_given_back_does_not_bring_it_back() {
     let (mut leases, now) = (Leases::new(&options(10)), Instant::now());
-    leases.land(&file(0), Some(below(7)));
+    leases.granted_below(&file(0), Some(below(7)));
     let grant = leases.begin_open();
     leases.closed(now, &file(0));
     assert_eq!(leases.effects(), [Effect::GiveBack(LeaseId(7))]);
     leases.gave_back(LeaseId(7));
-    leases.land(&file(0), Some(below(7)));
+    leases.granted_below(&file(0), Some(below(7)));
     assert_eq!(leases.grant(now, &file(0), &wanted(1)), None);
     leases.end_open(grant);
     assert!(leases.seen.is_empty());
@@ -336,7 +336,7 @@ fn an_answer_from_before_a_lease_was_given_back_does_not_bring_it_back() {
 #[test]
 fn a_file_that_changed_hands_gets_no_lease_until_it_has_been_quiet() {
     let (mut leases, now) = (Leases::new(&options(10)), Instant::now());
-    leases.land(&file(0), Some(below(7)));
+    leases.granted_below(&file(0), Some(below(7)));
     let lease = leases.grant(now, &file(0), &wanted(1)).unwrap();
     assert!(!leases.clear(now, &file(0), None, Use::Change));
     leases.returned(now + Duration::from_secs(5), lease.id);
@@ -351,7 +351,7 @@ fn nothing_is_granted_while_a_change_of_an_unknown_file_is_under_way() {
     let (mut leases, now) = (Leases::new(&options(10)), Instant::now());
     let grant = leases.begin_open();
     leases.begin_nameless_change();
-    leases.land(&file(0), Some(below(7)));
+    leases.granted_below(&file(0), Some(below(7)));
     assert_eq!(leases.grant(now, &file(0), &wanted(1)), None);
     leases.end_nameless_change();
     assert!(leases.changed_since(grant), "so attributes have to be read anew");
@@ -362,7 +362,7 @@ fn nothing_is_granted_while_a_change_of_an_unknown_file_is_under_way() {
 fn a_lease_lasts_no_longer_than_that_from_below() {
     let (mut leases, now) = (Leases::new(&options(10)), Instant::now());
     let until = now + Duration::from_secs(3);
-    leases.land(&file(0), Some(Lease { until: Some(until), ..below(7) }));
+    leases.granted_below(&file(0), Some(Lease { until: Some(until), ..below(7) }));
     assert_eq!(leases.grant(now, &file(0), &wanted(1)).unwrap().until, Some(until));
     assert!(leases.clear(until, &file(0), None, Use::Change));
     leases.expire(until);
@@ -375,12 +375,12 @@ fn the_least_useful_lease_goes_first() {
     let (mut leases, now) = (Leases::new(&options(3)), Instant::now());
     let mut granted = Vec::new();
     for of in 0..2 {
-        leases.land(&file(of), Some(below(10 + u64::from(of))));
+        leases.granted_below(&file(of), Some(below(10 + u64::from(of))));
         granted.push(leases.grant(now, &file(of), &wanted(1)).unwrap().id);
     }
     leases.touch(&file(0), Some(HolderId(1)));
     leases.effects();
-    leases.land(&file(2), Some(below(12)));
+    leases.granted_below(&file(2), Some(below(12)));
     assert!(leases.grant(now, &file(2), &wanted(1)).is_some());
     let recalled: Vec<LeaseId> = leases
         .effects()
@@ -398,7 +398,7 @@ fn room_is_made_with_what_was_of_use_for_longest_ago_and_with_no_more_than_is_on
     let (mut leases, now) = (Leases::new(&options(100)), Instant::now());
     let mut granted = Vec::new();
     for of in 0..20 {
-        leases.land(&file(of), Some(below(100 + u64::from(of))));
+        leases.granted_below(&file(of), Some(below(100 + u64::from(of))));
         granted.push(leases.grant(now, &file(of), &wanted(1)).unwrap().id);
     }
     leases.touch(&file(0), Some(HolderId(1)));
@@ -422,7 +422,7 @@ fn room_is_made_with_what_was_of_use_for_longest_ago_and_with_no_more_than_is_on
 fn nothing_is_granted_to_others_while_somebody_waits() {
     let always = Options { delegations: Delegations::Always, ..options(10) };
     let (mut leases, now) = (Leases::new(&always), Instant::now());
-    leases.land(&file(0), Some(below(7)));
+    leases.granted_below(&file(0), Some(below(7)));
     let lease = leases.grant(now, &file(0), &wanted(1)).unwrap();
     assert!(!leases.clear(now, &file(0), None, Use::Change));
     leases.claim(&file(0));
@@ -436,7 +436,7 @@ fn nothing_is_granted_to_others_while_somebody_waits() {
 fn leases_are_listed_in_parts() {
     let (mut leases, now) = (Leases::new(&options(10)), Instant::now());
     for holder in 1..=5 {
-        leases.land(&file(0), Some(below(7)));
+        leases.granted_below(&file(0), Some(below(7)));
         leases.grant(now, &file(0), &wanted(holder)).unwrap();
     }
     let first = leases.list(None, 3);

@@ -18,7 +18,7 @@ impl Leases {
     }
 
     /// The reply to the open has arrived, for this file, perhaps with a lease.
-    pub fn land(&mut self, handle: &Handle, lease: Option<Lease>) {
+    pub fn granted_below(&mut self, handle: &Handle, lease: Option<Lease>) {
         let used = self.stamp();
         if let Some(under) = self.files.get_mut(handle).and_then(|file| file.under.as_mut()) {
             under.used = used;

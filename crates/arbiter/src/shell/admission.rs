@@ -132,12 +132,14 @@ impl Shell {
             return Ok(by);
         }
         if !written {
-            return self.state.lock().ground(caller, handle, by, Share::READ).map_err(Into::into);
+            return self.state.lock().stateid_basis(caller, handle, by, Share::READ).map_err(Into::into);
         }
-        let (ground, _) = self
-            .when_clear(caller, handle, Use::Read, |state, _| state.ground(caller, handle, by, Share::READ))
+        let (stateid_basis, _) = self
+            .when_clear(caller, handle, Use::Read, |state, _| {
+                state.stateid_basis(caller, handle, by, Share::READ)
+            })
             .await?;
-        ground.map_err(Into::into)
+        stateid_basis.map_err(Into::into)
     }
 }
 
@@ -147,7 +149,7 @@ impl State {
     /// A holder comes without an open also when it comes under its lease. Then denials of its own opens do
     /// not count. Without a lease it comes with a special stateid, and is anonymous (RFC 8881, section
     /// 9.1.4.3).
-    pub(super) fn ground(
+    pub(super) fn stateid_basis(
         &self,
         caller: &Caller,
         handle: &Handle,

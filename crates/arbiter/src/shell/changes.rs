@@ -118,7 +118,7 @@ impl Shell {
             self.recovered(caller, Use::Change)?;
             return Ok((Change::new(self), by));
         }
-        self.change(caller, handle, |state| state.ground(caller, handle, by, Share::WRITE)).await
+        self.change(caller, handle, |state| state.stateid_basis(caller, handle, by, Share::WRITE)).await
     }
 
     /// Admits a change of attributes; `share` is the access to data that it includes. Denials of the

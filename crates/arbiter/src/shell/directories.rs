@@ -49,10 +49,10 @@ impl Shell {
         let mut under_way = UnderWay::new(self, caller, grant);
         let mut delegated = self.below.delegate(caller, directory, asked).await?;
         self.with(|state, _| {
-            state.leases.land(directory, delegated.lease.take());
+            state.leases.granted_below(directory, delegated.lease.take());
             state.leases.end_open(grant);
         });
-        under_way.landed(directory);
+        under_way.ended(directory);
         let Some(attributes) = delegated.accessed.attributes.filter(Attributes::is_dir) else {
             return Ok(delegated);
         };

@@ -54,7 +54,7 @@ impl UnderWay {
     }
 
     /// The layer below has answered, with this file.
-    pub(super) fn landed(&mut self, handle: &Handle) {
+    pub(super) fn ended(&mut self, handle: &Handle) {
         (self.grant, self.handle) = (None, Some(*handle));
     }
 }
@@ -164,10 +164,10 @@ impl Shell {
         let mut under_way = UnderWay::new(self, caller, grant);
         let mut opened = self.open_below(caller, request, &mut under_way).await?;
         self.with(|state, _| {
-            state.leases.land(&opened.handle, opened.lease.take());
+            state.leases.granted_below(&opened.handle, opened.lease.take());
             state.leases.end_open(grant);
         });
-        under_way.landed(&opened.handle);
+        under_way.ended(&opened.handle);
         // The attributes include this open's own changes.
         grant.allow(changes.into_iter().flatten().map(Change::ends).sum());
         let (entered, waited) =

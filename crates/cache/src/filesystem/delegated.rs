@@ -3,7 +3,7 @@
 //! A lease on a directory vouches for its names and its attributes, not for what the names lead to: the attributes of a
 //! child are as fresh as its own lease or the attribute timeouts have them. It is asked for along with the ACCESS that a
 //! directory's first use costs anyway, and along with a LOOKUP, OPEN or READDIR in it, less and less often where it does not
-//! last ([`ObjectState::delegation_backoff`](crate::object::State::wish)): not every client sends ACCESS. Who may look a name up is the origin's to
+//! last ([`ObjectState::delegation_backoff`](crate::object::ObjectState::delegation_backoff)): not every client sends ACCESS. Who may look a name up is the origin's to
 //! say, of each credential, as ever.
 
 use std::sync::Arc;
@@ -267,14 +267,14 @@ impl Core {
         vfs::run_to_completion(async move {
             let grant = core.leases.begin_grant();
             let result = work(core.clone()).await;
-            core.landed(&grant);
+            core.grant_ended(&grant);
             result
         })
         .await
     }
 
     /// What may have brought a lease was answered, and what it brought is known.
-    pub fn landed(&self, grant: &GrantInFlight) {
+    pub fn grant_ended(&self, grant: &GrantInFlight) {
         for lost in self.leases.end_grant(grant) {
             self.return_unknown(lost);
         }

@@ -14,11 +14,11 @@ use crate::policy::Policy;
 use crate::trust::Sent;
 
 /// A lease on a directory is asked for at the first question about names in it, as with the ACCESS of its first use, ...
-const WISH_MIN: u32 = 1;
+const BACKOFF_MIN: u32 = 1;
 /// ... after twice as many each time that it does not last, and at most so many.
-const WISH_MAX: u32 = 64;
+const BACKOFF_MAX: u32 = 64;
 /// After so long it is as if it had not been asked for.
-const WISH_MEMORY: Duration = Duration::from_secs(60);
+const BACKOFF_MEMORY: Duration = Duration::from_secs(60);
 
 /// How much a lease on a directory is wanted, by the questions about names in it that were asked of the origin.
 #[derive(Debug)]
@@ -30,21 +30,24 @@ pub struct DelegationBackoff {
 
 impl Default for DelegationBackoff {
     fn default() -> DelegationBackoff {
-        DelegationBackoff { questions: 0, needed: WISH_MIN, asked: None }
+        DelegationBackoff { questions: 0, needed: BACKOFF_MIN, asked: None }
     }
 }
 
 impl DelegationBackoff {
     /// One more question is about to be asked. Is it to bring a lease along?
     pub fn question(&mut self, now: Instant) -> bool {
-        if self.asked.is_some_and(|asked| now.saturating_duration_since(asked) > WISH_MEMORY) {
+        if self.asked.is_some_and(|asked| now.saturating_duration_since(asked) > BACKOFF_MEMORY) {
             *self = DelegationBackoff { questions: self.questions, ..DelegationBackoff::default() };
         }
         self.questions += 1;
         let due = self.questions >= self.needed;
         if due {
-            *self =
-                DelegationBackoff { questions: 0, needed: (self.needed * 2).min(WISH_MAX), asked: Some(now) };
+            *self = DelegationBackoff {
+                questions: 0,
+                needed: (self.needed * 2).min(BACKOFF_MAX),
+                asked: Some(now),
+            };
         }
         due
     }
@@ -252,6 +255,6 @@ mod tests {
         let (mut delegation_backoff, now) = (DelegationBackoff::default(), Instant::now());
         let mut until = |now| (1..1000).take_while(|_| !delegation_backoff.question(now)).count() + 1;
         assert_eq!([(); 7].map(|()| until(now)), [1, 2, 4, 8, 16, 32, 64]);
-        assert_eq!(until(now + WISH_MEMORY * 2), 1, "it is long ago");
+        assert_eq!(until(now + BACKOFF_MEMORY * 2), 1, "it is long ago");
     }
 }

@@ -87,7 +87,7 @@ async fn mount(
     incarnation: &Incarnation,
     minor: u32,
 ) -> Result<Nfs4, ConnectError> {
-    let silent = || ConnectError::Nfs4 { server, source: AskError::UnansweredSince };
+    let silent = || ConnectError::Nfs4 { server, source: AskError::NoAnswer };
     let nowhere = Handle::new(&[]).ok_or_else(silent)?;
     let inner = build(url, server, incarnation.identity.clone(), minor, nowhere);
     let refused = |error: NotMade| match error {

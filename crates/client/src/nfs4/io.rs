@@ -99,7 +99,7 @@ impl Nfs4Client {
 
     /// The part of a READ that may piggyback on an OPEN: as much as the reply can hold besides the OPEN's
     /// results.
-    pub(super) fn may_ride(&self, (offset, count): Part) -> Option<Part> {
+    pub(super) fn may_piggyback(&self, (offset, count): Part) -> Option<Part> {
         let (reply_bytes, operations) = match &*self.phase.borrow() {
             Phase::Ready(session) => (session.fore.maxresponsesize, session.fore.maxoperations),
             _ => return None,

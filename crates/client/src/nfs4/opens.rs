@@ -243,7 +243,7 @@ impl Nfs4Client {
             principal: caller.principal.clone(),
         });
         let want = self.want(request.want);
-        let with_piggyback = with_piggyback.with(|part| self.may_ride(part));
+        let with_piggyback = with_piggyback.with(|part| self.may_piggyback(part));
         let build = |_: &State| Ok((self.open_operations(request, want, with_piggyback)?, Used::Nothing));
         let plan = Plan::stateful(Operation::Open);
         let plan = with_piggyback.part.map_or(plan, |(_, count)| plan.answered_with(OPEN_BYTES + count));
@@ -639,8 +639,8 @@ impl Piggyback {
 
     /// Limits the READ to the part that may piggyback. If a delegation is asked for last, there is no READ,
     /// because a READ must stand last.
-    fn with(self, may_ride: impl FnOnce(Part) -> Option<Part>) -> Piggyback {
-        let part = self.part.filter(|_| self.piggybacking != Piggybacking::Last).and_then(may_ride);
+    fn with(self, may_piggyback: impl FnOnce(Part) -> Option<Part>) -> Piggyback {
+        let part = self.part.filter(|_| self.piggybacking != Piggybacking::Last).and_then(may_piggyback);
         Piggyback { part, ..self }
     }
 

@@ -4,7 +4,7 @@
 //! Many objects go back at once, as many as there are slots. With a round trip of 75 ms, a thousand opens one
 //! after the other would take more than a minute. Then the session is destroyed, and the client id with it.
 //! So the origin can free its records at once and need not wait for the end of the lease. An origin that says
-//! nothing is given up after one `SILENCE_MAX`. A slow one may continue up to `FAREWELL_MAX`.
+//! nothing is given up after one `SILENCE_MAX`. A slow one may continue up to `RETURN_ALL_MAX`.
 //!
 //! The module assumes that the layer above opens nothing any more.
 
@@ -23,7 +23,7 @@ use super::{Nfs4, Nfs4Client, Phase};
 /// An origin that sends nothing for this long is given up.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
 /// The longest delay of the end of the process.
-pub const FAREWELL_MAX: Duration = Duration::from_secs(30);
+pub const RETURN_ALL_MAX: Duration = Duration::from_secs(30);
 /// Number of rounds. A request that was in flight in one round is handled in the next.
 const ROUNDS_MAX: u32 = 3;
 
@@ -46,7 +46,7 @@ impl Nfs4 {
             inner.phase.send_replace(Phase::Ended);
             return;
         }
-        let until = Instant::now() + FAREWELL_MAX;
+        let until = Instant::now() + RETURN_ALL_MAX;
         let given_back = inner.give_all_back(until).await;
         let Phase::Ready(session) = inner.phase.send_replace(Phase::Ended) else { return };
         if !given_back {

@@ -29,7 +29,7 @@ const RENEWAL: Duration = Duration::from_secs(4);
 /// How long to wait for a VACATED before names are looked up without a lease.
 const VACATING_MAX: Duration = Duration::from_secs(1);
 /// How long to wait for the server at the end.
-const FAREWELL: Duration = Duration::from_secs(2);
+const RETURN_ALL_WAIT: Duration = Duration::from_secs(2);
 /// The term to ask for, in seconds.
 const TERM: u32 = nqnfs::TERM_DEFAULT;
 
@@ -305,7 +305,7 @@ impl NqnfsClient {
                 self.clone().vacate(&handle).await;
             }
         };
-        let _ = tokio::time::timeout(FAREWELL, said).await;
+        let _ = tokio::time::timeout(RETURN_ALL_WAIT, said).await;
     }
 
     /// Runs an event on the leases, and carries out its effects.

@@ -111,7 +111,7 @@ struct File {
     /// Requests with a number below this grant nothing.
     barrier: u64,
     /// Number of requests in flight.
-    flights: u32,
+    in_flight: u32,
     /// A failed renewal is not tried again before this time.
     not_before: Option<Instant>,
     /// When the file needs attention.
@@ -172,7 +172,7 @@ impl Leases {
         if file.vacating || file.evicted {
             return None;
         }
-        file.flights += 1;
+        file.in_flight += 1;
         self.next += 1;
         Some(Asked { number: self.next, at: now })
     }
@@ -198,7 +198,7 @@ impl Leases {
         granted: Option<Grant>,
     ) -> Option<Lease> {
         let granted = granted.filter(|_| asked.number >= self.evictions && !self.leaving);
-        self.files.entry(*handle).or_default().flights += 1;
+        self.files.entry(*handle).or_default().in_flight += 1;
         self.answered(now, handle, asked, granted)
     }
 
@@ -213,7 +213,7 @@ impl Leases {
         let fresh = LeaseId(self.next + 1);
         self.next += 1;
         let file = self.files.get_mut(handle)?;
-        file.flights = file.flights.saturating_sub(1);
+        file.in_flight = file.in_flight.saturating_sub(1);
         let believable = asked.number >= file.barrier && !file.evicted && !file.vacating;
         let granted = granted.filter(|_| believable);
         let end =
@@ -251,7 +251,7 @@ impl Leases {
     /// Notes that no answer came.
     pub(crate) fn unanswered(&mut self, now: Instant, handle: &Handle) {
         if let Some(file) = self.files.get_mut(handle) {
-            file.flights = file.flights.saturating_sub(1);
+            file.in_flight = file.in_flight.saturating_sub(1);
             if let Some(held) = &mut file.held {
                 held.renewing = false;
                 file.not_before = Some(now + RENEW_AGAIN);
@@ -478,7 +478,7 @@ impl Leases {
             file.held.is_none()
                 && !file.vacating
                 && !file.evicted
-                && file.flights == 0
+                && file.in_flight == 0
                 && file.writer_until.is_none()
                 && file.pushing == 0
         };

@@ -86,7 +86,7 @@ impl NqnfsClient {
     }
 
     /// The same, with a lease on the new directory. Granting it, the server says that the creator has all
-    /// rights there, and that the directory is empty under the lease (docs/nqnfs.md).
+    /// rights there, and that the directory is empty under the lease (docs/reference/nqnfs.md).
     pub(super) async fn make_leased_directory(
         self: &Arc<NqnfsClient>,
         caller: &Caller,

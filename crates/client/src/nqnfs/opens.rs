@@ -145,7 +145,7 @@ impl NqnfsClient {
 
     /// Opens a file. The protocol cannot express what the open denies to others. If the open did not create
     /// the file, ACCESS checks the caller's rights, because the layer above takes an open as proof of them.
-    /// If the open created the file, a lease that came with it is that proof (docs/nqnfs.md).
+    /// If the open created the file, a lease that came with it is that proof (docs/reference/nqnfs.md).
     pub(super) async fn open(
         self: &Arc<NqnfsClient>,
         caller: &Caller,

@@ -178,7 +178,7 @@ async fn statuses_that_no_rfc_has() {
 #[tokio::test]
 async fn streams_that_are_no_rpc() {
     use std::io::{Read, Write};
-    let origin = Origin::start(|_| Act::UnansweredSince).await;
+    let origin = Origin::start(|_| Act::NoAnswer).await;
     let fs = origin.mount("soft&timeo=3&retrans=1").await;
     // Something that is no NFS server takes the origin's place.
     let address = origin.address;

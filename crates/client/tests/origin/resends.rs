@@ -165,7 +165,7 @@ async fn a_hard_mount_waits_for_the_server_to_come_back() {
 
 #[tokio::test]
 async fn a_soft_mount_gives_up_in_time() {
-    let origin = Origin::start(|_| Act::UnansweredSince).await;
+    let origin = Origin::start(|_| Act::NoAnswer).await;
     let fs = origin.mount("soft&timeo=2&retrans=2").await;
     let started = Instant::now();
     let failed = timeout(SOON, fs.root(&caller())).await.unwrap().unwrap_err();
@@ -176,7 +176,7 @@ async fn a_soft_mount_gives_up_in_time() {
 
 #[tokio::test]
 async fn a_callers_deadline_is_honoured() {
-    let origin = Origin::start(|_| Act::UnansweredSince).await;
+    let origin = Origin::start(|_| Act::NoAnswer).await;
     let fs = origin.mount("hard").await;
     let deadline = Some(Instant::now() + Duration::from_millis(200));
     let hurried = Caller { deadline, ..caller() };
@@ -217,7 +217,7 @@ async fn jukebox_ends_with_the_callers_deadline() {
 
 #[tokio::test]
 async fn lost_datagrams_are_sent_again_with_the_same_xid() {
-    let origin = Origin::start(|seen| if seen.nth == 0 { Act::UnansweredSince } else { getattr() }).await;
+    let origin = Origin::start(|seen| if seen.nth == 0 { Act::NoAnswer } else { getattr() }).await;
     let fs = origin.mount("proto=udp&timeo=1").await;
     timeout(SOON, fs.root(&caller())).await.unwrap().unwrap();
     let xids = origin.xids::<call::Getattr>();

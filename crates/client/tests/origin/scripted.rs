@@ -44,7 +44,7 @@ impl Seen {
 pub enum Act {
     Reply(Vec<u8>),
     /// No answer.
-    UnansweredSince,
+    NoAnswer,
     /// End the connection.
     HangUp,
     Refuse(Refusal),
@@ -83,7 +83,7 @@ impl Service for Scripted {
                 encoder.raw(&bytes);
                 Outcome::Reply(encoder.finish())
             }
-            Act::UnansweredSince => Outcome::Drop,
+            Act::NoAnswer => Outcome::Drop,
             Act::HangUp => {
                 call.connection.inspect(|connection| connection.close());
                 Outcome::Drop

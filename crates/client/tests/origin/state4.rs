@@ -536,7 +536,7 @@ async fn the_highest_version_that_the_origin_speaks_is_spoken() {
     }
     let refused = connect("4.2", origin.address).await.unwrap_err();
     assert!(refused.to_string().contains("does not speak NFS version 4.2;"), "{refused}");
-    let old = crate::scripted::Origin::start(|_| crate::scripted::Act::UnansweredSince).await;
+    let old = crate::scripted::Origin::start(|_| crate::scripted::Act::NoAnswer).await;
     assert_eq!(connect("auto", old.address).await.unwrap().version(), "3");
     let refused = connect("4", old.address).await.unwrap_err();
     assert!(refused.to_string().contains("does not speak NFS version 4.1 nor 4.2"), "{refused}");

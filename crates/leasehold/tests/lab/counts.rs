@@ -1,4 +1,4 @@
-//! What the origin is asked, held to the table in docs/architecture.md.
+//! What the origin is asked, held to docs/reference/costs.md.
 
 use lab::{Ganesha, Guest, Lab, V3, V4_1};
 

@@ -86,7 +86,7 @@ fn a_copy_survives_restarts_of_ganesha() {
 }
 
 /// Ganesha makes the file of an exclusive create and keeps its verifier afterwards, and takes the file for another's if it
-/// was killed between the two (`client`: `tests/origin/ganesha.rs`; docs/protocol-notes.md). That, and nothing else, is
+/// was killed between the two (`client`: `tests/origin/ganesha.rs`; docs/reference/wire.md). That, and nothing else, is
 /// taken back here: a file whose times are those of its making, with the mode that ganesha makes it with. One whose create
 /// was finished has the verifier in its times, and then the mode that the kernel's client sets.
 fn take_back_a_create(export: &Path) {

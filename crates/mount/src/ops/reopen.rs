@@ -231,12 +231,12 @@ impl Front {
         flags: u32,
     ) -> Result<(EntryOut, OpenOut), Errno> {
         let (fh, access) = (self.files.number(), access_of(flags));
-        let flight = self.recalls.take_off();
+        let ticket = self.recalls.begin_open();
         let asked = request(fh, access, directory.handle, Some(name.clone()));
         let below = match self.fs.open(&opening(caller), &asked).await {
             Ok(opened) => Below::of(&opened),
             Err(error) => {
-                self.crashed(flight);
+                self.open_failed(ticket);
                 let may_execute = error.status == Status::Access && flags & EXECUTION != 0;
                 let asked = match error.status {
                     Status::NotSupp => needed(access),
@@ -248,7 +248,7 @@ impl Front {
             }
         };
         let (entry, inode) = self.node_for_any_open(&below, (directory.number, name.clone()));
-        self.landed(flight, &inode, below.lease);
+        self.open_succeeded(ticket, &inode, below.lease);
         let opened = self.opened(caller, fh, access, &inode, below).await;
         inode.state.lock().leave_ordinary();
         let open = opened.inspect_err(|_| self.forget(entry.node, 1))?;

@@ -81,7 +81,7 @@ pub struct InitOut {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// No reply is sent, since the request expects none.
-    UnansweredSince,
+    NoReply,
     /// Done.
     Done,
     /// A directory entry.
@@ -136,7 +136,7 @@ fn out_header(length: usize, error: i32, unique: u64) -> [u8; OUT_HEADER_BYTES] 
 fn encode(answer: &Answer) -> Vec<u8> {
     let mut to = Vec::with_capacity(160);
     match answer {
-        Answer::UnansweredSince | Answer::Done | Answer::Data(_) | Answer::Listing(..) => {}
+        Answer::NoReply | Answer::Done | Answer::Data(_) | Answer::Listing(..) => {}
         Answer::Entry(entry) => put_entry(&mut to, entry),
         Answer::Attr(valid, attr) => {
             put(&mut to, &[valid.as_secs()]);

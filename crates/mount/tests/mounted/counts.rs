@@ -1,4 +1,4 @@
-//! The calls that each operation costs at the origin: the table of docs/architecture.md, seen through the
+//! The calls that each operation costs at the origin: docs/reference/costs.md, seen through the
 //! kernel.
 
 use std::cell::Cell;

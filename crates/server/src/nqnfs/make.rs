@@ -1,5 +1,5 @@
 //! CREATE, REMOVE, RENAME, LINK, SYMLINK, MKDIR, RMDIR, each with a lease in the same call (see
-//! docs/nqnfs.md).
+//! docs/reference/nqnfs.md).
 //!
 //! The lease of CREATE covers the new file, and that of MKDIR the new directory. The lease of the other
 //! calls covers the directory: the first one of RENAME. The lease of LINK covers the file.

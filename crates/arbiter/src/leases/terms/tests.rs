@@ -76,7 +76,7 @@ impl Stage {
             change: 1,
             space_limit: Lease::NO_SPACE_LIMIT,
         };
-        self.leases.land(of, Some(under));
+        self.leases.granted_below(of, Some(under));
         self.leases.end_open(grant);
         let write = kind == LeaseKind::Write;
         let usage = if write { Use::Change } else { Use::Read };

@@ -20,7 +20,7 @@ use super::journal::Entries;
 use crate::nfs4::state::ranges::{Range, Ranges};
 use crate::nfs4::state::{Combinations, Delegation, Doubt, Locks, Open};
 
-const LIFE: u8 = 1;
+const INCARNATION: u8 = 1;
 const RENEWED: u8 = 2;
 const OPEN: u8 = 3;
 const LEASE: u8 = 4;
@@ -138,7 +138,7 @@ pub(crate) type Going = bool;
 
 /// The key of the incarnation.
 pub(crate) fn incarnation_key() -> Vec<u8> {
-    vec![LIFE]
+    vec![INCARNATION]
 }
 
 /// The key of the last renewal.
@@ -257,7 +257,7 @@ pub(crate) fn decode(key: &[u8], value: &[u8]) -> Option<Entry> {
     let value = Bytes::copy_from_slice(value);
     let number = rest.split_first_chunk::<8>().map(|(number, rest)| (u64::from_be_bytes(*number), rest));
     match (*kind, number) {
-        (LIFE, None) if rest.is_empty() => xdr::from_bytes(value).ok().map(Entry::Incarnation),
+        (INCARNATION, None) if rest.is_empty() => xdr::from_bytes(value).ok().map(Entry::Incarnation),
         (RENEWED, None) if rest.is_empty() => xdr::from_bytes(value).ok().map(Entry::Renewed),
         (OPEN, Some((id, []))) => decode_open(id, value),
         (OPEN, Some((id, owner))) => decode_locks(id, owner, value),

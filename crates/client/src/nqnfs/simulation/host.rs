@@ -79,7 +79,7 @@ const THIN: Margin = Margin {
     idle: Duration::from_secs(120),
 };
 /// How long a leaving client waits for an answer, in milliseconds.
-const FAREWELL: u64 = 2000;
+const RETURN_ALL_WAIT: u64 = 2000;
 /// The first and the longest pause after NQNFS_TRYLATER, in milliseconds.
 const TRYLATER: (u64, u64) = (100, 2000);
 
@@ -134,7 +134,7 @@ impl Host {
     /// Ends a client step by step, with one VACATED of everything. Returns true when it is done.
     pub(super) fn leave(&mut self, now: Instant, at: u64) -> bool {
         if let Some(since) = self.return_all {
-            return self.waiting.is_empty() || at >= since + FAREWELL;
+            return self.waiting.is_empty() || at >= since + RETURN_ALL_WAIT;
         }
         if self.waiting.values().any(|waiting| waiting.purpose != Purpose::Own) {
             return false;

@@ -200,7 +200,7 @@ impl Server {
             change: 1,
             space_limit: Lease::NO_SPACE_LIMIT,
         };
-        self.leases.land(&of, Some(under));
+        self.leases.granted_below(&of, Some(under));
         self.leases.end_open(flight);
         let write = kind == LeaseKind::Write;
         let usage = if write { Use::Change } else { Use::Read };

@@ -20,7 +20,7 @@ use vfs::HolderId;
 
 use super::clients::{Client, ClientName, Generation, Principal};
 
-const LIFE: u8 = 1;
+const INCARNATION: u8 = 1;
 const GONE: u8 = 3;
 /// A client in the format of an earlier version, without a principal. Kind 2 was the format before that,
 /// without a holder.
@@ -196,7 +196,7 @@ pub(crate) fn first_incarnation() -> io::Result<(u32, ServerId)> {
 }
 
 fn write_anew(path: &Path, incarnation: Incarnation, clients: &Holders) -> io::Result<File> {
-    let mut bytes = entry(LIFE, &incarnation.body());
+    let mut bytes = entry(INCARNATION, &incarnation.body());
     for (name, client) in clients {
         bytes.extend_from_slice(&client_entry(name, *client));
     }
@@ -253,7 +253,7 @@ fn parse(bytes: &[u8]) -> (Option<Incarnation>, Holders) {
     let (mut incarnation, mut clients, mut rest) = (None, Holders::new(), bytes);
     while let Some((kind, body, behind)) = parse_entry(rest) {
         match kind {
-            LIFE => incarnation = Incarnation::parse(body),
+            INCARNATION => incarnation = Incarnation::parse(body),
             CLIENT | CLIENT_OF_ANYBODY => clients.extend(parse_client(kind, body)),
             GONE => drop(parse_name(body).map(|name| clients.remove(&name))),
             _ => {}
@@ -361,9 +361,9 @@ mod tests {
     #[test]
     fn a_record_without_a_lease_is_read() {
         let incarnation = Incarnation { epoch: 7, server: [3; 16], lease: LEASE };
-        let short = entry(LIFE, &incarnation.body()[..20]);
+        let short = entry(INCARNATION, &incarnation.body()[..20]);
         assert_eq!(parse(&short).0, Some(Incarnation { lease: Duration::ZERO, ..incarnation }));
-        assert_eq!(parse(&entry(LIFE, &incarnation.body())).0, Some(incarnation));
+        assert_eq!(parse(&entry(INCARNATION, &incarnation.body())).0, Some(incarnation));
     }
 
     #[test]
